@@ -408,12 +408,14 @@ class ReplayedLoop:
         draft, as in the loop, which cannot know that an answer will end sooner.
     draft_s: seconds that `length` is shown for a drafted token.
     verify_s: seconds of a pass over the number of tokens.
+    agreement: whether `Replay.agree` is asked for, which takes a draft at every token.
     """
 
     length: DraftLength
     max_new_tokens: int
     draft_s: float = 0.0
     verify_s: Callable[[int], float] = lambda width: 0.0
+    agreement: bool = True
 
 
 class Replayable(Protocol):

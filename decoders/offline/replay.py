@@ -60,9 +60,10 @@ def agreement(answer: Sequence[int], drafts: Draft) -> list[bool]:
 def replay_with_agreement(
     answer: Sequence[int], begin: Callable[[float], Draft], loop: ReplayedLoop
 ) -> Replay:
-    """One pass for the agreement, a draft of one token everywhere, and another for the rounds.
+    """One pass for the agreement if the loop asks for it, a draft of one token everywhere, and
+    another for the rounds.
 
     begin: starts over at the answer's beginning; given the confidence below which a draft stops.
     """
-    agree = agreement(answer, begin(0.0))
+    agree = agreement(answer, begin(0.0)) if loop.agreement else None
     return replay(answer, begin(loop.length.min_confidence), loop, agree)

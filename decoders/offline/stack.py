@@ -27,6 +27,7 @@ from ..sampling.draft_vocab import DraftVocab
 
 AT_ONCE = {"cpu": 1024}  # tokens; more would only take fresh memory
 OTHERS_AT_ONCE = 32768
+LOGITS_AT_ONCE = 256  # rows whose logits are held
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,14 @@ def score(
     """Per answer, per position: what the stack would draft there, given everything before it."""
     made = []
     for states in states_before(stack, prompts, answers):
-        logits = linear(states, stack.head).float()  # [n, N]
-        best = logits.max(-1)
-        sure = (best.values - logits.logsumexp(-1)).exp().tolist()
-        tokens = stack.to_target(best.indices).tolist()
-        made.append([DraftToken(t, c) for t, c in zip(tokens, sure, strict=True)])
+        drafted = list[DraftToken]()
+        for part in torch.split(states, LOGITS_AT_ONCE):
+            logits = linear(part, stack.head).float()  # [n, N]
+            best = logits.max(-1)
+            sure = (best.values - logits.logsumexp(-1)).exp().tolist()
+            tokens = stack.to_target(best.indices).tolist()
+            drafted += map(DraftToken, tokens, sure)
+        made.append(drafted)
     return made
 
 

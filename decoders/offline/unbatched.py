@@ -163,7 +163,7 @@ class UnbatchedReplay:
             drafter.start(prompt)
             return Draft(lambda at, k: drafter.draft(start + answer[:at], k, min_confidence))
 
-        agree = agreement(answer, begin(0.0))
+        agree = agreement(answer, begin(0.0)) if loop.agreement else []
         if not drafter.branched:
             made = replay_loop(answer, begin(loop.length.min_confidence), loop, agree)
             if not drafter.branched:

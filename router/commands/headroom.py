@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,8 @@ from router.commands.listing import Listing
 from router.commands.options import AsJson, names_in
 
 from .router_options import table_options
+from .tabulated import Tabulated
+from .traffic.options import TrafficOptions, traffic_options
 from .with_records import with_records
 
 if TYPE_CHECKING:
@@ -23,15 +26,18 @@ if TYPE_CHECKING:
 
     from policies.selection.headroom import Headroom
 
-HEADROOM_HELP = """Report what a policy could gain over the best fixed arm. It takes seconds, needs
-no training, and ends in a recommendation.
+HEADROOM_HELP = """Report what a policy could gain over the best fixed arm, before any training;
+or, with --from-logs, what drafting would gain on traffic that any engine logged. That needs its
+tokenizer, no GPU and no engine.
 
 \b
 Examples:
   draftpick headroom rewards
   draftpick headroom rewards --reward measured --out headroom.png
-  draftpick headroom rewards --by temperature --json
+  draftpick headroom --from-logs log.jsonl --tokenizer FOLDER --out page.html
+  draftpick headroom --from-logs log.jsonl --tokenizer FOLDER --costs costs.json
 """
+FIGURES = (".png", ".svg", ".pdf")
 
 
 def mount(app: typer.Typer) -> None:
@@ -39,17 +45,17 @@ def mount(app: typer.Typer) -> None:
     app.command("headroom", help=HEADROOM_HELP, cls=Listing)(headroom)
 
 
-@with_records(table=table_options)
+@with_records(table=table_options, traffic=traffic_options)
 def headroom(
     *,
     rewards: Annotated[
-        Path, typer.Argument(metavar="REWARDS", help="What `draftpick collect --out` wrote.")
-    ],
+        Path | None, typer.Argument(metavar="[REWARDS]", help="What `draftpick collect` wrote.")
+    ] = None,
     reward: Annotated[
         str | None,
         typer.Option(
-            help="Reward to maximise: {collect.REWARDS}. Default: modelled, or measured for "
-            "endpoints."
+            help="Reward to maximise: {collect.REWARDS}. Default: modelled; measured for "
+            "endpoints; time-saved for logs, saved-passes where costs are not known."
         ),
     ] = None,
     alpha: Annotated[
@@ -64,28 +70,51 @@ def headroom(
     seed: Annotated[int, typer.Option(help="Random seed of folds and resamples.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FIGURE", help="Also draw it: a .png, .svg or .pdf file."),
+        typer.Option(
+            metavar="FILE",
+            help="Also draw it: a .png, .svg or .pdf file, or with --from-logs an .html page.",
+        ),
     ] = None,
+    traffic: TrafficOptions,
     as_json: AsJson = False,
 ) -> None:
+    from decoders.common.errors import DraftpickError
+
+    if (rewards is None) == (not traffic.files):
+        raise DraftpickError("give either REWARDS or --from-logs FILE")
+    if out is not None:
+        check_figure(out, page=bool(traffic.files))
+    options = replace(table, reward=reward, alpha=alpha)
+    if rewards is None:
+        of_logs(traffic, options, names_in(by), seed, out, as_json)
+    else:
+        of_rewards(rewards, options, names_in(by), seed, out, as_json)
+
+
+def of_rewards(
+    folder: Path,
+    options: TableOptions,
+    by: Sequence[str],
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Of a collection. options: with the reward that was asked for, or None."""
     from collect import rewards as known
     from collect.cautions import cautions
     from collect.store.collection import Collection
     from collect.table import read_rewards
     from policies.selection.headroom import headroom as found_in
 
-    if out is not None:
-        check_figure(out)
-    options = replace(table, reward=reward, alpha=alpha)
-    collection = Collection.open(rewards)
-    asked = known.get(reward or known.default(collection.manifest.costs))
+    collection = Collection.open(folder)
+    asked = known.get(options.reward or known.default(collection.manifest.costs))
     rows, left_out = read_rewards(collection, options)
-    found = found_in(rows, names_in(by), asked.needs_measured, seed)
+    found = found_in(rows, by, asked.needs_measured, seed)
     if out is not None:
         from policies.tracking.figures import draw_headroom
 
         draw_headroom(found, out)
-    careful = cautions(collection, reward)
+    careful = cautions(collection, options.reward)
     if as_json:
         typer.echo(json.dumps(as_dict(found) | {"cautions": careful}))
         return
@@ -102,13 +131,63 @@ def headroom(
         typer.echo(f"Figure: {out}")
 
 
-def check_figure(path: Path) -> None:
-    """Raise DraftpickError for a kind of picture that is not drawn, and a place that takes none."""
+def of_logs(
+    traffic: TrafficOptions,
+    options: TableOptions,
+    by: Sequence[str],
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Of logged traffic. options: as in `of_rewards`."""
+    from decoders.common.errors import DraftpickError
+    from decoders.common.files import write_atomically
+    from decoders.common.terminal import progress
+
+    from .traffic.replaying import replay_logs
+    from .traffic.report import notes, report, sentences, tabulated
+
+    usual = TableOptions()
+    for name in ("embedder", "temperatures", "repetitive"):
+        if getattr(options, name) != getattr(usual, name):
+            raise DraftpickError(f"--{name} is for REWARDS; leave it out with --from-logs")
+    reward = options.reward if isinstance(options.reward, str) else None
+    loads = sorted(set(options.at_once or ()))
+    with progress("replaying", "arms") as on_done:
+        source = replay_logs(traffic, options.arms, loads, on_done, seed)
+    made = report(source, reward, loads, by, seed)
+    said, noted = sentences(made), notes(source)
+    if out is not None and out.suffix == ".html":
+        from .traffic.page import page_of
+
+        write_atomically(out, page_of(made, said, noted))
+    elif out is not None:
+        if made.found is None:
+            raise DraftpickError(f"--out {out}: {made.why_not}; name an .html page")
+        from policies.tracking.figures import draw_headroom
+
+        draw_headroom(made.found, out)
+    if as_json:
+        typer.echo(json.dumps(made.as_json(said) | {"notes": noted}))
+        return
+    show(lambda width: [t for one in tabulated(made) for t in one.for_terminal(width)])
+    for sentence in said:
+        typer.echo(sentence)
+    for sentence in noted:
+        typer.echo(f"Note: {sentence}.")
+    if out is not None:
+        typer.echo(f"{'Page' if out.suffix == '.html' else 'Figure'}: {out}")
+
+
+def check_figure(path: Path, page: bool = False) -> None:
+    """Raise DraftpickError for a kind of picture that is not drawn, and a place that takes none.
+    page: whether it may be an HTML page."""
     from decoders.common.errors import DraftpickError
     from decoders.common.files import check_file
 
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise DraftpickError(f"--out takes a .png, .svg or .pdf file, not {path.name}")
+    if path.suffix not in (*FIGURES, *((".html",) if page else ())):
+        or_page = ", or an .html page" if page else ""
+        raise DraftpickError(f"--out takes a .png, .svg or .pdf file{or_page}, not {path.name}")
     check_file(path, "--out")
 
 
@@ -121,9 +200,12 @@ def as_dict(found: Headroom) -> dict[str, Any]:
 
 
 def headroom_tables(found: Headroom, width: int) -> list[Table]:
-    """For a terminal of `width` columns: what each choice earns, where the gap lies, the arms."""
-    from decoders.common.terminal import tables
+    """For a terminal of `width` columns."""
+    return [table for one in tabulated(found) for table in one.for_terminal(width)]
 
+
+def tabulated(found: Headroom) -> list[Tabulated]:
+    """What each choice earns, where the gap lies, the arms."""
     choices = []
     for one in found.choices:
         name = f"best fixed ({found.best_fixed})" if one.kind == "fixed" else one.name
@@ -135,7 +217,7 @@ def headroom_tables(found: Headroom, width: int) -> list[Table]:
         choices.append([name, *cells, *([""] * 3 if one.kind == "fixed" else chosen)])
     title = f"Mean reward ({found.reward}) of {found.queries} queries, by how the arm is chosen"
     heads = ["choice", "reward", "95% interval", "gain", "above 0", "of the gap"]
-    made = tables(title, heads, choices, width, last_apart=True)
+    made = [Tabulated(title, heads, choices, last_apart=True)]
     parts = [
         [
             part.name if part.by == "task" else f"{part.by} {part.name}",
@@ -147,7 +229,7 @@ def headroom_tables(found: Headroom, width: int) -> list[Table]:
         for part in found.parts
     ]
     heads = ["where", "rows", "best arm", "its mean", "best fixed", "oracle", "of the gap"]
-    made += tables("Where the gap lies", heads, parts, width)
+    made.append(Tabulated("Where the gap lies", heads, parts))
     arms = [
         [
             one.arm,
@@ -158,7 +240,7 @@ def headroom_tables(found: Headroom, width: int) -> list[Table]:
         for one in found.arms
     ]
     heads = ["arm", "reward", "best on", "its lead there"]
-    return made + tables("Which arms win", heads, arms, width)
+    return [*made, Tabulated("Which arms win", heads, arms)]
 
 
 def _share(share: float | None) -> str:

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_file, write_atomically
 from decoders.common.text import from_json
 
 from ..specbench import markdown, plots
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-STYLE = """
-:root { color-scheme: light; --ink: #1d2733; --soft: #5c6b7a; --line: #dfe5ec; --blue: #2f6db5 }
-* { box-sizing: border-box }
-body { margin: 0 auto; max-width: 62rem; padding: 1.2rem; color: var(--ink); background: #fff;
-       font: 16px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif }
-h1 { font-size: 1.7rem; margin: .2rem 0 } h2 { font-size: 1.2rem; margin: 2rem 0 .6rem }
-p, li { max-width: 46rem } .soft { color: var(--soft); font-size: .92rem }
-.cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)) }
-.card { border: 1px solid var(--line); border-radius: .5rem; padding: .7rem .9rem }
-.card b { display: block; font-size: 1.5rem; color: var(--blue) }
-.scroll { overflow-x: auto } img { max-width: 100%; height: auto }
-table { border-collapse: collapse; font-size: .9rem; white-space: nowrap }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right }
-th:first-child, td:first-child { text-align: left } th { color: var(--soft); font-weight: 600 }
-td.best { font-weight: 700; color: var(--blue) }
-"""
+from .html import page, picture, table_of
 
 
 def write_report(
@@ -63,8 +43,7 @@ def write_report(
     check_file(target, "--out")
     collection = None if collected is None else _collection(collected)
     epochs = None if history is None else _epochs(history)
-    page = render(summary, collection, epochs)
-    write_atomically(target, page)
+    write_atomically(target, render(summary, collection, epochs))
     return target
 
 
@@ -74,13 +53,7 @@ def render(
     epochs: list[dict[str, Any]] | None = None,
 ) -> str:
     """The whole page as a string."""
-    body = "\n".join(_body(summary, collection, epochs))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>draftpick report</title><style>{STYLE}</style></head>\n<body>\n{body}\n"
-        "</body></html>\n"
-    )
+    return page("draftpick report", _body(summary, collection, epochs))
 
 
 def _body(
@@ -102,10 +75,10 @@ def _body(
     }
     for name, draw in plots.all_of(summary).items():
         yield f"<h2>{titles[name]}</h2>"
-        yield _picture(draw(summary), titles[name])
+        yield picture(draw(summary), titles[name])
     for title, table in markdown.sections(summary):
-        yield f"<h2>{escape(title)}</h2>{_table(*table)}"
-    yield "<h2>Where the time goes</h2>" + _table(*_share_table(summary))
+        yield f"<h2>{escape(title)}</h2>{table_of(*table)}"
+    yield "<h2>Where the time goes</h2>" + table_of(*_share_table(summary))
     if epochs:
         yield from _training(epochs)
     if collection is not None:
@@ -152,11 +125,11 @@ def _training(epochs: list[dict[str, Any]]) -> Iterator[str]:
             series[name.replace("_", " ")] = numbers
     if series:
         yield "<h2>Training the policy</h2>"
-        yield _picture(plots.curves(series, "Epoch by epoch", "epoch"), "reward curves")
+        yield picture(plots.curves(series, "Epoch by epoch", "epoch"), "reward curves")
     shares = epochs[-1].get("arm_shares")
     if isinstance(shares, dict) and shares:
         yield '<p class="soft">Mean probability of each arm after the last epoch:</p>'
-        yield _table(list(shares), [[markdown.percent(float(v)) for v in shares.values()]])
+        yield table_of(list(shares), [[markdown.percent(float(v)) for v in shares.values()]])
 
 
 def _collected(collection: dict[str, Any]) -> Iterator[str]:
@@ -169,7 +142,7 @@ def _collected(collection: dict[str, Any]) -> Iterator[str]:
         rows.append(["oracle", *[_number(collection["oracle"].get(task)) for task in tasks], ""])
     headings = [f"{task} ({count})" for task, count in collection["queries"].items()]
     yield f"<h2>Collected rewards: {escape(str(collection.get('reward', '')))}</h2>"
-    yield _table(["arm", *headings, "errors"], rows)
+    yield table_of(["arm", *headings, "errors"], rows)
 
 
 def _how(summary: dict[str, Any]) -> Iterator[str]:
@@ -190,24 +163,7 @@ def _how(summary: dict[str, Any]) -> Iterator[str]:
         **(summary.get("settings") or {}),
     }
     rows = [[name, str(value)] for name, value in facts.items() if value is not None]
-    yield _table(["", ""], rows)
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    lines = "".join(f"<tr>{''.join(map(_td, row))}</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{head}</tr>{lines}</table></div>'
-
-
-def _td(text: str) -> str:
-    if text.startswith("**"):
-        return f'<td class="best">{escape(text.strip("*"))}</td>'
-    return f"<td>{escape(text)}</td>"
-
-
-def _picture(figure: Figure, words: str) -> str:
-    data = base64.b64encode(plots.png(figure)).decode()
-    return f'<img alt="{escape(words)}" src="data:image/png;base64,{data}">'
+    yield table_of(["", ""], rows)
 
 
 def _number(value: Any) -> str:

@@ -78,7 +78,8 @@ def parameter_costs(parameters: Sequence[float]) -> list[float]:
 
 
 def read_costs(path: Path) -> Costs:
-    """The costs in a JSON file: a collection's manifest, or `Costs` as they are."""
+    """The costs in a JSON file: a collection's manifest, what `draftpick costs` wrote, or `Costs` as
+    they are."""
     try:
         record = from_json(path.read_text(encoding="utf-8"))
         costs = Costs.from_json(record.get("costs", record))
@@ -89,7 +90,7 @@ def read_costs(path: Path) -> Costs:
     if not costs.verify_s or min(costs.verify_s) <= 0:
         raise DraftpickError(
             f"{path} holds no measured costs; give the manifest.json of a folder that "
-            "`draftpick collect` wrote"
+            "`draftpick collect` wrote, or a file of `draftpick costs`"
         )
     return costs
 

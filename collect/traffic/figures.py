@@ -1,0 +1,141 @@
+"""What each configuration would have given on logged traffic, with intervals over conversations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoders.costs.measured import Costs
+from policies.evaluation.bootstrap import group_index, group_sums, interval, ratio, resample
+from policies.evaluation.bounds import costs_margin
+
+from .replayed import Traffic
+
+LEVEL = 0.975  # of each side of an interval of 95 %
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A ratio of sums over answers, with a 95 % interval; nan where there is nothing to divide by,
+    and an interval of nan where a single conversation gives none."""
+
+    mean: float
+    low: float
+    high: float
+
+    def as_json(self) -> dict[str, float | None]:
+        return {
+            name: value if math.isfinite(value) else None
+            for name, value in (("mean", self.mean), ("low", self.low), ("high", self.high))
+        }
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """An arm, whatever passes cost.
+
+    acceptance: accepted over drafted tokens.
+    tokens_a_pass: tokens that a pass gives after the prompt's.
+    """
+
+    arm: str
+    acceptance: Figure
+    tokens_a_pass: Figure
+
+
+@dataclass(frozen=True)
+class Speed:
+    """An arm at one load.
+
+    load: answers at once; None for every answer at its own.
+    tokens_a_second: of one answer, its prompt left out.
+    speedup: over no drafts; the interval holds the error of the costs, where they were measured
+        several times.
+    """
+
+    arm: str
+    load: int | None
+    tokens_a_second: Figure
+    speedup: Figure
+
+
+class Sums:
+    """Sums over answers with their resamples: conversations are drawn with all of their answers."""
+
+    def __init__(self, groups: Sequence[str], seed: int) -> None:
+        self._index = group_index(groups)
+        self._many = int(self._index.max()) + 1
+        self._counts = resample(self._many, seed)  # [B, G]
+
+    def ratio(self, over: NDArray[np.float64], under: NDArray[np.float64]) -> Figure:
+        """over, under: [n] of each answer."""
+        mean = float(over.sum() / under.sum()) if under.sum() > 0 else math.nan
+        if self._many < 2:
+            return Figure(mean, math.nan, math.nan)
+        above, below = (self._counts @ group_sums(each, self._index) for each in (over, under))
+        return Figure(mean, *interval(ratio(above, below)))
+
+
+def drafting(traffic: Traffic, seed: int = 0, where: Sequence[int] | None = None) -> list[Drafting]:
+    """Of every arm. where: of these answers alone."""
+    chosen = range(len(traffic.answers)) if where is None else where
+    sums = Sums([traffic.groups[at] for at in chosen], seed)
+    made = []
+    for arm, outcomes in traffic.outcomes.items():
+        rows = [outcomes[at] for at in chosen]
+        drafted = np.array([row.drafted or 0 for row in rows], dtype=np.float64)
+        accepted = np.array([row.accepted or 0 for row in rows], dtype=np.float64)
+        rounds = np.array([row.rounds or 0 for row in rows], dtype=np.float64)
+        decoded = np.array([(row.new_tokens or 1) - 1 for row in rows], dtype=np.float64)
+        made.append(Drafting(arm, sums.ratio(accepted, drafted), sums.ratio(decoded, rounds)))
+    return made
+
+
+def speeds(traffic: Traffic, costs: Costs, load: int | None, seed: int = 0) -> list[Speed]:
+    """Of every arm at a load, or at each answer's own."""
+    loads = traffic.loads(costs) if load is None else [load] * len(traffic.answers)
+    sums = Sums(traffic.groups, seed)
+    plain, plain_by_costs = _seconds_and_repeats(traffic, traffic.plain, costs, loads)
+    made = []
+    for arm, outcomes in traffic.outcomes.items():
+        seconds, by_costs = _seconds_and_repeats(traffic, arm, costs, loads)
+        decoded = np.array([(row.new_tokens or 1) - 1 for row in outcomes], dtype=np.float64)
+        speedup = sums.ratio(plain, seconds)
+        repeats = np.array(
+            [p.sum() / s.sum() for p, s in zip(plain_by_costs, by_costs, strict=True)]
+        )
+        speedup = widened(speedup, costs_margin(speedup.mean, repeats, LEVEL))
+        made.append(Speed(arm, load, sums.ratio(decoded, seconds), speedup))
+    return made
+
+
+def widened(figure: Figure, margin: float) -> Figure:
+    """With another error, independent of the first: the two are added in squares."""
+    low = figure.mean - math.hypot(figure.mean - figure.low, margin)
+    return Figure(figure.mean, low, figure.mean + math.hypot(figure.high - figure.mean, margin))
+
+
+def _seconds_and_repeats(
+    traffic: Traffic, arm: str, costs: Costs, loads: Sequence[int]
+) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+    return _seconds(traffic, arm, costs, loads), [
+        _seconds(traffic, arm, each, loads) for each in costs.repeats
+    ]
+
+
+def _seconds(traffic: Traffic, arm: str, costs: Costs, loads: Sequence[int]) -> NDArray[np.float64]:
+    """[n] of decoding each answer, as the reward `modelled` prices it."""
+    made = np.empty(len(loads))
+    for at, (row, load) in enumerate(zip(traffic.outcomes[arm], loads, strict=True)):
+        priced, rounds = costs.of_answers(load), row.rounds or 0.0
+        steps = (row.drafted or 0.0) if row.calls is None else row.calls
+        made[at] = (
+            priced.passes_s(row.widths or (), load)
+            + rounds * priced.overhead_s(arm, row.temperature)
+            + steps * priced.draft_s.get(arm, 0.0)
+        )
+    return made

@@ -1,0 +1,38 @@
+"""A table before it is shown: on a terminal, or on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Tabulated:
+    """Cells in plain text; the first of each row is its name. last_apart: as of
+    `decoders.common.terminal.tables`."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    last_apart: bool = False
+
+    def for_terminal(self, width: int) -> list[Table]:
+        """For so many columns."""
+        from rich.markup import escape
+
+        from decoders.common.terminal import tables
+
+        rows = [list(map(escape, row)) for row in self.rows]
+        return tables(self.title, self.headings, rows, width, self.last_apart)
+
+    def for_page(self) -> str:
+        """HTML, with its title."""
+        from html import escape
+
+        from .html import table_of
+
+        return f"<h2>{escape(self.title)}</h2>{table_of(self.headings, self.rows)}"

@@ -1,0 +1,219 @@
+"""Logs of several shapes, and what of them becomes token ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import tokenizer
+
+from collect.traffic.clusters import tasks_of
+from collect.traffic.reading import read_logs
+from collect.traffic.records import LoggedAnswer
+from collect.traffic.tokens import tokenised
+from decoders.common.errors import DraftpickError
+from decoders.models import targets
+
+CHAT = [{"role": "user", "content": "what is the sum"}]
+SAID = {"role": "assistant", "content": "the sum is three"}
+CHOICE = {"index": 0, "message": SAID, "finish_reason": "stop"}
+BODY = {"messages": CHAT, "max_tokens": 9, "temperature": 0.5}
+RESPONSE = {"choices": [CHOICE], "usage": {"completion_tokens": 5}}
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("words")
+    tokenizer(folder, unk_token="<unk>", eos_token="</s>")
+    made = targets.load_tokenizer(folder)
+    made.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    return made
+
+
+def read(folder: Path, *lines: Any) -> list[LoggedAnswer]:
+    path = folder / "log.jsonl"
+    path.write_text(
+        "".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in lines)
+    )
+    return read_logs([path]).answers
+
+
+def sse(*texts: str) -> str:
+    events = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in texts]
+    events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    return "".join(f"data: {json.dumps(each)}\n\n" for each in events) + "data: [DONE]\n\n"
+
+
+SHAPES: dict[str, list[Any]] = {
+    "request and response": [{"request": BODY, "response": RESPONSE}],
+    "as texts": [{"request": json.dumps(BODY), "response": json.dumps(RESPONSE)}],
+    "as the batch API has them": [
+        {"custom_id": "a", "response": {"status_code": 200, "body": RESPONSE}},
+        {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": BODY},
+    ],
+    "a batch's in one": [{"custom_id": "a", "body": BODY, "response": {"body": RESPONSE}}],
+    "a response beside its request": [{**BODY, **RESPONSE}],
+    "a stream": [{"request": BODY, "response": sse("the sum ", "is three")}],
+    "a chat": [{"messages": [*CHAT, SAID]}],
+    "a shared chat": [
+        {
+            "conversations": [
+                {"from": "human", "value": CHAT[0]["content"]},
+                {"from": "gpt", "value": SAID["content"]},
+            ]
+        }
+    ],
+    "prompt and completion": [{"prompt": "what is the sum", "completion": "the sum is three"}],
+    "draftpick's own": [
+        {"arm": "a", "propensity": 1.0, "outcome": {"new_tokens": 5, "wall_s": 2.0},
+         "time": "2026-11-25T10:00:02Z", "request": {"prompt_tokens": 4, "temperature": 0.5},
+         "text": {"prompt": "what is the sum", "answer": "the sum is three"}}
+    ],
+    "llama.cpp's own form": [
+        {"request": {"prompt": "what is the sum", "n_predict": 9},
+         "response": {"content": "the sum is three", "stop_type": "eos", "tokens_predicted": 5}}
+    ],
+    "llama.cpp's log": [
+        "0.01 D srv  log_server_r: request:  " + json.dumps(BODY),
+        "0.01 D srv  log_server_r: response: " + json.dumps(RESPONSE),
+    ],
+    "vLLM's log": [
+        "INFO 11-25 10:00:01 [logger.py:47] Received request c-1: prompt: 'what is the sum', "
+        "params: SamplingParams(n=1, temperature=0.5, max_tokens=9), prompt_token_ids: None, x.",
+        "INFO 11-25 10:00:01 [logger.py:88] Generated response c-1 (streaming delta): output: "
+        "'the', output_token_ids: None, finish_reason: None",
+        "INFO 11-25 10:00:03 [logger.py:88] Generated response c-1 (streaming complete): output: "
+        "'the sum is three', output_token_ids: None, finish_reason: stop",
+    ],
+    "vLLM's log with details": [
+        "INFO 11-25 10:00:01 [logger.py:57] Received request c-1: params: SamplingParams("
+        "temperature=0.5, max_tokens=9), lora_request: None.",
+        "DEBUG 11-25 10:00:01 [logger.py:47] Request c-1 details: prompt: \"what is the sum\", "
+        "prompt_token_ids: None, prompt_embeds shape: None.",
+        "INFO 11-25 10:00:03 [logger.py:88] Generated response c-1: output: 'the sum is three', "
+        "output_token_ids: None, finish_reason: stop",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_gives_the_same_answer(shape: str, tmp_path: Path, words: Any) -> None:
+    (answer,) = read(tmp_path, *SHAPES[shape])
+    (made,) = tokenised([answer], words, (1,)).answers
+    assert words.decode(made.prompt).strip() == "what is the sum"
+    assert words.decode(made.ids, skip_special_tokens=True) == "the sum is three"
+    stopped = shape not in ("a chat", "a shared chat", "prompt and completion", "draftpick's own")
+    assert made.ids[-1:] == [1] if stopped else made.ids[-1] != 1
+    assert answer.limit in (9, None) and answer.temperature in (0.5, None)
+    if shape.startswith(("vLLM", "draftpick")):
+        assert answer.started is not None and answer.ended is not None
+        assert answer.ended - answer.started == 2.0
+
+
+def test_turns_of_a_chat_are_answers_of_one_group(tmp_path: Path) -> None:
+    second = [{"role": "user", "content": "add two"}, {"role": "assistant", "content": "three"}]
+    first, other = read(tmp_path, {"messages": [*CHAT, SAID, *second]})
+    assert first.messages == tuple(CHAT) and other.messages == (*CHAT, SAID, second[0])
+    assert first.group == other.group is not None and other.asked == "add two"
+
+
+def test_token_ids_are_taken_as_they_are(tmp_path: Path, words: Any) -> None:
+    (answer,) = read(tmp_path, {"prompt_token_ids": [5, 6], "token_ids": [4, 2]})
+    (made,) = tokenised([answer], words, (1,)).answers
+    assert (made.prompt, made.ids, made.limit) == ([5, 6], [4, 2], None)
+    choice = {"text": "sum", "token_ids": [2], "finish_reason": "length"}
+    line = {
+        "request": {"prompt": "add"},
+        "response": {"choices": [choice], "prompt_token_ids": [3]},
+    }
+    (made,) = tokenised(read(tmp_path, line), words, (1,)).answers
+    assert (made.prompt, made.ids, made.limit) == ([3], [2], 1)
+
+
+def test_an_answer_with_calls_is_what_the_template_writes(tmp_path: Path, words: Any) -> None:
+    words = targets.load_tokenizer(Path(words.name_or_path))
+    words.chat_template = (
+        "{% for m in messages %}{{ m['content'] }} {% for c in m.tool_calls or [] %}"
+        "add {{ c.function.arguments.to }} </s> {% endfor %}{% endfor %}"
+    )
+    call = {"type": "function", "function": {"name": "add", "arguments": '{"to": "two"}'}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choice = {"message": said, "finish_reason": "tool_calls"}
+    answers = read(tmp_path, {"request": BODY, "response": {"choices": [choice]}})
+    (made,) = tokenised(answers, words, (1,)).answers
+    assert words.decode(made.ids) == "add two </s>"
+
+
+def test_what_cannot_be_put_into_tokens_is_counted(tmp_path: Path, words: Any) -> None:
+    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    lines = [{"messages": [*picture, SAID]}, {"messages": [*CHAT, SAID]}, {"no": "answer"}, "{"]
+    answers = read(tmp_path, *lines)
+    made = tokenised(answers, words, (1,))
+    assert len(made.answers) == 1 and sum(made.left_out.values()) == 1
+    assert read_logs([tmp_path]).without == 2
+
+
+def test_load_is_read_from_beginnings_and_durations(tmp_path: Path) -> None:
+    line = {"request": BODY, "response": RESPONSE}
+    given = read(
+        tmp_path,
+        {**line, "start": "2026-11-25T10:00:00Z", "latency": 3},
+        {**line, "started": 1764064800000, "ended": 1764064802500},
+        {**line, "timestamp": 100.0, "duration_ms": 500, "user": "me", "task": "code"},
+        line,
+    )
+    spans = [None if a.started is None or a.ended is None else a.ended - a.started for a in given]
+    assert spans == [3.0, 2.5, 0.5, None]
+    assert (given[2].group, given[2].task) == ("me", "code")
+
+
+NO_ANSWER = (
+    [{"messages": CHAT}],
+    [{"prompt": "what is the sum"}],
+    [{"custom_id": "a", "response": {"body": RESPONSE}}],
+    ["INFO: Started server process [1]"],
+    ["7", "null", '"text"', "[1]"],
+)
+
+
+@pytest.mark.parametrize("lines", NO_ANSWER)
+def test_logs_without_answers_are_one_sentence(lines: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(DraftpickError, match="holds an answer with its prompt"):
+        read(tmp_path, *lines)
+
+
+def counted(many: int) -> Iterator[dict[str, Any]]:
+    for _ in range(3):
+        usage = {"completion_tokens": many}
+        yield {"request": BODY, "response": {"choices": [CHOICE], "usage": usage}}
+
+
+def test_a_tokenizer_that_does_not_fit_is_told_by_its_counts(tmp_path: Path, words: Any) -> None:
+    assert len(tokenised(read(tmp_path, *counted(7)), words, (1,)).answers) == 3
+    with pytest.raises(
+        DraftpickError, match=r"does not fit the logs: of 3 answers.*\(12 tokens in"
+    ):
+        tokenised(read(tmp_path, *counted(12)), words, (1,))
+
+
+def test_a_tokenizer_that_cannot_spell_the_answers_does_not_fit(tmp_path: Path, words: Any) -> None:
+    strange = {"role": "assistant", "content": "quite other words"}
+    with pytest.raises(DraftpickError, match="it cannot spell 1 of 1 answers"):
+        tokenised(read(tmp_path, {"messages": [*CHAT, strange]}), words, (1,))
+    with pytest.raises(DraftpickError, match=r"holds the token id 500, and the tokenizer has 14"):
+        tokenised(read(tmp_path, {"prompt_token_ids": [5], "token_ids": [500]}), words, (1,))
+
+
+def test_kinds_of_work_are_called_by_their_words() -> None:
+    asked = [f"translate the german letter {n}" for n in range(30)]
+    asked += [f"write python code for number {n}" for n in range(30)]
+    answers = [
+        LoggedAnswer(where="", messages=({"role": "user", "content": text},)) for text in asked
+    ]
+    named = tasks_of(answers, 2)
+    assert len(set(named[:30])) == len(set(named[30:])) == 1 and named[0] != named[30]
+    assert set(named[0].split()) <= {"translate", "the", "german", "letter"}
+    assert tasks_of(answers[:5], 2) == ["other"] * 5

@@ -1,0 +1,149 @@
+"""`draftpick headroom --from-logs`: from a log to figures, tables and a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import tokenizer
+
+from router import cli
+
+COSTS = {
+    "verify_s": [0.01, 0.011, 0.012, 0.013, 0.014],
+    "draft_s": {},
+    "at_once": {"8": {"verify_s": [0.02, 0.06], "draft_s": {}}},
+}
+COSTS["repeats"] = [{**COSTS, "verify_s": [0.01 * f, 0.012]} for f in (0.98, 1.0, 1.02)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer, costs, and a log: half of the answers repeat what they say."""
+    folder = tmp_path_factory.mktemp("logs")
+    tokenizer(folder / "words", unk_token="<unk>", eos_token="</s>")
+    (folder / "costs.json").write_text(json.dumps({"costs": COSTS}))
+    lines = []
+    for n in range(60):
+        again = "river sea lake city " * 6
+        said = again if n % 2 else "two three add what the is of sum"
+        chat = [{"role": "user", "content": f"{'add two' if n % 2 else 'what is'} {n}"}]
+        line = {"request": {"messages": chat, "temperature": 0},
+                "response": {"choices": [{"message": {"role": "assistant", "content": said}}]},
+                "started": float(n), "ended": n + 8.0, "task": "copy" if n % 2 else "ask"}  # fmt: skip
+        lines.append(json.dumps(line) + "\n")
+    (folder / "log.jsonl").write_text("".join(lines))
+    return folder
+
+
+def asked(place: Path, *more: str) -> list[str]:
+    log, words = str(place / "log.jsonl"), str(place / "words")
+    return ["headroom", "--from-logs", log, "--tokenizer", words, *more]
+
+
+def found(place: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    assert cli.main(asked(place, "--json", *more)) == 0
+    made: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return made
+
+
+def test_a_log_alone_says_what_is_accepted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = found(place, capsys)
+    assert made["answers"] == made["conversations"] == 60 and made["speeds"] == []
+    of = {one["arm"]: one for one in made["drafting"]}
+    assert of["autoregressive"]["tokens_a_pass"]["mean"] == 1
+    # half of the answers have 23 tokens after the first, of which all but a few can be copied
+    copied = made["tasks"]["copy"]["drafting"]
+    passes = {one["arm"]: one["tokens_a_pass"]["mean"] for one in copied}
+    assert passes["ngram-2"] == pytest.approx(23 / 11) and passes["ngram8-2"] < 23 / 11
+    assert passes["suffix-16"] > passes["suffix-2"] > passes["ngram-2"]
+    figure = of["ngram-4"]["acceptance"]
+    assert 0 < figure["low"] < figure["mean"] < figure["high"] < 1
+    assert made["running"]["median"] == pytest.approx(8, abs=1)
+    assert made["headroom"]["reward"].startswith("saved-passes")
+    assert any("give --costs FILE" in sentence for sentence in made["advice"])
+
+
+def test_costs_say_what_each_configuration_gives(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the log's own load, where wide passes are dear, less pays than alone."""
+    costs = ("--costs", str(place / "costs.json"))
+    own = found(place, capsys, *costs)["speeds"]
+    assert [one["at_once"] for one in own] == [None]
+    both = found(place, capsys, *costs, "--at-once", "1,8")["speeds"]
+    alone, eight = ({one["arm"]: one for one in each["arms"]} for each in both)
+    assert alone["autoregressive"]["tokens_a_second"]["mean"] == pytest.approx(100)
+    assert alone["autoregressive"]["speedup"]["mean"] == 1
+    assert alone["ngram-4"]["speedup"]["low"] > 1 > eight["ngram-4"]["speedup"]["high"]
+    mixed = {one["arm"]: one for one in own[0]["arms"]}["ngram-4"]["speedup"]["mean"]
+    assert eight["ngram-4"]["speedup"]["mean"] <= mixed < alone["ngram-4"]["speedup"]["mean"]
+    without = json.loads((place / "costs.json").read_text())
+    without["costs"].pop("repeats")
+    (place / "once.json").write_text(json.dumps(without))
+    costs = ("--costs", str(place / "once.json"), "--at-once", "1")
+    (once,) = found(place, capsys, *costs)["speeds"]
+    narrow = {one["arm"]: one for one in once["arms"]}["ngram-4"]["speedup"]
+    assert narrow["low"] > alone["ngram-4"]["speedup"]["low"], "the costs' error is in the interval"
+
+
+def test_a_page_has_pictures_and_tables(place: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    costs = ("--costs", str(place / "costs.json"))
+    assert cli.main(asked(place, *costs, "--out", str(page))) == 0
+    content = page.read_text()
+    assert content.count("data:image/png") == 4 and content.count("<table") == 6
+    assert "suffix-16" in content and "<script" not in content
+
+
+def test_tables_and_a_figure(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "h.svg"
+    assert cli.main(asked(place, "--arms", "ngram-4,suffix-8", "--out", str(picture))) == 0
+    shown = capsys.readouterr().out
+    assert "What would have been accepted, 60 answers" in shown and "Tokens a pass" in shown
+    assert "ngram-8" not in shown and max(map(len, shown.splitlines()[:20])) <= 80
+    assert picture.read_bytes().startswith(b"<?xml")
+
+
+def test_few_conversations_give_figures_without_a_choice(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = found(place, capsys, "--limit", "10")
+    assert made["answers"] == 10 and made["headroom"] is None
+    assert any("too few" in sentence for sentence in made["advice"])
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--target", "x"), "either --tokenizer"),
+        (("--draft-cost", "0.1"), "--draft-cost goes with --costs"),
+        (("--at-once", "8"), "8 answers at once is not known (it is for 1)"),
+        (("--reward", "measured"), "'measured' is not known of logs"),
+        (("--reward", "modelled"), "needs what passes cost"),
+        (("--embedder", "hashing"), "--embedder is for REWARDS"),
+        (("--out", "x.txt"), "or an .html page, not x.txt"),
+        (("rewards",), "give either REWARDS or --from-logs"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    more: tuple[str, ...], says: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(asked(place, *more)) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_draft_model_needs_its_cost(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = {"d": {"kind": "neural", "drafter": str(tmp_path)}}
+    (tmp_path / "arms.yaml").write_text(json.dumps({"arms": arms}))
+    costs = ("--costs", str(place / "costs.json"), "--config", str(tmp_path / "arms.yaml"))
+    assert cli.main(asked(place, *costs)) == 2
+    assert "does not say what a token of d costs; give --draft-cost" in capsys.readouterr().err
+    assert cli.main(["headroom", "rewards", "--costs", "x"]) == 2
+    assert "--costs need --from-logs" in capsys.readouterr().err
