@@ -22,7 +22,7 @@ from router.commands.options import AsJson, Config, engine_options, names_in
 from router.commands.renamed import Renames
 from router.commands.with_records import with_records
 
-from .commands import evaluate, export, headroom, learn, promote, train
+from .commands import audit, costs, evaluate, export, headroom, learn, promote, train
 from .commands import serve as serve_command
 from .commands import theory as theory_command
 from .commands.router_options import (
@@ -422,6 +422,8 @@ def demo(
 collect_command.mount(app)
 theory_command.mount(app)
 headroom.mount(app)
+costs.mount(app)
+audit.mount(app)
 train.mount(app)
 evaluate.mount(app)
 serve_command.mount(app)

@@ -14,6 +14,7 @@ import pytest
 from fake_endpoints import FakeEndpoint, listening
 from router_fakes import FakeEngine
 from stored_tables import table_of
+from tiny_models import tokenizer
 
 import policies
 from router import cli
@@ -64,6 +65,9 @@ KINDS: dict[str, tuple[str, ...]] = {
                "models:/", "runs:/", "rewards"),
     "target": ("nowhere/at/all", "bare", "queries.jsonl", "", "me@there", LONG, "a.gguf", "nope"),
     "text": ("\udcff",),
+    "url": ("nowhere", "ftp://x/v1", "http://", "http://me:pw@x/v1", "http://127.0.0.1:1/v1"),
+    "fields": ("x", "[1]", "{}", "7", '{"model": "x"}'),
+    "cost": ("x", "nan", "0", "-1", "inf"),
     "file": tuple(f"file: {name}" for name in FILES),
 }  # fmt: skip
 ENGINE = {"--dtype": "name", "--device": "name", "--backend": "name", "--context": "count",
@@ -118,7 +122,19 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     }),
     "headroom": (("headroom", "rewards"), {
         "rewards": "folder", "--reward": "name", "--alpha": "share", **TABLE, "--by": "names",
-        "--seed": "integer", "--out": "figure",
+        "--seed": "integer", "--out": "figure", "--from-logs": "file", "--tokenizer": "target",
+        "--target": "target", "--costs": "file", "--draft-model": "target", "--draft-cost": "cost",
+        "--config": "file", "--clusters": "count", "--limit": "count",
+    }),
+    "costs": (("costs", "http://127.0.0.1:1/v1", "--out", "written.json"), {
+        "url": "url", "--out": "page", "--model": "text", "--api-key-env": "name",
+        "--most": "count", "--tokens": "count",
+    }),
+    "audit": (("audit", "http://127.0.0.1:1/v1", "--plain-url", "http://127.0.0.1:2/v1"), {
+        "url": "url", "--plain-url": "url", "--plain-body": "fields", "--body": "fields",
+        "--model": "text", "--api-key-env": "name", "--queries": "file", "--limit": "count",
+        "--max-new-tokens": "count", "--clients": "count", "--draws": "natural",
+        "--temperature": "number", "--seed": "integer", "--out": "page",
     }),
     "train": (("train", "--rewards", "rewards"), {
         "--rewards": "folder", "--policy": "name", "--reward": "name", "--alpha": "share",
@@ -164,6 +180,7 @@ WITH: dict[tuple[str, str], tuple[str, ...]] = {
     ("serve", ""): ("--policy", "policy"), ("serve", "--policy"): (), ("serve", "--config"): (),
     ("serve", "--learn"): ("--policy", "online"),
     ("serve", "--replicas"): ("--engine", "ray"),
+    ("headroom", "--draft-cost"): ("--costs", "costs.json"),
     ("export", "--reward"): ("--rewards", "rewards"),
     ("train", "--confidence"): ("--max-loss", "0.05"),
     **{("theory", option): ("--measure", "draft-general") for option in ENGINE},
@@ -181,6 +198,13 @@ INSTEAD = {
     ("collect", option): ("collect", "--summary", "rewards")
     for option in ("--summary", "--reward", "--alpha")
 } | {("theory", option): ("theory", "--acceptance", "0.7") for option in ENGINE}
+LOGS = ("headroom", "--from-logs", "traffic.jsonl")
+INSTEAD |= {
+    ("headroom", option): (*LOGS, "--tokenizer", "words")
+    for option in COMMANDS["headroom"][1]
+    if option in ("--from-logs", "--tokenizer", "--costs", "--draft-model", "--draft-cost",
+                  "--config", "--clusters", "--limit")
+} | {("headroom", "--target"): LOGS}  # fmt: skip
 RIGHT: set[tuple[str, ...]] = {("report", "--history", "file: a list of objects")}
 MEANT = ("bytes that are no UTF-8", "there is no MLflow store")  # of a prompt, of a policy
 
@@ -200,6 +224,10 @@ def built(place: Path, server: FakeEndpoint) -> None:
     }
     (place / "arms.yaml").write_text(json.dumps({"arms": arms}))
     (place / "bare").mkdir()
+    tokenizer(place / "words", unk_token="<unk>", eos_token="</s>")
+    chats = [{"prompt": f"what is {n}", "completion": "sum of two"} for n in range(3)]
+    (place / "traffic.jsonl").write_text("".join(json.dumps(one) + "\n" for one in chats))
+    (place / "costs.json").write_text(json.dumps({"verify_s": [1.0], "draft_s": {}}))
     for number, content in enumerate(FILES.values()):
         if isinstance(content, bytes):
             (place / f"file-{number}").write_bytes(content)

@@ -1,2 +1,2 @@
-"""Prompts and answers that another engine logged: read, put into tokens, and replayed along, so that
-no target and no GPU is needed to say what drafting would have gained."""
+"""Prompts and answers that another engine logged, in tokens, with what every arm would have done
+along them: no target and no GPU is needed."""

@@ -78,8 +78,7 @@ def parameter_costs(parameters: Sequence[float]) -> list[float]:
 
 
 def read_costs(path: Path) -> Costs:
-    """The costs in a JSON file: a collection's manifest, what `draftpick costs` wrote, or `Costs` as
-    they are."""
+    """The costs in a JSON file: a collection's manifest, or what `draftpick costs` wrote."""
     try:
         record = from_json(path.read_text(encoding="utf-8"))
         costs = Costs.from_json(record.get("costs", record))

@@ -30,9 +30,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         again = "river sea lake city " * 6
         said = again if n % 2 else "two three add what the is of sum"
         chat = [{"role": "user", "content": f"{'add two' if n % 2 else 'what is'} {n}"}]
-        line = {"request": {"messages": chat, "temperature": 0},
-                "response": {"choices": [{"message": {"role": "assistant", "content": said}}]},
-                "started": float(n), "ended": n + 8.0, "task": "copy" if n % 2 else "ask"}  # fmt: skip
+        answer = {"role": "assistant", "content": said}
+        line = {
+            "request": {"messages": chat, "temperature": 0},
+            "response": {"choices": [{"message": answer}]},
+            "started": float(n),
+            "ended": n + 8.0,
+            "task": "copy" if n % 2 else "ask",
+        }
         lines.append(json.dumps(line) + "\n")
     (folder / "log.jsonl").write_text("".join(lines))
     return folder

@@ -1,0 +1,120 @@
+"""A server that is named by its address alone, and answers that are taken whole: for commands that
+look at a server without an arms file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import ValidationError
+
+from ..arms.endpoint import EndpointRecipe
+from ..arms.mistakes import explained
+from ..common.errors import DraftpickError, UpstreamRefused
+from ..common.text import whole
+from .stream import (
+    MOST_READ,
+    Unavailable,
+    _bearer,
+    _explained,
+    _key,
+    _read,
+    _record,
+    _require_success,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FIRST = "the first that the server lists"
+
+
+def server_at(
+    url: str,
+    model: str | None = None,
+    api_key_env: str | None = None,
+    extra_body: Mapping[str, Any] | None = None,
+) -> EndpointRecipe:
+    """url: with or without /v1. model: None stands for `FIRST`, until `with_model` asks.
+
+    Raises DraftpickError for what cannot be a server's address, and a body that holds what every
+    request sets."""
+    if model is not None and not (model.strip() and whole(model)):
+        raise DraftpickError(f"the model's name is empty or holds half a character: {model!r}")
+    try:
+        path = urlsplit(url).path.rstrip("/")
+    except ValueError:
+        path = "/"
+    try:
+        return EndpointRecipe(
+            name=url,
+            url=url if path else f"{url.rstrip('/')}/v1",
+            model=model or FIRST,
+            api_key_env=api_key_env,
+            extra_body=dict(extra_body or {}),
+        )
+    except ValidationError as error:
+        words = "; ".join(f"{place or 'it'}: {what}" for place, what in explained(error))
+        raise DraftpickError(f"the server {url!r} cannot be asked: {words}") from None
+
+
+def with_model(connections: httpx.Client, server: EndpointRecipe) -> EndpointRecipe:
+    """The same with the model that it lists first, where none was named. Raises DraftpickError."""
+    if server.model != FIRST:
+        return server
+    found = _asked(connections, server, "GET", "/models", None).get("data")
+    names: Sequence[Any] = found if isinstance(found, list) else ()
+    listed = [each["id"] for each in names if isinstance(each, dict) and "id" in each]
+    if not listed:
+        raise DraftpickError(f"{server.name} lists no model; name one with --model")
+    return server.model_copy(update={"model": str(listed[0])})
+
+
+def whole_answer(
+    connections: httpx.Client, server: EndpointRecipe, body: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The JSON of an answer that is not streamed. body: without the model.
+
+    Raises UpstreamRefused where the server is not one of these or refuses every request, and
+    DraftpickError where it refuses this one, does not answer or breaks off."""
+    content = {**server.extra_body, **body, "model": server.model, "stream": False}
+    return _asked(connections, server, "POST", "/chat/completions", content)
+
+
+def _asked(
+    connections: httpx.Client,
+    server: EndpointRecipe,
+    method: str,
+    path: str,
+    content: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    url, key = httpx.URL(server.url), _key(server)
+    try:
+        with (
+            _explained(server),
+            connections.stream(
+                method,
+                url.copy_with(path=url.path.rstrip("/") + path),
+                json=content,
+                headers={} if key is None else {b"Authorization": _bearer(key)},
+                timeout=server.timeout_s,
+            ) as answer,
+        ):
+            _require_success(server, answer)
+            kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise UpstreamRefused(
+                    server.name,
+                    f"{server.name} answered with {kind or 'content of no type'}, not with JSON; "
+                    "check the address",
+                )
+            return _record(server, _read(answer, MOST_READ))
+    except Unavailable as error:
+        raise DraftpickError(f"{server.name} {_said(error)}") from error
+
+
+def _said(error: Unavailable) -> str:
+    text = str(error)
+    return text if text.startswith(("cannot", "sent", "broke", "its ")) else f"answered: {text}"

@@ -1,0 +1,1 @@
+"""Whether drafting changes a server's answers: the same requests with and without it."""

@@ -1,0 +1,101 @@
+"""Two greedy answers to one request: the same, parted at a tie, or parted for no reason.
+
+Two passes over different numbers of tokens round differently, so that greedy answers may part where
+two tokens are equally likely but for rounding. There the server without drafts gives both nearly
+the same log-probability. How far rounding moves log-probabilities shows where both wrote the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .answers import Said
+
+SAME, TIE, FAULT, UNKNOWN = "same", "tie", "fault", "unknown"
+LEAST_TIE = 0.02  # nats between two tokens that may be a tie
+MOST_TIE = 0.5
+ROUNDED = 0.1  # nats by which rounding may move a log-probability usually
+
+
+@dataclass(frozen=True)
+class Parting:
+    """verdict: SAME, TIE, FAULT, or UNKNOWN where log-probabilities are missing.
+    at: the first token that differs; tokens compared, where none does.
+    gap: by how many nats the server without drafts holds its own token more likely than the other;
+        inf where the other is not among its likeliest, None where it does not say.
+    """
+
+    verdict: str
+    at: int
+    gap: float | None = None
+
+
+def parting(plain: Said, drafted: Said, tie: float) -> Parting:
+    """tie: nats up to which a gap may be one."""
+    at = first_difference(plain.tokens, drafted.tokens)
+    if plain.shown == drafted.shown:
+        return Parting(SAME, max(len(plain.tokens), len(drafted.tokens)) if at is None else at)
+    if at is None:  # the tokens agree and the answers do not, as where a call was parsed otherwise
+        at = len(plain.tokens)
+        both = bool(plain.places and drafted.places)
+        return Parting(FAULT if both else UNKNOWN, at)
+    gap = _gap(plain, drafted, at)
+    if gap is None:
+        return Parting(UNKNOWN, at)
+    own = _own_gap(drafted, at)
+    return Parting(TIE if gap <= tie and own <= tie else FAULT, at, gap)
+
+
+def first_difference(one: Sequence[str], other: Sequence[str]) -> int | None:
+    for at, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return at
+    return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def rounding(pairs: Sequence[tuple[Said, Said]]) -> np.ndarray:
+    """[n] by how much the log-probability of a token differs, wherever two answers agree in it and
+    in all before it."""
+    apart = list[float]()
+    for one, other in pairs:
+        for left, right in zip(one.places, other.places, strict=False):
+            if left.token != right.token:
+                break
+            apart.append(abs(left.logprob - right.logprob))
+    return np.array(apart)
+
+
+def tie_of(apart: np.ndarray) -> float:
+    """Nats between two tokens that may be a tie, as each may have moved by what rounding does to
+    the worst of a thousand. apart: of `rounding`."""
+    moved = float(np.quantile(apart, 0.999)) if len(apart) else 0.0
+    return min(MOST_TIE, max(LEAST_TIE, 2 * moved))
+
+
+def _gap(plain: Said, drafted: Said, at: int) -> float | None:
+    if at < len(plain.places):
+        place = plain.places[at]
+        if len(place.top) < 2:
+            return None
+        if at < len(drafted.places):
+            other = place.top.get(drafted.places[at].token)
+            return float("inf") if other is None else abs(place.logprob - other)
+        # the other answer ended here: by a token that its server does not spell
+        rest = [logprob for token, logprob in place.top.items() if token != place.token]
+        return abs(place.logprob - max(rest))
+    if plain.places and at < len(drafted.places):  # this one ended, which is not spelled either
+        rest = [v for t, v in drafted.places[at].top.items() if t != drafted.places[at].token]
+        return abs(drafted.places[at].logprob - max(rest)) if rest else None
+    return None
+
+
+def _own_gap(drafted: Said, at: int) -> float:
+    """By how much the drafted server itself holds another token more likely than the one it gave; 0
+    where it does not say."""
+    if at >= len(drafted.places):
+        return 0.0
+    place = drafted.places[at]
+    return max(place.top.values()) - place.logprob

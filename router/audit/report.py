@@ -1,0 +1,168 @@
+"""What the audit says."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .greedy import FAULT, SAME, TIE, UNKNOWN
+from .run import UNSTABLE, Audit, Compared
+from .sampled import LEVEL
+
+if TYPE_CHECKING:
+    from router.commands.tabulated import Tabulated
+
+SHOWN = 5  # answers that are shown
+AROUND = 40  # characters of an answer around the place where it parts
+
+
+def tabulated(found: Audit) -> list[Tabulated]:
+    """Greedy answers by kind, then those that parted, and the sampled ones."""
+    from router.commands.tabulated import Tabulated
+
+    rows = []
+    for kind in dict.fromkeys(each.request.kind for each in found.compared):
+        own = [each for each in found.compared if each.request.kind == kind]
+        counts = [
+            sum(each.verdict == verdict for each in own)
+            for verdict in (SAME, TIE, FAULT, UNKNOWN, UNSTABLE)
+        ]
+        bad = sum(each.broken for each in own)
+        rows.append([kind, f"{len(own)}", *map(str, counts), f"{bad}"])
+    heads = ["asked", "answers", "same", "tie", "parted", "unclear", "unstable", "broken"]
+    made = [Tabulated("Greedy answers with and without drafts", heads, rows)]
+    if parted := _parted(found):
+        rows = [
+            [
+                each.request.name[:24],
+                f"{each.parting.at}",
+                _gap(each.parting.gap),
+                _around(each.plain.text, each.drafted.text),
+                _around(each.drafted.text, each.plain.text),
+            ]
+            for each in parted[:SHOWN]
+        ]
+        heads = ["request", "at token", "nats", "without drafts", "with drafts"]
+        made.append(Tabulated(f"Where answers part ({len(parted)})", heads, rows))
+    if found.sampled is not None:
+        one = found.sampled
+        logprobs = "-" if one.logprobs is None else f"{one.logprobs:.4f}"
+        rows = [["texts", f"{one.texts:.4f}"], ["log-probabilities", logprobs]]
+        title = f"Sampled answers: {one.prompts} requests, {one.draws} draws of each server"
+        made.append(Tabulated(title, ["two-sample test of", "p"], rows))
+    return made
+
+
+def sentences(found: Audit) -> list[str]:
+    """The verdict first."""
+    said = [_verdict(found)]
+    if len(found.moved):
+        said.append(
+            "Where answers agree, log-probabilities differ by "
+            f"{float(np.median(found.moved)):.2g} nats at the median and "
+            f"{float(found.moved.max()):.2g} at most; gaps of up to {found.tie:.2g} nats count as "
+            "ties."
+        )
+    if found.of(TIE):
+        said.append(
+            f"{len(found.of(TIE))} answers part at a tie, as rounding lets them: what follows such "
+            "a place is not compared."
+        )
+    if found.of(UNSTABLE):
+        said.append(
+            f"{len(found.of(UNSTABLE))} answers part where the server without drafts does not "
+            "repeat its own answer either."
+        )
+    if found.sampled is not None and found.sampled.distinct == 0:
+        said.append(
+            "The sampled answers to each request are all alike, so that they say nothing: the "
+            "servers seem to take the same seed every time."
+        )
+    for kind, reason in found.refused.items():
+        said.append(f"Requests of the kind {kind} were not compared: {reason}.")
+    return said
+
+
+def _verdict(found: Audit) -> str:
+    if not found.parted:
+        return (
+            f"No answer of {len(found.compared)} parts beyond ties. A fault in "
+            f"{found.rarest:.1%} of the answers or more would have been seen with 95% confidence."
+        )
+    reasons = []
+    if parted := found.of(FAULT):
+        reasons.append(f"{len(parted)} of {len(found.compared)} greedy answers part beyond ties")
+    if unknown := found.of(UNKNOWN):
+        reasons.append(
+            f"{len(unknown)} of {len(found.compared)} greedy answers part, and without "
+            "log-probabilities there ties cannot be told from faults"
+        )
+    if bad := [each for each in found.compared if each.broken]:
+        reasons.append(f"{len(bad)} calls or JSON answers are broken with drafts alone")
+    if found.sampled is not None and found.sampled.parted:
+        reasons.append(f"sampled answers are drawn from another law (below {LEVEL:.0%})")
+    if found.shifted:
+        reasons.append("log-probabilities differ by more than rounding where answers agree")
+    return f"Drafting changes this server's answers: {'; '.join(reasons)}."
+
+
+def as_json(found: Audit) -> dict[str, Any]:
+    """JSON-ready."""
+    sampled = found.sampled
+    return {
+        "parted": found.parted,
+        "answers": len(found.compared),
+        "verdicts": {v: len(found.of(v)) for v in (SAME, TIE, FAULT, UNKNOWN, UNSTABLE)},
+        "broken": sum(each.broken for each in found.compared),
+        "least_share_seen": found.rarest,
+        "tie_nats": found.tie,
+        "moved_nats": float(np.median(found.moved)) if len(found.moved) else None,
+        "partings": [
+            {
+                "kind": each.request.kind,
+                "request": each.request.name,
+                "verdict": each.verdict,
+                "broken": each.broken,
+                "at": each.parting.at,
+                "nats": _finite(each.parting.gap),
+                "without_drafts": {"text": each.plain.text, "calls": each.plain.calls},
+                "with_drafts": {"text": each.drafted.text, "calls": each.drafted.calls},
+            }
+            for each in found.compared
+            if each.verdict != SAME or each.broken
+        ],
+        "sampled": None
+        if sampled is None
+        else {
+            "requests": sampled.prompts,
+            "draws": sampled.draws,
+            "p_texts": sampled.texts,
+            "p_logprobs": sampled.logprobs,
+            "parted": sampled.parted,
+        },
+        "refused": dict(found.refused),
+        "sentences": sentences(found),
+    }
+
+
+def _parted(found: Audit) -> list[Compared]:
+    return [each for each in found.compared if each.verdict in (FAULT, UNKNOWN) or each.broken]
+
+
+def _finite(gap: float | None) -> float | str | None:
+    return gap if gap is None or math.isfinite(gap) else "beyond the likeliest"
+
+
+def _gap(gap: float | None) -> str:
+    if gap is None:
+        return "-"
+    return f"{gap:.2f}" if math.isfinite(gap) else "many"
+
+
+def _around(text: str, other: str) -> str:
+    """The text from where it parts from the other, in one line."""
+    at = next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), None)
+    at = min(len(text), len(other)) if at is None else at
+    return " ".join(text[max(0, at - 8) : at + AROUND - 8].split())

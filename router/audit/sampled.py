@@ -1,0 +1,127 @@
+"""Two sets of sampled answers: are they drawn from one law?
+
+Permutation tests, exact whatever the law: if both servers draw from it, which answer came from
+which is chance. Two statistics, so that faults show in what is written and in how likely it was:
+
+- the maximum mean discrepancy (Gretton et al., A Kernel Two-Sample Test, 2012) whose kernel is the
+  share of leading tokens that two answers have in common;
+- the difference of the mean log-probability of a token, where both servers give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .answers import Said
+
+LEVEL = 0.01  # of both tests together
+PERMUTATIONS = 4999
+
+
+@dataclass(frozen=True)
+class TwoSample:
+    """p-values; None where the servers give no log-probabilities.
+
+    prompts, draws: asked, and answers of each server to each.
+    distinct: the share of answers that differ from all others of their server to the prompt.
+    """
+
+    prompts: int
+    draws: int
+    texts: float
+    logprobs: float | None
+    distinct: float
+
+    @property
+    def parted(self) -> bool:
+        """At LEVEL, by Bonferroni over the tests."""
+        found = [p for p in (self.texts, self.logprobs) if p is not None]
+        return min(found) * len(found) < LEVEL
+
+
+def two_sample(
+    plain: Sequence[Sequence[Said]], drafted: Sequence[Sequence[Said]], seed: int = 0
+) -> TwoSample:
+    """By prompt, the answers of either server; equally many."""
+    rng = np.random.default_rng(seed)
+    kernels = [_kernel([*a, *b]) for a, b in zip(plain, drafted, strict=True)]
+    sizes = [len(a) for a in plain]
+
+    def discrepancy(labels: Sequence[NDArray[np.bool_]]) -> float:
+        return sum(_mmd(k, each) for k, each in zip(kernels, labels, strict=True))
+
+    texts = _permuted(discrepancy, sizes, rng)
+    logprobs = None
+    means = [
+        np.array([_mean_logprob(each) for each in (*a, *b)])
+        for a, b in zip(plain, drafted, strict=True)
+    ]
+    if all(np.isfinite(each).all() for each in means):
+
+        def difference(labels: Sequence[NDArray[np.bool_]]) -> float:
+            apart = [
+                m[each].mean() - m[~each].mean() for m, each in zip(means, labels, strict=True)
+            ]
+            return abs(float(np.mean(apart)))
+
+        logprobs = _permuted(difference, sizes, rng)
+    every = [each for answers in (*plain, *drafted) for each in _distinct(answers)]
+    return TwoSample(len(plain), max(sizes), texts, logprobs, float(np.mean(every)))
+
+
+def _permuted(
+    statistic: Callable[[Sequence[NDArray[np.bool_]]], float],
+    sizes: Sequence[int],
+    rng: np.random.Generator,
+) -> float:
+    """The share of relabellings, the true one among them, that give as much. sizes: of either
+    server's answers to each prompt."""
+    labels = [np.arange(2 * n) < n for n in sizes]
+    seen = statistic(labels)
+    as_much = 1
+    for _ in range(PERMUTATIONS):
+        as_much += statistic([rng.permutation(each) for each in labels]) >= seen - 1e-12
+    return as_much / (PERMUTATIONS + 1)
+
+
+def _kernel(answers: Sequence[Said]) -> NDArray[np.float64]:
+    """[n, n]"""
+    tokens = [each.tokens for each in answers]
+    longest = max(1, *(len(each) for each in tokens))
+    made = np.zeros((len(tokens), len(tokens)))
+    for i, one in enumerate(tokens):
+        for j, other in enumerate(tokens[: i + 1]):
+            common = 0
+            for left, right in zip(one, other, strict=False):
+                if left != right:
+                    break
+                common += 1
+            same = one == other
+            made[i, j] = made[j, i] = 1.0 if same else common / longest
+    return made
+
+
+def _mmd(kernel: NDArray[np.float64], first: NDArray[np.bool_]) -> float:
+    """Unbiased, squared. first: [n] which answers are of the first server."""
+    one, other = np.flatnonzero(first), np.flatnonzero(~first)
+
+    def within(rows: NDArray[np.intp]) -> float:
+        block = kernel[np.ix_(rows, rows)]
+        return float((block.sum() - np.trace(block)) / (len(rows) * (len(rows) - 1)))
+
+    return within(one) + within(other) - 2 * float(kernel[np.ix_(one, other)].mean())
+
+
+def _mean_logprob(said: Said) -> float:
+    if not said.places:
+        return float("nan")
+    return float(np.mean([place.logprob for place in said.places]))
+
+
+def _distinct(answers: Sequence[Said]) -> list[bool]:
+    texts = [each.shown for each in answers]
+    return [texts.count(text) == 1 for text in texts]

@@ -1,0 +1,286 @@
+"""The audit finds a server that corrupts one answer in fifty, and does not accuse one that only
+breaks ties."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from router import cli
+from router.audit.answers import Place, Said, broken
+from router.audit.greedy import parting, rounding, tie_of
+from router.audit.sampled import two_sample
+
+WORDS = [" one", " two", " three", " four", " five"]
+LENGTH = 10
+
+
+@dataclass
+class Model:
+    """A server of a random language model of five words, with the parts of an audit in its answers.
+
+    ties: it takes the second of two words that are equally likely.
+    corrupts: every so-manieth answer has a wrong word; 0 for none.
+    noise: of log-probabilities, in nats.
+    law: of its sampled words.
+    """
+
+    ties: bool = False
+    corrupts: int = 0
+    noise: float = 0.0
+    logprobs: bool = True
+    breaks_calls: bool = False
+    takes_tools: bool = True
+    law: tuple[float, ...] = (0.4, 0.3, 0.2, 0.05, 0.05)
+    shaky: bool = False
+    url: str = ""
+    answers: int = 0
+    lock: Any = field(default_factory=threading.Lock)
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        with self.lock:
+            self.answers += 1
+            number = self.answers
+        prompt = json.dumps(body["messages"])
+        if "tools" in body:
+            return self.call(prompt)
+        if "response_format" in body:
+            return self.choice(['{"city":', ' "x"}'], [{}, {}], {})
+        own, noise = random.Random(prompt), random.Random(number)
+        places, words = [], []
+        for at in range(min(LENGTH, body["max_tokens"])):
+            first, second = own.sample(WORDS, 2)
+            tie = own.random() < 0.05
+            gap = 0.001 if tie else 0.5 + own.random()
+            top = {first: -0.3, second: -0.3 - gap}
+            word = second if tie and self.ties else first
+            if body["temperature"] > 0:
+                word = noise.choices(WORDS, self.law)[0]
+                top = {w: float(np.log(p)) for w, p in zip(WORDS, Model.law, strict=True)}
+            wrong = self.corrupts and number % self.corrupts == 0 and at == LENGTH // 2
+            if wrong or (self.shaky and at == 3 and noise.random() < 0.5):
+                word = next(w for w in WORDS if w not in (first, second))
+                top |= {word: -6.0}
+            top = {w: p + self.noise * noise.uniform(-1, 1) for w, p in top.items()}
+            words.append(word)
+            places.append(top)
+        return self.choice(words, places, {})
+
+    def call(self, prompt: str) -> dict[str, Any]:
+        arguments = '{"city": "x", "days": 5, "units": "metric"}'
+        if self.breaks_calls:
+            arguments = arguments.replace('"days": 5,', '"days": 5, "days')
+        call = {"id": "1", "type": "function", "function": {"name": "weather",
+                                                            "arguments": arguments}}  # fmt: skip
+        return self.choice([], [], {"tool_calls": [call]})
+
+    def choice(self, words: list[str], places: list[Any], more: dict[str, Any]) -> dict[str, Any]:
+        content = [
+            {
+                "token": word,
+                "logprob": top.get(word, 0.0),
+                "top_logprobs": [{"token": t, "logprob": p} for t, p in top.items()],
+            }
+            for word, top in zip(words, places, strict=True)
+        ]
+        message = {"role": "assistant", "content": "".join(words), **more}
+        made: dict[str, Any] = {"message": message, "finish_reason": "stop"}
+        if self.logprobs:
+            made["logprobs"] = {"content": content}
+        return {"choices": [made]}
+
+
+@contextmanager
+def serving(*models: Model) -> Iterator[None]:
+    servers = []
+    for model in models:
+        handler = type("Handler", (_Handler,), {"model": model})
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        server.daemon_threads = True
+        model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        servers.append(server)
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    model: Model
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        refused = "tools" in body and not self.model.takes_tools
+        said = {"error": {"message": "no tools here"}} if refused else self.model.answer(body)
+        content = json.dumps(said).encode()
+        self.send_response(400 if refused else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def audited(
+    drafted: Model, capsys: pytest.CaptureFixture[str], *more: str, plain: Model | None = None
+) -> tuple[int, dict[str, Any]]:
+    plain = plain or Model()
+    with serving(plain, drafted):
+        words = ["audit", drafted.url, "--plain-url", plain.url, "--model", "m", "--json"]
+        code = cli.main([*words, "--draws", "0", *more])
+    shown = capsys.readouterr()
+    return code, json.loads(shown.out) if shown.out else {"error": shown.err}
+
+
+def test_one_corrupted_answer_in_fifty_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = audited(Model(corrupts=50), capsys)
+    assert code == 1 and found["answers"] == 162
+    assert 2 <= found["verdicts"]["fault"] <= 4 and found["verdicts"]["tie"] == 0
+    assert found["sentences"][0].startswith("Drafting changes this server's answers")
+    assert {each["at"] for each in found["partings"]} == {LENGTH // 2}
+
+
+def test_ties_alone_are_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor is the noise of another order of summing."""
+    code, found = audited(Model(ties=True, noise=0.03), capsys)
+    assert code == 0 and found["verdicts"]["tie"] > 30 and found["verdicts"]["fault"] == 0
+    assert 0.02 < found["tie_nats"] < 0.2 and found["least_share_seen"] < 0.02
+    assert found["sentences"][0].startswith("No answer of 162 parts beyond ties")
+
+
+def test_a_corruption_among_ties_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = audited(Model(ties=True, noise=0.03, corrupts=20), capsys)
+    assert code == 1 and 2 <= found["verdicts"]["fault"] <= 9 < found["verdicts"]["tie"]
+
+
+def test_broken_calls_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = audited(Model(breaks_calls=True), capsys, "--limit", "5")
+    assert code == 1 and found["broken"] == 6
+    code, found = audited(Model(takes_tools=False), capsys, "--limit", "5")
+    assert code == 0 and "no tools here" in found["refused"]["tools"] and found["answers"] == 11
+
+
+def test_a_server_that_does_not_repeat_itself_is_no_measure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where it parts from itself, it cannot say that the other one is wrong."""
+    code, found = audited(Model(), capsys, "--limit", "60", plain=Model(shaky=True))
+    assert found["verdicts"]["unstable"] > 15 and found["verdicts"]["fault"] < 10
+    assert code == int(found["verdicts"]["fault"] > 0)
+
+
+def test_log_probabilities_that_differ_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = audited(Model(noise=0.8), capsys, "--limit", "20")
+    assert code == 1 and "more than rounding" in found["sentences"][0]
+
+
+def test_without_log_probabilities_texts_can_be_compared(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    silent = Model(logprobs=False)
+    code, found = audited(Model(), capsys, plain=silent)
+    assert code == 2 and "gives no log-probabilities" in found["error"]
+    code, found = audited(Model(logprobs=False), capsys, "--texts", plain=silent)
+    assert code == 0 and found["verdicts"]["same"] == 162
+    code, found = audited(Model(logprobs=False, corrupts=50), capsys, "--texts", plain=silent)
+    assert code == 1 and found["verdicts"]["unknown"] >= 2
+
+
+def test_drafts_are_switched_off_by_a_field(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Model()
+    with serving(model):
+        words = ["audit", model.url, "--plain-body", '{"speculative": false}', "--model", "m"]
+        assert cli.main([*words, "--limit", "5", "--draws", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "Sampled answers: 5 requests, 4 draws" in shown and "No answer of 17 parts" in shown
+    assert max(map(len, shown.splitlines()[:12])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ((), "name what answers without drafts"),
+        (("--plain-body", "[1]"), "--plain-body is a JSON object"),
+        (("--plain-url", "http://127.0.0.1:1/v1/"), "is the audited server itself"),
+        (("--plain-url", "http://127.0.0.1:2", "--temperature", "0"), "--temperature of sampled"),
+    ],
+)
+def test_what_cannot_be_audited(
+    more: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["audit", "http://127.0.0.1:1/v1", *more]) == 2
+    assert says in capsys.readouterr().err
+
+
+def drawn(law: tuple[float, ...], seed: int, prompts: int = 6, draws: int = 12) -> list[list[Said]]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(prompts):
+        answers = []
+        for _ in range(draws):
+            words = rng.choice(WORDS, 5, p=law)
+            places = tuple(
+                Place(w, float(np.log(Model.law[WORDS.index(w)])), {}) for w in words.tolist()
+            )
+            answers.append(Said("".join(words), (), places, "length"))
+        made.append(answers)
+    return made
+
+
+def test_one_law_is_rarely_told_from_itself_and_another_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.audit.sampled.PERMUTATIONS", 199)
+    same = [two_sample(drawn(Model.law, 2 * n), drawn(Model.law, 2 * n + 1), n) for n in range(20)]
+    assert sum(each.texts <= 0.1 for each in same) <= 6
+    assert sum((each.logprobs or 0) <= 0.1 for each in same) <= 6
+    monkeypatch.setattr("router.audit.sampled.PERMUTATIONS", 1999)
+    sharper = two_sample(drawn(Model.law, 0), drawn((0.8, 0.1, 0.08, 0.01, 0.01), 1))
+    assert sharper.parted and not two_sample(drawn(Model.law, 0), drawn(Model.law, 1)).parted
+
+
+def said(*words: str, top: dict[str, float] | None = None) -> Said:
+    places = tuple(Place(word, -0.1, {word: -0.1, **(top or {" b": -3.0})}) for word in words)
+    return Said("".join(words), (), places, "stop")
+
+
+def test_an_answer_that_ends_early_is_judged_by_the_place_where_it_ends() -> None:
+    assert parting(said(" a", " a"), said(" a", " a"), 0.02).verdict == "same"
+    assert parting(said(" a", " a"), said(" a"), 0.02).verdict == "fault"
+    near = {" b": -0.1001}
+    assert parting(said(" a", " a", top=near), said(" a"), 0.02).verdict == "tie"
+    assert parting(said(" a"), said(" a", " a", top=near), 0.02).verdict == "tie"
+    assert parting(said(" a"), said(" a", " a"), 0.02).verdict == "fault"
+
+
+def test_a_server_that_does_not_take_its_own_likeliest_token_is_no_tie() -> None:
+    plain, other = said(" a", top={" b": -0.1}), said(" b", top={" a": -0.01, " c": 2.0})
+    assert parting(plain, other, 0.02).verdict == "fault"
+
+
+def test_ties_are_as_wide_as_what_rounding_moves() -> None:
+    pair = said(" a"), Said(" a", (), (Place(" a", -0.14, {" a": -0.14}),), "stop")
+    assert tie_of(rounding([pair])) == pytest.approx(0.08)
+    assert tie_of(np.zeros(0)) == 0.02 and tie_of(np.full(5, 9.0)) == 0.5
+
+
+def test_broken_answers() -> None:
+    tools = {"tools": [{"function": {"name": "f"}}]}
+    whole, half = Said("", (("f", "{}"),), (), "tool_calls"), Said("", (("f", "{"),), (), "stop")
+    assert not broken(whole, tools) and broken(half, tools)
+    assert broken(Said("", (("g", "{}"),), (), "stop"), tools)
+    assert not broken(Said("", (("f", "{"),), (), "length"), tools)
+    assert broken(Said("[", (), (), "stop"), {"response_format": {}})
