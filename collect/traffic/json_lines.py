@@ -23,6 +23,7 @@ IDS = ("token_ids", "output_token_ids", "completion_token_ids")
 STARTS = ("started", "started_at", "start", "start_time", "request_time")
 ENDS = ("ended", "ended_at", "end", "end_time", "response_time", "finished_at", "time")
 TOOK = ("duration_s", "latency_s", "elapsed_s", "duration", "latency", "elapsed")
+TOOK_MS = ("duration_ms", "latency_ms", "elapsed_ms")
 GROUPS = ("group", "conversation_id", "conversation", "session_id", "session", "chat_id", "user")
 SHAREGPT = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
             "system": "system", "tool": "tool"}  # fmt: skip
@@ -215,15 +216,14 @@ def _transcript(record: Mapping[str, Any], where: str) -> Iterator[LoggedAnswer]
 def _asked(request: Mapping[str, Any], line: Mapping[str, Any], where: str) -> LoggedAnswer:
     """What a request says, and its line besides."""
     prompt = request.get("prompt")
-    temperature, tools = request.get("temperature"), request.get("tools")
+    temperature, tools = _number(request.get("temperature")), request.get("tools")
     limits = ("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict")
     limit = next((found for name in limits if (found := _count(request, name))), None)
     started = _first(line, STARTS)
     ended = _first(line, ENDS) if started is not None else None
-    took = next((float(line[name]) for name in TOOK if _number(line.get(name))), None)
-    for name in ("duration_ms", "latency_ms", "elapsed_ms"):
-        if took is None and _number(line.get(name)):
-            took = line[name] / 1000
+    took = _numbered(line, TOOK)
+    if took is None and (in_ms := _numbered(line, TOOK_MS)) is not None:
+        took = in_ms / 1000
     if started is None and took is not None:
         started = _time(line.get("timestamp", line.get("created_at")))
     if ended is None and started is not None and took is not None:
@@ -238,7 +238,7 @@ def _asked(request: Mapping[str, Any], line: Mapping[str, Any], where: str) -> L
         prompt_ids=_ids(request, "prompt_token_ids")
         or (_ids(request, "prompt") if isinstance(prompt, list) else None),
         tools=tuple(tools) if isinstance(tools, list) else (),
-        temperature=float(temperature) if _number(temperature) else None,
+        temperature=temperature,
         limit=limit,
         started=started,
         ended=ended,
@@ -293,8 +293,13 @@ def _count(record: Mapping[str, Any], name: str) -> int | None:
     return found if type(found) is int and found > 0 else None
 
 
-def _number(found: Any) -> bool:
-    return isinstance(found, int | float) and not isinstance(found, bool) and abs(found) < 1e300
+def _number(found: Any) -> float | None:
+    known = isinstance(found, int | float) and not isinstance(found, bool) and abs(found) < 1e300
+    return float(found) if known else None
+
+
+def _numbered(record: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
+    return next((n for name in names if (n := _number(record.get(name))) is not None), None)
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
@@ -303,8 +308,9 @@ def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
 
 def _time(found: Any) -> float | None:
     """Seconds: of a number, or of a date as ISO 8601 writes it."""
-    if _number(found):
-        return found / 1000 if found > MILLISECONDS else float(found)
+    number = _number(found)
+    if number is not None:
+        return number / 1000 if number > MILLISECONDS else number
     if isinstance(found, str):
         try:
             return datetime.fromisoformat(found).timestamp()

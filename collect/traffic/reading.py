@@ -43,8 +43,8 @@ def read_logs(paths: Iterable[Path]) -> Logs:
             lines += 1
             without += not found
             answers += found
-    for where, request, response, line in halves.joined():
-        found = [] if request is None else list(exchange(request, response, line, where))
+    for where, request, response, known in halves.joined():
+        found = [] if request is None else list(exchange(request, response, known, where))
         without -= bool(found)
         answers += found
     if not answers:

@@ -2,7 +2,7 @@
 
 vLLM with `--enable-log-requests` and `--enable-log-outputs` (its prompts are shown from the level
 DEBUG on in newer versions): a request and its answer share an id. llama.cpp's server prints bodies
-from `-lv 1` on: a request's is followed by its answer's.
+with `-v`: a request's is followed by its answer's.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _OLD_IDS = re.compile(r"prompt_token_ids: " + _NUMBERS)
 _GENERATED = re.compile(
     r"Generated response (\S+?)( \(streaming \w+\))?: output: "
     + _TEXT
-    + r", output_token_ids: "
+    + r"(?:, output_token_ids: "
     + _NUMBERS
-    + r"(?:, finish_reason: (\w+))?"
+    + r")?(?:, finish_reason: (\w+))?"
 )
 _PARAMETER = r"\b{}=([\d.e+-]+)"
 _REQUEST = re.compile(r"\brequest:\s+(\{.*)$")
@@ -138,9 +138,9 @@ def _time(line: str) -> float | None:
     found = _STAMP.search(line)
     if found is None:
         return None
-    year, *parts, fraction = found.groups()
+    year, month, day, hour, minute, second = (int(part or 2000) for part in found.groups()[:6])
     try:
-        at = datetime(int(year or 2000), *map(int, parts))
+        at = datetime(year, month, day, hour, minute, second)
     except ValueError:
         return None
-    return at.timestamp() + float(f"0.{fraction or 0}")
+    return at.timestamp() + float(f"0.{found[7] or 0}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from decoders.common.errors import DraftpickError
 from decoders.common.text import whole
-from decoders.models import plain_text, targets
+from decoders.models import targets
 
 from .records import LoggedAnswer, only_text, text_of
 
@@ -111,10 +111,17 @@ def _prompt(each: LoggedAnswer, tokenizer: Any) -> list[int]:
     if each.prompt_ids is not None:
         return list(each.prompt_ids)
     if each.messages is None:
-        return plain_text.encode(tokenizer, _whole(each.prompt or ""))
+        return _completed(tokenizer, _whole(each.prompt or ""))
     if not all(only_text(message.get("content")) for message in each.messages):
         raise Unspoken("with pictures or other things that are no text")
     return _chat(tokenizer, each.messages, each.tools)
+
+
+def _completed(tokenizer: Any, text: str) -> list[int]:
+    """A prompt as engines read one that is no chat: special tokens that it spells are such tokens,
+    as in one that was made by a chat template."""
+    begun = bool(tokenizer.bos_token) and text.startswith(tokenizer.bos_token)
+    return list(tokenizer.encode(text, add_special_tokens=not begun))
 
 
 def _answer(each: LoggedAnswer, tokenizer: Any) -> list[int]:

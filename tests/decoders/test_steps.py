@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from effort import examples
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from decoders.common.errors import DraftpickError
 from decoders.endpoints.server import server_at, with_model
-from decoders.endpoints.steps import Fewer, costs_of_steps, step_of, sweep
+from decoders.endpoints.steps import Fewer, costs_of_steps, step_of, step_s, sweep
 from decoders.endpoints.stream import client
 from router import cli
 
@@ -54,49 +54,32 @@ def test_only_the_stretch_counts_in_which_all_are_written() -> None:
         step_of([first, []])
 
 
-def test_a_server_is_swept(tmp_path: Path) -> None:
-    """Steps of 4 ms for one or two answers, and a third has to wait: two are all it writes."""
-    rows = threading.Semaphore(2)
-    held: dict[int, bool] = {}
+def test_a_server_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes two answers at once, and others wait."""
 
-    def step_s(prompt: str) -> float:
-        me = threading.get_ident()
-        if me not in held:
-            rows.acquire()
-            held[me] = True
-        return 0.004
+    def timed(connections: Any, server: Any, count: int, tokens: int) -> float:
+        if count > 2:
+            raise Fewer
+        return 0.01 + 0.001 * count
 
-    class Server(FakeEndpoint):
-        pass
-
-    def words(prompt: str) -> list[str]:
-        return [f" {n}" for n in range(16)]
-
-    server = Server(step_s=step_s, words=words)
+    monkeypatch.setattr("decoders.endpoints.steps.step_s", timed)
+    server = FakeEndpoint(words=lambda prompt: [f" {n}" for n in range(16)])
     out = tmp_path / "costs.json"
-    releasing = threading.Thread(target=_release, args=(server, rows, held), daemon=True)
     with listening(server):
-        releasing.start()
-        named = with_model(client(), server_at(server.url))
-        assert named.model == "fake"
-        options = ["--most", "4", "--tokens", "16", "--out", str(out)]
+        assert with_model(client(), server_at(server.url)).model == "fake"
+        options = ["--most", "8", "--tokens", "16", "--out", str(out)]
         assert cli.main(["costs", server.url, *options]) == 0
     record = json.loads(out.read_text())
-    assert record["model"] == "fake" and list(record["step_s"][0]) == ["1", "2"]
-    assert record["costs"]["verify_s"][0] == pytest.approx(0.0045, abs=0.002)
+    assert record["model"] == "fake" and record["step_s"] == [{"1": 0.011, "2": 0.012}] * 3
+    assert record["costs"]["verify_s"] == pytest.approx([0.011, 0.012])
     assert all(asked["ignore_eos"] for asked in server.asked)
 
 
-def _release(server: FakeEndpoint, rows: threading.Semaphore, held: dict[int, bool]) -> None:
-    """A row is free once its thread has ended."""
-    import time
-
-    while server.port:
-        alive = {thread.ident for thread in threading.enumerate()}
-        for me in [each for each in held if each not in alive]:
-            del held[me]
-            rows.release()
-        time.sleep(0.001)
+def test_a_step_is_the_time_between_two_tokens_of_an_answer() -> None:
+    server = FakeEndpoint(step_s=lambda prompt: 0.004, words=lambda prompt: [" a"] * 16)
+    with listening(server):
+        seconds = step_s(client(), server_at(server.url, "m"), 2, 16)
+    assert 0.004 <= seconds < 0.1
 
 
 @pytest.mark.parametrize(
@@ -104,7 +87,7 @@ def _release(server: FakeEndpoint, rows: threading.Semaphore, held: dict[int, bo
     [
         (FakeEndpoint(counted=40, words=lambda p: [" a"] * 16), "several tokens at a time"),
         (FakeEndpoint(counts=False, words=lambda p: [" a"] * 16), "does not count the tokens"),
-        (FakeEndpoint(words=lambda p: [" a"] * 3), "too few tokens"),
+        (FakeEndpoint(step_s=lambda p: 0.002, words=lambda p: [" a"] * 3), "too few tokens"),
         (FakeEndpoint(status=503), "does not answer"),
     ],
 )

@@ -207,7 +207,8 @@ def test_drafts_are_switched_off_by_a_field(capsys: pytest.CaptureFixture[str]) 
         words = ["audit", model.url, "--plain-body", '{"speculative": false}', "--model", "m"]
         assert cli.main([*words, "--limit", "5", "--draws", "4"]) == 0
     shown = capsys.readouterr().out
-    assert "Sampled answers: 5 requests, 4 draws" in shown and "No answer of 17 parts" in shown
+    said = " ".join(shown.split())
+    assert "Sampled answers: 5 requests, 4 draws" in said and "No answer of 17 parts" in said
     assert max(map(len, shown.splitlines()[:12])) <= 80
 
 

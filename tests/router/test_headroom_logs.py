@@ -64,8 +64,9 @@ def test_a_log_alone_says_what_is_accepted(place: Path, capsys: pytest.CaptureFi
     passes = {one["arm"]: one["tokens_a_pass"]["mean"] for one in copied}
     assert passes["ngram-2"] == pytest.approx(23 / 11) and passes["ngram8-2"] < 23 / 11
     assert passes["suffix-16"] > passes["suffix-2"] > passes["ngram-2"]
-    figure = of["ngram-4"]["acceptance"]
-    assert 0 < figure["low"] < figure["mean"] < figure["high"] < 1
+    figure = of["ngram-4"]["tokens_a_pass"]
+    assert 1 < figure["low"] < figure["mean"] < figure["high"] < 5
+    assert of["ngram-4"]["acceptance"]["mean"] == pytest.approx(15 / 16)
     assert made["running"]["median"] == pytest.approx(8, abs=1)
     assert made["headroom"]["reward"].startswith("saved-passes")
     assert any("give --costs FILE" in sentence for sentence in made["advice"])
