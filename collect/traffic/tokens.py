@@ -88,7 +88,7 @@ def tokenised(logged: Sequence[LoggedAnswer], tokenizer: Any, eos_ids: Sequence[
 
 def vocabulary(tokenizer: Any) -> int:
     """One more than the greatest id."""
-    return 1 + max(tokenizer.get_vocab().values())
+    return 1 + int(max(tokenizer.get_vocab().values()))
 
 
 def _require_fit(counts: Sequence[tuple[int, int]], lost: int, spelled: int) -> None:

@@ -36,8 +36,10 @@ def server_at(
     model: str | None = None,
     api_key_env: str | None = None,
     extra_body: Mapping[str, Any] | None = None,
+    named: str = "the server",
 ) -> EndpointRecipe:
-    """url: with or without /v1. model: None stands for `FIRST`, until `with_model` asks.
+    """url: with or without /v1. model: None stands for `FIRST`, until `with_model` asks. named: what
+    it is, for the message.
 
     Raises DraftpickError for what cannot be a server's address, and a body that holds what every
     request sets."""
@@ -57,7 +59,7 @@ def server_at(
         )
     except ValidationError as error:
         words = "; ".join(f"{place or 'it'}: {what}" for place, what in explained(error))
-        raise DraftpickError(f"the server {url!r} cannot be asked: {words}") from None
+        raise DraftpickError(f"{named} {url!r} cannot be asked: {words}") from None
 
 
 def with_model(connections: httpx.Client, server: EndpointRecipe) -> EndpointRecipe:

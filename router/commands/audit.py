@@ -11,11 +11,11 @@ import typer
 from .costs import KeyVariable, Model, Url
 from .options import AsJson
 
-AUDIT_HELP = """Ask a server that drafts and one that does not the same requests, and report where
-their answers part: greedy answers beyond ties, sampled ones by a two-sample test, tool calls and
-JSON among them. The exit code is 1 if drafting changes answers.
+AUDIT_HELP = """Report where the answers of a server with and without drafts part: greedy ones
+beyond ties, sampled ones by a two-sample test, tool calls and JSON among them. The exit code is 1
+if they do.
 
-\\b
+\b
 Examples:
   draftpick audit http://localhost:8001/v1 --plain-url http://localhost:8000/v1
   draftpick audit http://localhost:8000/v1 --plain-body '{"speculative": false}'
@@ -91,11 +91,11 @@ def audit(
     shared = fields_of("--body", body)
     drafted = server_at(url, model, api_key_env, shared)
     more = fields_of("--plain-body", plain_body)
-    plain = server_at(plain_url or url, model, api_key_env, {**shared, **more})
+    plain = server_at(plain_url or url, model, api_key_env, {**shared, **more}, "--plain-url")
     asked = audit_requests(shipped("train") if queries is None else read_queries(queries), limit)
     options = AuditOptions(max_new_tokens, at_once, texts, temperature, draws, seed=seed)
     with client() as connections, progress("asking", "answers") as on_done:
-        plain, drafted = with_model(connections, plain), with_model(connections, drafted)
+        drafted, plain = with_model(connections, drafted), with_model(connections, plain)
         found = run(connections, plain, drafted, asked, options, on_done)
     record = report.as_json(found)
     if out is not None:

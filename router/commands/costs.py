@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from .tabulated import Tabulated
 
 FORMAT = "draftpick-costs-1"
-COSTS_HELP = """Time the steps of a server without drafts at growing numbers of answers at once, and
-write what a pass over several tokens costs, for `draftpick headroom --from-logs`. The server must
-have nothing else to do; it takes a few minutes.
+COSTS_HELP = """Time a server's steps at growing numbers of answers at once, to know what a pass
+over several tokens costs. The server must not draft, nor have anything else to do. It takes minutes.
 
-\\b
+\b
 Example:
   draftpick costs http://localhost:8000/v1 --out costs.json
 """

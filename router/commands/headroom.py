@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     from policies.selection.headroom import Headroom
 
 HEADROOM_HELP = """Report what a policy could gain over the best fixed arm, before any training;
-or, with --from-logs, what drafting would gain on traffic that any engine logged. That needs its
-tokenizer, no GPU and no engine.
+with --from-logs, what drafting would gain on an engine's traffic, by its tokenizer alone.
 
 \b
 Examples:
   draftpick headroom rewards
   draftpick headroom rewards --reward measured --out headroom.png
-  draftpick headroom --from-logs log.jsonl --tokenizer FOLDER --out page.html
-  draftpick headroom --from-logs log.jsonl --tokenizer FOLDER --costs costs.json
+  draftpick headroom --from-logs log.jsonl --tokenizer DIR --out page.html
+  draftpick headroom --from-logs log.jsonl --tokenizer DIR --costs costs.json
 """
 FIGURES = (".png", ".svg", ".pdf")
 
@@ -49,7 +48,7 @@ def mount(app: typer.Typer) -> None:
 def headroom(
     *,
     rewards: Annotated[
-        Path | None, typer.Argument(metavar="[REWARDS]", help="What `draftpick collect` wrote.")
+        Path | None, typer.Argument(metavar="REWARDS", help="What `draftpick collect` wrote.")
     ] = None,
     reward: Annotated[
         str | None,

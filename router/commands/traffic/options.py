@@ -109,6 +109,8 @@ class TrafficOptions:
                 "--target times its passes here, --costs has them from elsewhere; with --costs "
                 "give --tokenizer"
             )
+        if self.draft_model is not None and not self.draft_model.strip():
+            raise DraftpickError("--draft-model is empty; name a model, folder or file")
         if self.draft_model is not None and self.config is not None:
             raise DraftpickError("--draft-model goes with the arms that --config replaces; name it "
                                  "in the file")  # fmt: skip
