@@ -38,8 +38,8 @@ def server_at(
     extra_body: Mapping[str, Any] | None = None,
     named: str = "the server",
 ) -> EndpointRecipe:
-    """url: with or without /v1. model: None stands for `FIRST`, until `with_model` asks. named: what
-    it is, for the message.
+    """url: with or without /v1. model: None stands for `FIRST`, until `with_model` asks.
+    named: what it is, for the message.
 
     Raises DraftpickError for what cannot be a server's address, and a body that holds what every
     request sets."""

@@ -12,7 +12,7 @@ from .run import UNSTABLE, Audit, Compared
 from .sampled import LEVEL
 
 if TYPE_CHECKING:
-    from router.commands.tabulated import Tabulated
+    from router.tabulated import Tabulated
 
 SHOWN = 5  # answers that are shown
 AROUND = 40  # characters of an answer around the place where it parts
@@ -20,7 +20,7 @@ AROUND = 40  # characters of an answer around the place where it parts
 
 def tabulated(found: Audit) -> list[Tabulated]:
     """Greedy answers by kind, then those that parted, and the sampled ones."""
-    from router.commands.tabulated import Tabulated
+    from router.tabulated import Tabulated
 
     rows = []
     for kind in dict.fromkeys(each.request.kind for each in found.compared):

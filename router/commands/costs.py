@@ -14,11 +14,11 @@ from .options import AsJson
 if TYPE_CHECKING:
     from decoders.costs.measured import Costs
 
-    from .tabulated import Tabulated
+    from ..tabulated import Tabulated
 
 FORMAT = "draftpick-costs-1"
 COSTS_HELP = """Time a server's steps at growing numbers of answers at once, to know what a pass
-over several tokens costs. The server must not draft, nor have anything else to do. It takes minutes.
+over several tokens costs. The server must not draft, and be idle otherwise. It takes minutes.
 
 \b
 Example:
@@ -84,7 +84,7 @@ def costs(
 
 def table_of(repeats: list[dict[int, float]], found: Costs) -> Tabulated:
     """Steps, and what passes over several tokens cost, over one token's."""
-    from .tabulated import Tabulated
+    from ..tabulated import Tabulated
 
     rows = []
     for count in repeats[0]:

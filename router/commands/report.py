@@ -11,8 +11,8 @@ from decoders.common.errors import DraftpickError
 from decoders.common.files import check_file, write_atomically
 from decoders.common.text import from_json
 
+from ..html import page, picture, table_of
 from ..specbench import markdown, plots
-from .html import page, picture, table_of
 
 
 def write_report(

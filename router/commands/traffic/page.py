@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from ..html import page, picture
+from ...html import page, picture
 from . import plots
 from .report import TrafficReport, tabulated
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collect.traffic.figures import Drafting, Figure, Speed
     from policies.selection.headroom import Headroom
 
-    from ..tabulated import Tabulated
+    from ...tabulated import Tabulated
 
 FEWEST = 5  # answers of a task that is shown
 
@@ -37,7 +37,7 @@ class TrafficReport:
 
     def as_json(self, advice: Sequence[str]) -> dict[str, Any]:
         """JSON-ready."""
-        from ..headroom import as_dict
+        from ..headroom_views import as_dict
 
         traffic, logs = self.source.traffic, self.source.logs
         running = traffic.running
@@ -166,8 +166,8 @@ def notes(source: Found) -> list[str]:
 
 def tabulated(made: TrafficReport) -> list[Tabulated]:
     """For a terminal and for a page."""
-    from ..headroom import tabulated as of_headroom
-    from ..tabulated import Tabulated
+    from ...tabulated import Tabulated
+    from ..headroom_views import tabulated as of_headroom
 
     traffic = made.source.traffic
     rows = [

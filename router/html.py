@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..specbench import plots
+from .specbench import plots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
