@@ -24,7 +24,7 @@ STARTS = ("started", "started_at", "start", "start_time", "request_time")
 ENDS = ("ended", "ended_at", "end", "end_time", "response_time", "finished_at", "time")
 TOOK = ("duration_s", "latency_s", "elapsed_s", "duration", "latency", "elapsed")
 TOOK_MS = ("duration_ms", "latency_ms", "elapsed_ms")
-GROUPS = ("group", "conversation_id", "conversation", "session_id", "session", "chat_id", "user")
+GROUPS = ("group", "conversation_id", "conversation", "session_id", "session", "chat_id")
 SHAREGPT = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
             "system": "system", "tool": "tool"}  # fmt: skip
 MILLISECONDS = 1e11  # a time since 1970 above this is in milliseconds

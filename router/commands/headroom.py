@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,9 +20,6 @@ from .headroom_views import as_dict, headroom_tables
 from .router_options import table_options
 from .traffic.options import TrafficOptions, traffic_options
 from .with_records import with_records
-
-if TYPE_CHECKING:
-    pass
 
 HEADROOM_HELP = """Report what a policy could gain over the best fixed arm, before any training;
 with --from-logs, what drafting would gain on an engine's traffic, by its tokenizer alone.

@@ -162,7 +162,7 @@ def test_load_is_read_from_beginnings_and_durations(tmp_path: Path) -> None:
         tmp_path,
         {**line, "start": "2026-11-25T10:00:00Z", "latency": 3},
         {**line, "started": 1764064800000, "ended": 1764064802500},
-        {**line, "timestamp": 100.0, "duration_ms": 500, "user": "me", "task": "code"},
+        {**line, "timestamp": 100.0, "duration_ms": 500, "session_id": "me", "task": "code"},
         line,
     )
     spans = [None if a.started is None or a.ended is None else a.ended - a.started for a in given]
