@@ -70,6 +70,11 @@ def sentences(found: Audit) -> list[str]:
             f"{len(found.of(TIE))} answers part at a tie, as rounding lets them: what follows such "
             "a place is not compared."
         )
+    if found.of(UNKNOWN) and not found.unclear:
+        said.append(
+            f"{len(found.of(UNKNOWN))} answers part whose servers give no log-probabilities; that "
+            "many may be ties."
+        )
     if found.of(UNSTABLE):
         said.append(
             f"{len(found.of(UNSTABLE))} answers part where the server without drafts does not "
@@ -94,13 +99,16 @@ def _verdict(found: Audit) -> str:
     reasons = []
     if parted := found.of(FAULT):
         reasons.append(f"{len(parted)} of {len(found.compared)} greedy answers part beyond ties")
-    if unknown := found.of(UNKNOWN):
+    if found.unclear:
         reasons.append(
-            f"{len(unknown)} of {len(found.compared)} greedy answers part, and without "
-            "log-probabilities there ties cannot be told from faults"
+            f"{len(found.of(UNKNOWN))} greedy answers part whose servers give no "
+            "log-probabilities, more than ties explain"
+            if any(each.judged for each in found.compared)
+            else f"{len(found.of(UNKNOWN))} of {len(found.compared)} greedy answers part, and "
+            "without log-probabilities ties cannot be told from faults"
         )
-    if bad := [each for each in found.compared if each.broken]:
-        reasons.append(f"{len(bad)} calls or JSON answers are broken with drafts alone")
+    if found.spoilt:
+        reasons.append(f"{len(found.spoilt)} calls or JSON answers are broken with drafts alone")
     if found.sampled is not None and found.sampled.parted:
         reasons.append(f"sampled answers are drawn from another law (below {LEVEL:.0%})")
     if found.shifted:

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.stats import beta, binom
 
 from decoders.common.errors import DraftpickError, UpstreamRefused
 from decoders.common.wording import in_words
 from decoders.endpoints.server import whole_answer
 
 from .answers import Said, broken, said_in
-from .greedy import FAULT, ROUNDED, SAME, UNKNOWN, Parting, parting, rounding, tie_of
+from .greedy import FAULT, ROUNDED, SAME, TIE, UNKNOWN, Parting, parting, rounding, tie_of
 from .requests import CHAT, TOP, AuditRequest
-from .sampled import TwoSample, two_sample
+from .sampled import LEVEL, TwoSample, two_sample
 
 if TYPE_CHECKING:
     import httpx
@@ -60,6 +61,11 @@ class Compared:
     verdict: str
     broken: bool
 
+    @property
+    def judged(self) -> bool:
+        """Whether both servers said how likely each token was."""
+        return bool(self.plain.places and self.drafted.places)
+
 
 @dataclass(frozen=True, eq=False)
 class Audit:
@@ -84,11 +90,28 @@ class Audit:
         return bool(len(self.moved)) and float(np.median(self.moved)) > ROUNDED
 
     @property
+    def spoilt(self) -> list[Compared]:
+        """Broken calls and JSON that are no matter of a tie."""
+        return [each for each in self.compared if each.broken and each.verdict in (FAULT, UNKNOWN)]
+
+    @property
+    def unclear(self) -> bool:
+        """Whether answers without log-probabilities part more often than ties would have them: at
+        LEVEL, the rate of ties being at most what it may be by the answers that have them. Where
+        none has, any that parts."""
+        silent = [each for each in self.compared if not each.judged]
+        judged, ties = len(self.compared) - len(silent), len(self.of(TIE))
+        parted = len(self.of(UNKNOWN))
+        if not judged or not parted:
+            return bool(parted)
+        most = float(beta.ppf(CONFIDENCE, ties + 1, judged - ties)) if ties < judged else 1.0
+        return float(binom.sf(parted - 1, len(silent), most)) < LEVEL
+
+    @property
     def parted(self) -> bool:
         """Whether drafting changes answers beyond ties."""
         sampled = self.sampled is not None and self.sampled.parted
-        some = self.of(FAULT) + self.of(UNKNOWN) + [each for each in self.compared if each.broken]
-        return bool(some) or sampled or self.shifted
+        return bool(self.of(FAULT) or self.spoilt) or self.unclear or sampled or self.shifted
 
     @property
     def rarest(self) -> float:

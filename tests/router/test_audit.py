@@ -17,7 +17,9 @@ import pytest
 
 from router import cli
 from router.audit.answers import Place, Said, broken
-from router.audit.greedy import parting, rounding, tie_of
+from router.audit.greedy import Parting, parting, rounding, tie_of
+from router.audit.requests import AuditRequest
+from router.audit.run import Audit, Compared
 from router.audit.sampled import two_sample
 
 WORDS = [" one", " two", " three", " four", " five"]
@@ -199,6 +201,29 @@ def test_without_log_probabilities_texts_can_be_compared(
     assert code == 0 and found["verdicts"]["same"] == 162
     code, found = audited(Model(logprobs=False, corrupts=50), capsys, "--texts", plain=silent)
     assert code == 1 and found["verdicts"]["unknown"] >= 2
+
+
+def test_answers_without_log_probabilities_may_part_as_often_as_ties() -> None:
+    silent = Said("a", (), (), "stop"), Said("b", (), (), "stop")
+
+    def found(unknown: int, silent_same: int, ties: int, judged: int) -> Audit:
+        request, places = AuditRequest("chat", "x", {}), said(" a")
+        rows = [Compared(request, *silent, Parting("unknown", 0), "unknown", False)] * unknown
+        rows += [Compared(request, *silent, Parting("same", 1), "same", False)] * silent_same
+        rows += [Compared(request, places, places, Parting("tie", 1), "tie", False)] * ties
+        whole = Compared(request, places, places, Parting("same", 1), "same", False)
+        return Audit(rows + [whole] * (judged - ties), 0.02, np.zeros(0), None)
+
+    assert found(4, 2, 1, 150).parted and not found(1, 5, 15, 150).parted
+    assert found(1, 5, 0, 0).parted and not found(0, 6, 0, 0).parted
+
+
+def test_a_broken_answer_behind_a_tie_is_held_against_nobody() -> None:
+    request, places = AuditRequest("json", "x", {"response_format": {}}), said(" a")
+    rows = [Compared(request, places, places, Parting("tie", 0), "tie", True)]
+    assert not Audit(rows, 0.02, np.zeros(0), None).parted
+    rows = [Compared(request, places, places, Parting("fault", 0), "fault", True)]
+    assert Audit(rows, 0.02, np.zeros(0), None).spoilt == rows
 
 
 def test_drafts_are_switched_off_by_a_field(capsys: pytest.CaptureFixture[str]) -> None:
