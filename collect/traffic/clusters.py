@@ -29,7 +29,7 @@ def tasks_of(answers: Sequence[LoggedAnswer], most: int, seed: int = 0) -> list[
 def _clusters(texts: Sequence[str], most: int, seed: int) -> list[str]:
     import numpy as np
     from sklearn.cluster import KMeans
-    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
 
     distinct = list(dict.fromkeys(texts))
     many = min(most, len(distinct) // (LEAST // 4))
@@ -47,8 +47,9 @@ def _clusters(texts: Sequence[str], most: int, seed: int) -> list[str]:
     overall = np.asarray(weights.mean(axis=0)).ravel()
     names: list[str] = []
     for centre in found.cluster_centers_:
-        typical = np.argsort(-(centre - overall))[:WORDS]
-        name = " ".join(str(vocabulary[at]) for at in typical if centre[at] > overall[at]) or REST
+        typical = [at for at in np.argsort(overall - centre) if centre[at] > overall[at]]
+        telling = [at for at in typical if vocabulary[at] not in ENGLISH_STOP_WORDS] or typical
+        name = " ".join(str(vocabulary[at]) for at in telling[:WORDS]) or REST
         names.append(name if name not in names else f"{name} {len(names) + 1}")
     of = dict(zip(distinct, (names[label] for label in found.labels_.tolist()), strict=True))
     return [of[text] for text in texts]

@@ -68,7 +68,9 @@ def test_a_log_alone_says_what_is_accepted(place: Path, capsys: pytest.CaptureFi
     assert 1 < figure["low"] < figure["mean"] < figure["high"] < 5
     assert of["ngram-4"]["acceptance"]["mean"] == pytest.approx(15 / 16)
     assert made["running"]["median"] == pytest.approx(8, abs=1)
-    assert made["headroom"]["reward"].startswith("saved-passes")
+    assert made["headroom"] is None
+    told = found(place, capsys, "--reward", "saved-passes", "--arms", "ngram-4,suffix-8")
+    assert told["headroom"]["reward"].startswith("saved-passes")
     assert any("give --costs FILE" in sentence for sentence in made["advice"])
 
 
@@ -108,7 +110,8 @@ def test_tables_and_a_figure(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "h.svg"
-    assert cli.main(asked(place, "--arms", "ngram-4,suffix-8", "--out", str(picture))) == 0
+    more = ("--arms", "ngram-4,suffix-8", "--reward", "saved-passes", "--out", str(picture))
+    assert cli.main(asked(place, *more)) == 0
     shown = capsys.readouterr().out
     assert "What would have been accepted, 60 answers" in shown and "Tokens a pass" in shown
     assert "ngram-8" not in shown and max(map(len, shown.splitlines()[:20])) <= 80
@@ -118,7 +121,7 @@ def test_tables_and_a_figure(
 def test_few_conversations_give_figures_without_a_choice(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = found(place, capsys, "--limit", "10")
+    made = found(place, capsys, "--limit", "10", "--reward", "saved-passes")
     assert made["answers"] == 10 and made["headroom"] is None
     assert any("too few" in sentence for sentence in made["advice"])
 

@@ -76,6 +76,7 @@ def report(
     from collect.traffic.replayed import require_known, reward_table
     from decoders.common.errors import DraftpickError
     from policies.errors import PolicyError
+    from policies.selection.crossfit import LEAST
     from policies.selection.headroom import headroom
 
     traffic, costs = source.traffic, source.costs
@@ -98,15 +99,18 @@ def report(
         where = [at for at, one in enumerate(traffic.tasks) if one == task]
         if many >= FEWEST and len(counts) > 1:
             by_task[task] = many, drafting(traffic, seed, where)
-    table = reward_table(traffic, asked, costs, [load for load in shown if load is not None])
+    at_loads = [load for load in shown if load is not None]
     found, why_not = None, ""
-    if len(table.arms) < 2 or len(set(table.groups)) < 20:
+    if costs is None and reward is None:
+        why_not = "what choosing an arm by query would add depends on what passes cost"
+    elif len(traffic.arms) < 2 or len(set(traffic.groups)) < LEAST:
         why_not = (
-            f"{len(set(table.groups))} conversations are too few to say what choosing an arm by "
-            "query would add; that takes 20"
+            f"{len(set(traffic.groups))} conversations are too few to say what choosing an arm by "
+            f"query would add; that takes {LEAST}, and two arms"
         )
     else:
         try:
+            table = reward_table(traffic, asked, costs, at_loads)
             found = headroom(table, by, False, seed)
         except PolicyError as error:
             if by:
