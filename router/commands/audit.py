@@ -18,7 +18,7 @@ if they do.
 \b
 Examples:
   draftpick audit http://gpu-2:8000/v1 --plain-url http://gpu-1:8000/v1
-  draftpick audit http://localhost:8000/v1 --plain-body '{"speculative": false}'
+  draftpick audit http://gpu-2:8000/v1 --plain-body '{"speculative": false}'
 """
 
 
