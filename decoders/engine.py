@@ -19,6 +19,7 @@ from .arms import AUTOREGRESSIVE, ArmRecipe
 from .arms.fingerprint import LoadedFingerprints
 from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName, NotANumber
 from .costs import passes as pass_costs
+from .grammar.compiled import Grammars
 from .loop import SpeculativeDecoding
 from .models import memory, plain_text, targets
 from .models.drafter_memory import DrafterMemory
@@ -71,6 +72,7 @@ class Engine:
         self._cached: tuple[int, list[int]] = (0, [])
         self._seat = seat_of(target)
         self._warned = False  # that messages are joined
+        self._grammars = Grammars(tokenizer, target.vocab_size, eos_ids)
         self.drafters = DrafterMemory() if drafters is None else drafters
         self.drafters.join(self)
         for recipe in arms.values():
@@ -175,6 +177,7 @@ class Engine:
             drafters=self.drafters,
         )
         made._warned = self._warned
+        made._grammars = self._grammars
         made.remember(self.earlier)
         return made
 
@@ -283,7 +286,7 @@ class Engine:
 
     def check(self, prompt_ids: Sequence[int], request: Request) -> None:
         """Raises DraftpickError where the prompt is empty, holds an id that is no token's or does
-        not fit with its answer."""
+        not fit with its answer, GrammarError where the answer's grammar cannot be compiled."""
         if not prompt_ids:
             raise DraftpickError("the prompt is empty; give it at least one token")
         for end in (min(prompt_ids), max(prompt_ids)):
@@ -294,6 +297,8 @@ class Engine:
                 )
         if self._needs(prompt_ids, request) > self.context:
             raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
+        if request.grammar is not None:
+            self._grammars.begin(request.grammar)
 
     def _needs(self, prompt_ids: Sequence[int], request: Request) -> int:
         """Positions of the longest sequence; an encoder's is the prompt, apart from the answer."""
@@ -409,7 +414,8 @@ class Engine:
             elif streamer is not None:
                 streamer.put(torch.tensor(ids))
 
-        job = Job(self.target, prompt_ids, prefilled, request, stopper, chance, emit)
+        grammar = None if request.grammar is None else self._grammars.begin(request.grammar)
+        job = Job(self.target, prompt_ids, prefilled, request, stopper, chance, emit, grammar)
         with memory.explained(
             self.target.device, f"answering a prompt of {len(prompt_ids)} tokens"
         ):

@@ -11,11 +11,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from .grammar.guide import Guide
 from .protocols import (
     Backend,
     Drafter,
     DraftLength,
     DraftRequest,
+    GrammarAt,
     Job,
     TreeBackend,
     Verifier,
@@ -67,6 +69,9 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     start = decoder_prefix(target, job.prompt_ids)
     context = list(start)
     first = penalised(job.prefilled.logits, start, sampling)
+    guide = None if job.grammar is None else Guide(job.grammar)
+    if guide is not None:
+        first = guide.first(first)
     ids = stopper.admit([choose(first, sampling, job.chance)])
     context += ids
     most = job.request.logprobs
@@ -74,8 +79,12 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
         tally.logprobs += logprobs(first.unsqueeze(0), ids, most)
     job.emit(ids)
     while not stopper.reason:
+        if guide is not None:
+            guide.take(ids)
         tally.other_s += tally.clock.lap()
-        made = run_round(target, strategy, context, stopper.room, sampling, job.chance, tally.clock)
+        made = run_round(
+            target, strategy, context, stopper.room, sampling, job.chance, tally.clock, guide
+        )
         verdict = made.verdict
         tally.rounds += 1
         tally.passed(1 + len(verdict.draft_ids))
@@ -83,13 +92,13 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
         tally.draft_s += made.draft_s
         tally.verify_s += made.verify_s
 
-        kept = stopper.admit(verdict.ids)
-        accepted = min(verdict.accepted, len(kept))
+        ids = stopper.admit(verdict.ids)
+        accepted = min(verdict.accepted, len(ids))
         tally.accept(accepted, of=made.depth)
-        context += kept
+        context += ids
         if most is not None:
-            tally.logprobs += logprobs(made.before(len(kept)), kept, most)
-        job.emit(kept, accepted, made.depth)
+            tally.logprobs += logprobs(made.before(len(ids)), ids, most)
+        job.emit(ids, accepted, made.depth)
         if not stopper.reason:
             commit(target, strategy, context, made)
     return tally.close(
@@ -101,14 +110,16 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
 class Round:
     """A draft and what the target made of it.
 
-    logits: [K + 1, V], the target's after any repetition penalty.
+    logits: [K + 1, V], the target's after any repetition penalty, and what a grammar leaves of it.
     depth: drafted tokens along the longest branch, all of them in a chain.
+    own: the same of the drafter's own draft, before a grammar cut it or added to it.
     draft_s, verify_s: seconds that drafting and verifying took.
     """
 
     verdict: Verdict
     logits: Tensor
     depth: int
+    own: int
     draft_s: float
     verify_s: float
 
@@ -127,20 +138,31 @@ def run_round(
     sampling: Sampling,
     chance: RandomSource,
     clock: Clock,
+    guide: Guide | None = None,
 ) -> Round:
     """Propose tokens to follow `context`, score them by one pass of `target`, and verify.
 
     room: the most tokens that the verdict may hold, at least 1, the target's own included.
+    guide: of an answer that a grammar binds. What it forces is drafted without the drafter.
     """
-    k = min(strategy.length.next(), room - 1)
-    proposal = propose(strategy, context, k, sampling, chance, target)
+    proposal = None if guide is None else guide.forced(room - 1, target.device)
+    own = 0
+    if proposal is None or not len(proposal.ids):
+        k = min(strategy.length.next(), room - 1)
+        at = None if guide is None else guide.at(context)
+        proposal = propose(strategy, context, k, sampling, chance, target, at)
+        own = proposal.depth
+    if guide is not None:
+        proposal = guide.fit(proposal, room - 1)
     draft_s = clock.lap()
     first = len(context) - target.length  # nodes before the drafted ones, the newest token's last
     logits = score(target, context, proposal, sampling)
+    if guide is not None:
+        logits = guide.masked(logits)
     verdict = strategy.verifier.verify(proposal, logits, sampling, chance)
     if verdict.path is not None:
         cast(TreeBackend, target).keep([*range(first), *(first + node for node in verdict.path)])
-    return Round(verdict, logits, proposal.depth, draft_s, clock.lap())
+    return Round(verdict, logits, proposal.depth, own, draft_s, clock.lap())
 
 
 def propose(
@@ -150,12 +172,14 @@ def propose(
     sampling: Sampling,
     chance: RandomSource,
     target: Backend,
+    grammar: GrammarAt | None = None,
 ) -> Proposal:
     """At most k drafted tokens; none for k below 1."""
     if k < 1:
         return Proposal(torch.empty(0, dtype=torch.int64, device=target.device))
     bar, needs_raw = strategy.length.min_confidence, strategy.verifier.needs_raw
-    return strategy.drafter.propose(context, DraftRequest(k, sampling, chance, bar, needs_raw))
+    asked = DraftRequest(k, sampling, chance, bar, needs_raw, grammar)
+    return strategy.drafter.propose(context, asked)
 
 
 def score(target: Backend, context: list[int], proposal: Proposal, sampling: Sampling) -> Tensor:
@@ -176,8 +200,8 @@ def commit(target: Backend, strategy: SpeculativeDecoding, context: list[int], m
     """Keep `context`, which is what is accepted after the round, and forget the rest."""
     target.truncate(len(context) - 1)  # the newest token is read with the next draft
     strategy.drafter.commit(context)
-    accepted = made.verdict.accepted
-    strategy.length.observe(StepStats(made.depth, accepted, made.draft_s, made.verify_s))
+    accepted = min(made.verdict.accepted, made.own)
+    strategy.length.observe(StepStats(made.own, accepted, made.draft_s, made.verify_s))
 
 
 def _penalised(logits: Tensor, context: list[int], draft: Proposal, sampling: Sampling) -> Tensor:

@@ -231,6 +231,47 @@ class StateBackend(Backend, Protocol):
         ...
 
 
+# -- grammars --------------------------------------------------------------------------------------
+
+
+class GrammarState(Protocol):
+    """Where an answer stands in its grammar."""
+
+    def allowed(self) -> Tensor:
+        """[V] bool on the host, at least one of them: the tokens that may come next, those that end
+        an answer where it may end here. It follows from the tokens taken alone. Raises GrammarError
+        where there are none."""
+        ...
+
+    def forced(self) -> list[int]:
+        """Tokens of which each is the only one that may come next."""
+        ...
+
+    def take(self, token: int) -> bool:
+        """Go on by an allowed token; whether the answer goes on after it."""
+        ...
+
+    def copy(self) -> GrammarState:
+        """Another that stands at the same place and goes its own way."""
+        ...
+
+
+@dataclass(frozen=True)
+class GrammarAt:
+    """A grammar's state after the first `length` tokens of a sequence."""
+
+    state: GrammarState
+    length: int
+
+    def after(self, context: list[int]) -> GrammarState | None:
+        """The state after all of `context`; None where the grammar does not take it."""
+        state = self.state.copy()
+        for token in context[self.length :]:
+            if not state.allowed()[token] or not state.take(token):
+                return None
+        return state
+
+
 # -- drafters --------------------------------------------------------------------------------------
 
 
@@ -242,6 +283,8 @@ class DraftRequest:
     sampling, chance: how tokens are chosen.
     min_confidence: stop before a token that the drafter gives less.
     needs_raw: the verifier reads `Proposal.raw`.
+    grammar: what the answer must be. A drafter need not look at it: what the grammar refuses is
+        never accepted. One that does draws from the tokens that it takes.
     """
 
     k: int
@@ -249,6 +292,7 @@ class DraftRequest:
     chance: RandomSource
     min_confidence: float = 0.0
     needs_raw: bool = False
+    grammar: GrammarAt | None = None
 
     @property
     def likeliest(self) -> bool:
@@ -263,7 +307,7 @@ class DraftRequest:
 
     @property
     def _of_logits_alone(self) -> bool:
-        plain = self.sampling.repetition_penalty == 1
+        plain = self.sampling.repetition_penalty == 1 and self.grammar is None
         return plain and self.min_confidence == 0 and not self.needs_raw
 
 
@@ -493,6 +537,7 @@ class Job:
     prefilled: what reading it gave.
     stopper: of this answer; it admits tokens and says when to stop.
     emit: called with the new tokens of each round, as soon as they are accepted.
+    grammar: where the answer stands in what it must be, at its beginning; None for any text.
     """
 
     target: Backend
@@ -502,6 +547,7 @@ class Job:
     stopper: Stopper
     chance: RandomSource
     emit: Emit
+    grammar: GrammarState | None = None
 
 
 class Strategy(Protocol):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from .common.errors import DraftpickError, NotANumber
+from .common.errors import DraftpickError, GrammarError, NotANumber
 from .common.text import whole
 
 if TYPE_CHECKING:
@@ -57,6 +58,31 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Grammar:
+    """What a whole answer must be; made by one of the functions below.
+
+    kind: what `source` is: a JSON schema, a regular expression in the syntax of Rust's crate
+        `regex`, a JSON list of strings to choose from, or a context-free grammar in Lark's or
+        llama.cpp's notation.
+    """
+
+    kind: Literal["json_schema", "regex", "choice", "grammar"]
+    source: str
+
+    @classmethod
+    def json_schema(cls, schema: dict[str, Any]) -> Grammar:
+        """JSON that a schema takes, on one line, with a space after each comma and colon."""
+        return cls("json_schema", json.dumps(schema))
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> Grammar:
+        """One of these texts."""
+        if not texts or not all(texts):
+            raise GrammarError("a choice needs at least one text, and none of them empty")
+        return cls("choice", json.dumps(list(texts)))
+
+
+@dataclass(frozen=True)
 class Request:
     """What one call asks for.
 
@@ -68,6 +94,8 @@ class Request:
         the token's only); None reports none. Lossless arms of the speculative loop can.
     user: whose earlier answers may be drafted from, where any are kept, and who may draft from this
         one later; None for nobody. It changes no answer of a lossless arm.
+    grammar: what the answer must be; None for any text. Each token is then drawn from the target's
+        distribution over those tokens alone that the grammar takes next.
     """
 
     max_new_tokens: int = 128
@@ -77,8 +105,14 @@ class Request:
     seed: int | None = None
     logprobs: int | None = None
     user: str | None = ""
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
+        if self.grammar is not None and self.eos_ids is not None:
+            raise GrammarError(
+                "an answer in a grammar ends where the grammar does, with the target's own end "
+                "token; leave eos_ids (ignore_eos) out"
+            )
         if self.logprobs is not None and self.logprobs < 0:
             raise DraftpickError(f"logprobs must be 0 or more, not {self.logprobs}")
         if self.max_new_tokens < 1:

@@ -19,6 +19,10 @@ class AutoregressiveRecipe(ArmRecipe):
     def lossless(self) -> bool:
         return True
 
+    @property
+    def takes_grammars(self) -> bool:
+        return True
+
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..drafters import NullDrafter
         from ..lengths import FixedLength

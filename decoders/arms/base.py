@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
+from ..common.errors import GrammarError
 from .length import LONGEST, Length, LengthRecipe
 from .strict import Strict
 from .verifier import LosslessRule, Rule
@@ -55,8 +56,19 @@ class ArmRecipe(Strict):
                 if isinstance(each, ArmRecipe):
                     yield each
 
+    @property
+    def takes_grammars(self) -> bool:
+        """Whether its answers can be bound by a grammar: those that the target verifies alone, token
+        by token, in the speculative loop."""
+        return False
+
     def check(self, request: Request) -> None:
         """Raises DraftpickError where the arm cannot answer such a request; needs no model."""
+        if request.grammar is not None and not self.takes_grammars:
+            raise GrammarError(
+                f"arm {self.name!r} follows no grammar, as only lossless arms of the speculative "
+                "loop do; name one of those, for instance autoregressive, or ask for any text"
+            )
 
     def check_target(self, target: TargetInfo) -> None:
         """Check the models that the recipe names against the target's files; load no weights.
@@ -93,6 +105,10 @@ class DraftingRecipe(ArmRecipe):
     @property
     def lossless(self) -> bool:
         return self.verifier.lossless
+
+    @property
+    def takes_grammars(self) -> bool:
+        return self.lossless
 
     @property
     def uses_cost_model(self) -> bool:

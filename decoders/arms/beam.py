@@ -53,6 +53,7 @@ class BeamRecipe(ArmRecipe):
     def check(self, request: Request) -> None:
         from ..strategies.beam import require_greedy
 
+        super().check(request)
         require_greedy(self.name, request)
 
     def check_target(self, target: TargetInfo) -> None:

@@ -77,6 +77,10 @@ class CSDraftingRecipe(ArmRecipe):
         return True
 
     @property
+    def takes_grammars(self) -> bool:
+        return True
+
+    @property
     def drafter(self) -> str:
         return ", ".join(self._verifying) + ", max_gram"
 

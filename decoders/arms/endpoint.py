@@ -104,6 +104,7 @@ class EndpointRecipe(ArmRecipe):
         return self.send_temperature and "temperature" not in self.extra_body
 
     def check(self, request: Request) -> None:
+        super().check(request)
         if request.logprobs is not None:
             raise DraftpickError(
                 f"the arm {self.name!r} is an endpoint, whose log-probabilities are not read; "

@@ -30,6 +30,10 @@ class ContextTooLong(DraftpickError):
         )
 
 
+class GrammarError(DraftpickError):
+    """A grammar that cannot be compiled, or that no token of the target can follow."""
+
+
 class ArmDown(DraftpickError):
     """An arm that cannot answer now and may again later; nothing of an answer was given out.
 

@@ -26,7 +26,8 @@ def draft_chain(
     first: [N] logits for the first drafted token.
     step: [1] target id -> [N] logits for the next.
 
-    N counts draft tokens ("other" left out). At temperature 0 nothing is normalised unless
+    Under a grammar each is drawn from the tokens that it takes there, and the draft ends where it
+    takes none of the drafter's. N counts draft tokens ("other" left out). At temperature 0 nothing is normalised unless
     `needs_raw`, and nothing is read from the device, unless `min_confidence` asks for the most
     likely token's probability.
     """
@@ -36,11 +37,18 @@ def draft_chain(
     rows: list[Tensor] = []
     raw: list[Tensor] = []
     penalised = sampling.repetition_penalty != 1
+    state = None if asked.grammar is None else asked.grammar.after(context)
     while True:
         if penalised:
             drafted = torch.stack(ids) if ids else logits.new_empty(0, dtype=torch.int64)
             seen = seen_mask(context, drafted, len(ids) + 1, _width(logits, vocab))[-1]
             logits = penalise(logits, sampling, seen if vocab is None else seen[vocab.to_target])
+        if state is not None:
+            allowed = state.allowed().to(logits.device)
+            allowed = allowed if vocab is None else allowed[vocab.to_target]
+            if not allowed.any():
+                break
+            logits = logits.masked_fill(~allowed, -torch.inf)
         if min_confidence > 0 and not confidence(logits) >= min_confidence:
             break  # also where it is no number
         if asked.needs_raw:
@@ -52,7 +60,7 @@ def draft_chain(
             rows.append(probs)
             token = asked.chance.draw(probs)
         ids.append(token if vocab is None else vocab.to_target[token])
-        if len(ids) == asked.k:
+        if len(ids) == asked.k or (state is not None and not state.take(int(ids[-1]))):
             break
         logits = step(ids[-1].view(1))
         steps += 1

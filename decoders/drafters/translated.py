@@ -86,7 +86,7 @@ class TranslatedDrafter:
 
     def _text(self, first: Tensor, context: list[int], asked: DraftRequest) -> Proposal:
         """A draft is a function of the context, so it has no distribution to hand on."""
-        likeliest = replace(asked, sampling=Sampling())
+        likeliest = replace(asked, sampling=Sampling(), grammar=None)  # which is in target ids
         drafted, steps = draft_chain(first, self._extend, [], None, likeliest)
         ids = drafted.ids.tolist()
         self._held += ids[:steps]

@@ -1,0 +1,125 @@
+"""A grammar along one answer: which tokens the target may write at each place of a draft.
+
+The target's distribution at every position of a draft is masked by what the grammar takes after the
+tokens before it, and the verifier then sees these distributions alone. So answers are distributed
+as token-by-token constrained decoding's, whatever is drafted. A drawn draft that the grammar
+refuses must stay in the proposal: it is rejected and its position drawn from the residual. To drop
+it and draw from the target anew would favour what the drafter favours.
+
+Tokens that the grammar forces are drafted for nothing, before a draft or at its end.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..protocols import GrammarAt, GrammarState
+from ..records import Proposal
+from ..verify.step import one_hot
+
+FORCED = 16  # most tokens of a draft that the grammar forces
+
+
+class Guide:
+    """Of one answer, at its beginning."""
+
+    def __init__(self, state: GrammarState) -> None:
+        self._state = state
+        self._masks: list[Tensor | None] = []  # of the last draft's rows; None for any token
+
+    def first(self, logits: Tensor) -> Tensor:
+        """[V] logits of the next token, without those that may not come."""
+        return _masked(logits.unsqueeze(0), [self._state.allowed()])[0]
+
+    def take(self, ids: list[int]) -> None:
+        """These tokens were written, of which only the last may end the answer."""
+        for token in ids:
+            self._state.take(token)
+
+    def at(self, context: list[int]) -> GrammarAt:
+        """For a drafter; context: the sequence so far."""
+        return GrammarAt(self._state, len(context))
+
+    def forced(self, room: int, device: torch.device) -> Proposal:
+        """At most `room` tokens that alone may come next."""
+        ids = self._state.forced()[: min(room, FORCED)]
+        return Proposal(torch.tensor(ids, dtype=torch.int64, device=device))
+
+    def fit(self, proposal: Proposal, room: int) -> Proposal:
+        """The draft up to its first token that may not come, which stays where it was drawn, and
+        else with those that must follow it, to at most `room`; a tree as it is. `masked` comes
+        next."""
+        if proposal.parents is not None:
+            self._masks = self._along_tree(proposal.ids.tolist(), proposal.parents)
+            return proposal
+        state = self._state.copy()
+        mask = state.allowed()
+        self._masks, kept, open_ = [mask], list[int](), True
+        for token in proposal.ids.tolist():
+            if not mask[token]:
+                if proposal.probs is None:
+                    break
+                return _cut(proposal, len(kept) + 1)
+            kept.append(token)
+            open_ = state.take(token)
+            if not open_:
+                break
+            mask = state.allowed()
+            self._masks.append(mask)
+        more = state.forced()[: max(0, min(FORCED, room - len(kept)))] if open_ else []
+        for token in more:
+            state.take(token)
+            self._masks.append(state.allowed())
+        return _extended(_cut(proposal, len(kept)), more)
+
+    def masked(self, logits: Tensor) -> Tensor:
+        """[K + 1, V] the target's logits of the draft that was fitted, each row without what may
+        not come there. Rows behind a token that may not come are never reached, and left alone."""
+        return _masked(logits, self._masks)
+
+    def _along_tree(self, ids: list[int], parents: tuple[int, ...]) -> list[Tensor | None]:
+        """One mask for the newest token and one for each node."""
+        states: list[GrammarState | None] = [self._state]
+        masks: list[Tensor | None] = [self._state.allowed()]
+        for token, parent in zip(ids, parents, strict=True):
+            above, mask = states[parent + 1], masks[parent + 1]
+            if above is None or mask is None or not mask[token]:
+                states.append(None)
+                masks.append(None)
+                continue
+            state = above.copy()
+            goes_on = state.take(token)
+            states.append(state if goes_on else None)
+            masks.append(state.allowed() if goes_on else None)
+        return masks
+
+
+def _masked(logits: Tensor, masks: list[Tensor] | list[Tensor | None]) -> Tensor:
+    """A copy of [n, V] without the tokens that each row's mask leaves out; rows without a mask, and
+    those after the last one, keep all."""
+    rows = [row for row, mask in enumerate(masks) if mask is not None]
+    allowed = torch.stack([mask for mask in masks if mask is not None]).to(logits.device)
+    made = logits.clone()
+    made[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
+    return made
+
+
+def _cut(proposal: Proposal, count: int) -> Proposal:
+    """The first `count` tokens of a chain."""
+    if count == len(proposal.ids):
+        return proposal
+    probs, raw = (None if rows is None else rows[:count] for rows in (proposal.probs, proposal.raw))
+    return Proposal(proposal.ids[:count], probs, raw)
+
+
+def _extended(proposal: Proposal, more: list[int]) -> Proposal:
+    """A chain that goes on with tokens of which each is certain."""
+    if not more:
+        return proposal
+    ids = torch.tensor(more, dtype=torch.int64, device=proposal.ids.device)
+    probs, raw = (
+        None if rows is None else torch.cat([rows, one_hot(ids, rows)])
+        for rows in (proposal.probs, proposal.raw)
+    )
+    return Proposal(torch.cat([proposal.ids, ids]), probs, raw)

@@ -1,0 +1,267 @@
+"""Answers that a grammar binds: token-by-token constrained decoding, whatever is drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import (
+    CPU,
+    Distribution,
+    ListedLengths,
+    autoregressive,
+    distance,
+    every_outcome,
+    hybrid,
+    max_gram,
+    neural,
+    reduced,
+    speculative,
+    suffix,
+    transformers_filters,
+)
+from torch import Tensor
+
+from decoders.backends.toy import ToyBackend
+from decoders.drafters import TreeDrafter, VerticalDrafter, WidenedDrafter
+from decoders.grammar.guide import Guide
+from decoders.lengths import FixedLength
+from decoders.loop import SpeculativeDecoding
+from decoders.protocols import Drafter, Job, Strategy
+from decoders.records import DecodeResult, Proposal, Request, Sampling
+from decoders.sampling.filters import choose
+from decoders.sampling.randomness import Generator, RandomSource
+from decoders.sampling.stopping import Stopper
+
+VOCAB, EOS = 5, 4
+PROMPT = [0, 1, 0]
+EXACT = 1e-6
+
+# By state, which token leads where. A choice, then a forced token; a loop that may end; a token
+# that only one of two branches takes.
+RULES: dict[int, dict[int, int]] = {
+    0: {0: 1, 2: 2},
+    1: {1: 3},
+    2: {1: 3, 3: 2},
+    3: {0: 0, 2: 4, EOS: -1},
+    4: {3: 5},
+    5: {EOS: -1},
+}
+
+
+@dataclass
+class ToyGrammar:
+    """A GrammarState over RULES."""
+
+    at: int = 0
+
+    def allowed(self) -> Tensor:
+        mask = torch.zeros(VOCAB, dtype=torch.bool)
+        mask[list(RULES[self.at])] = True
+        return mask
+
+    def forced(self) -> list[int]:
+        made, at = list[int](), self.at
+        while at >= 0 and len(RULES[at]) == 1:
+            ((token, at),) = RULES[at].items()
+            made.append(token)
+        return [token for token in made if token != EOS]
+
+    def take(self, token: int) -> bool:
+        to = RULES[self.at][token]
+        if to < 0:
+            return False
+        self.at = to
+        return True
+
+    def copy(self) -> ToyGrammar:
+        return replace(self)
+
+
+def run(
+    target: ToyBackend,
+    strategy: Strategy,
+    request: Request,
+    chance: RandomSource | None = None,
+) -> DecodeResult:
+    prefilled, stopper = target.prefill(PROMPT), Stopper(request, (EOS,))
+    chance = chance or Generator(CPU, request.seed)
+    return strategy.decode(
+        Job(target, PROMPT, prefilled, request, stopper, chance, lambda *_: None, ToyGrammar())
+    )
+
+
+def loop_distribution(
+    target: ToyBackend, strategy: Strategy, request: Request
+) -> tuple[Distribution, float]:
+    """Of the loop's answers, and how many drafted tokens it accepts on average."""
+    distribution, accepted = dict[tuple[int, ...], float](), 0.0
+    for weight, result in every_outcome(lambda chance: run(target, strategy, request, chance)):
+        ids = tuple(result.ids)
+        distribution[ids] = distribution.get(ids, 0.0) + weight
+        accepted += weight * result.accepted
+    return distribution, accepted
+
+
+def constrained(target: ToyBackend, request: Request) -> Distribution:
+    """Plain constrained decoding: mask, filter, draw, one token after the other."""
+    filters = transformers_filters(request.sampling)
+    distribution: Distribution = {}
+
+    def go_on(made: tuple[int, ...], state: int, weight: float) -> None:
+        if len(made) == request.max_new_tokens or EOS in made:
+            distribution[made] = weight
+            return
+        context = [*PROMPT, *made]
+        scores = target.table[context[-2], context[-1]].clone()
+        refused = [token for token in range(VOCAB) if token not in RULES[state]]
+        scores[refused] = -torch.inf
+        chances = filters(torch.tensor([context]), scores.unsqueeze(0)).softmax(-1)[0]
+        for token, p in enumerate(chances.tolist()):
+            if p > 0:
+                go_on((*made, token), RULES[state][token], weight * p)
+
+    go_on((), 0, 1.0)
+    return distribution
+
+
+def toy_tree(seed: int = 7) -> TreeDrafter:
+    return TreeDrafter(ToyBackend.random(VOCAB, seed, 1.0), None, (2,), 64)
+
+
+def vertical() -> VerticalDrafter:
+    middle = ToyBackend.random(VOCAB, 9, 1.0)
+    return VerticalDrafter(middle, max_gram(shortest=1), FixedLength(1))
+
+
+class Blind:
+    """A drafter that does not look at the grammar."""
+
+    def __init__(self, inner: Drafter) -> None:
+        self.inner, self.parameters, self.context = inner, 0, inner.context
+
+    @property
+    def calls(self) -> int:
+        return self.inner.calls
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.inner.reset(prompt_ids)
+
+    def propose(self, context: list[int], asked: Any) -> Proposal:
+        return self.inner.propose(context, replace(asked, grammar=None))
+
+    def commit(self, context: list[int]) -> None:
+        self.inner.commit(context)
+
+
+EARLIER = [([0, 1], [0, 1, 2, 3]), ([1, 0], [2, 3, 1, 0])]
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "neural": lambda: neural(VOCAB, seed=7),
+    "blind": lambda: Blind(neural(VOCAB, seed=7)),
+    "reduced": lambda: reduced([0, 2, 3], VOCAB, seed=8),
+    "max-gram": lambda: max_gram(shortest=1),
+    "bigram": lambda: max_gram([1, 2, 3, 1, -1], shortest=2),
+    "hybrid": lambda: hybrid(neural(VOCAB, seed=7)),
+    "suffix": lambda: suffix(*EARLIER),
+    "suffix-tree": lambda: suffix(*EARLIER, width=2),
+    "tree": toy_tree,
+    "widened": lambda: WidenedDrafter(neural(VOCAB, seed=7), (2,), 64),
+    "vertical": vertical,
+}
+SAMPLINGS = {
+    "plain": Sampling(1.0),
+    "all": Sampling(1.3, top_k=3, top_p=0.9, repetition_penalty=0.8),
+}
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_the_law_is_constrained_decoding_s(drafter: str, sampling: str) -> None:
+    target = ToyBackend.random(VOCAB, seed=3, sharpness=1.0)
+    most, k = (3, 1) if drafter == "tree" else (4, 2)  # its outcomes are many
+    request = Request(most, SAMPLINGS[sampling])
+    made, accepted = loop_distribution(target, speculative(DRAFTERS[drafter](), k), request)
+    assert sum(made.values()) == pytest.approx(1.0, abs=1e-9)
+    assert distance(made, constrained(target, request)) < EXACT
+    assert accepted > 0
+
+
+def test_nor_does_the_length_change_it() -> None:
+    target = ToyBackend.random(VOCAB, seed=5, sharpness=1.0)
+    request = Request(4, Sampling(0.8))
+    for rule in (FixedLength(3, min_confidence=0.45), ListedLengths([0, 2, 1])):
+        made, _ = loop_distribution(target, speculative(DRAFTERS["neural"](), rule), request)
+        assert distance(made, constrained(target, request)) < EXACT
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_greedy_ids_are_constrained_decoding_s(drafter: str) -> None:
+    for seed in range(8):
+        target = ToyBackend.random(VOCAB, seed)
+        made = run(target, speculative(DRAFTERS[drafter](), 3), Request(10)).ids
+        wanted, state = list[int](), ToyGrammar()
+        while len(wanted) < 10:
+            context = [*PROMPT, *wanted]
+            scores = target.table[context[-2], context[-1]].masked_fill(~state.allowed(), -torch.inf)
+            wanted.append(choose(scores, Sampling(), Generator(CPU, 0)))
+            if not state.take(wanted[-1]):
+                break
+        assert made == wanted
+
+
+class Naive(Guide):
+    """Wrong on purpose: a drawn draft ends before the token that the grammar refuses, and the
+    target draws in its place as if nothing had been drafted there."""
+
+    def fit(self, proposal: Proposal, room: int) -> Proposal:
+        fitted = super().fit(proposal, room)
+        if len(fitted.ids) and len(self._masks) == len(fitted.ids) and fitted.probs is not None:
+            kept = len(fitted.ids) - 1
+            return Proposal(fitted.ids[:kept], fitted.probs[:kept])
+        return fitted
+
+
+def test_naive_masking_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = ToyBackend.random(VOCAB, seed=3, sharpness=1.0)
+    request = Request(3, Sampling(1.0))
+    monkeypatch.setattr("decoders.loop.Guide", Naive)
+    made, _ = loop_distribution(target, speculative(DRAFTERS["blind"](), 2), request)
+    assert sum(made.values()) == pytest.approx(1.0, abs=1e-9)
+    assert distance(made, constrained(target, request)) > 1e-3
+
+
+def test_what_is_forced_costs_no_draft() -> None:
+    """Without a drafter, and with one that sits out: a pass writes all that must follow."""
+    target = ToyBackend.random(VOCAB, seed=0)
+    target.table[:, :, 0] += 50  # after a 0 as the first token, the grammar forces a 1
+    made = run(target, autoregressive(), Request(6))
+    assert made.ids == [0, 1, 0, 0, 1, 0]
+    assert (made.drafted, made.accepted, made.rounds) == (2, 2, 3)
+
+
+def test_a_lengths_rule_is_told_of_the_drafter_s_own_tokens() -> None:
+    told = list[tuple[int, int]]()
+
+    class Heard(FixedLength):
+        def observe(self, stats: Any) -> None:
+            told.append((stats.drafted, stats.accepted))
+
+    target = ToyBackend.random(VOCAB, seed=0)
+    target.table[:, :, 0] += 50
+    strategy = SpeculativeDecoding(
+        "test", neural(VOCAB, seed=7), speculative(neural(VOCAB, 7)).verifier, Heard(2)
+    )
+    run(target, strategy, Request(8))
+    assert (0, 0) in told and all(0 <= right <= drafted <= 2 for drafted, right in told)
+
+
+def test_seeded_copies_write_what_no_drafts_do() -> None:
+    target = ToyBackend.random(VOCAB, seed=6, sharpness=1.0)
+    for seed in range(5):
+        request = Request(12, Sampling(1.0), seed=seed)
+        plain = run(target, autoregressive(), request).ids
+        assert run(target, speculative(max_gram(shortest=1), 3), request).ids == plain
