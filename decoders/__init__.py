@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .records import (
         DecodeResult,
         Expected,
+        Grammar,
         Prefilled,
         Proposal,
         Replay,
@@ -66,8 +67,8 @@ _HOMES = {
         "ReplayedLoop", "Strategy", "Verifier",
     ),
     "records": (
-        "DecodeResult", "Expected", "Prefilled", "Proposal", "Replay", "Request", "Sampling",
-        "StepStats", "Verdict", "Written",
+        "DecodeResult", "Expected", "Grammar", "Prefilled", "Proposal", "Replay", "Request",
+        "Sampling", "StepStats", "Verdict", "Written",
     ),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -89,6 +90,7 @@ __all__ = [
     "Engine",
     "EngineOptions",
     "Expected",
+    "Grammar",
     "Job",
     "KnownAnswers",
     "LengthRecipe",

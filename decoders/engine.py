@@ -19,11 +19,11 @@ from .arms import AUTOREGRESSIVE, ArmRecipe
 from .arms.fingerprint import LoadedFingerprints
 from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName, NotANumber
 from .costs import passes as pass_costs
-from .grammar.compiled import Grammars
 from .loop import SpeculativeDecoding
 from .models import memory, plain_text, targets
 from .models.drafter_memory import DrafterMemory
 from .models.drafts import TargetInfo
+from .models.grammars import Grammars
 from .models.loaders import loader_of
 from .models.precision import precision_of
 from .options import Arms, EngineOptions
@@ -262,8 +262,13 @@ class Engine:
 
     # -- decoding -----------------------------------------------------------------------------
 
-    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    ) -> list[int]:
         """Prompt ids [S] of a chat, the generation prompt included.
+
+        tools: the functions that the model may call, as in OpenAI's API, for a chat template that
+            has them.
 
         Where the tokenizer has no chat template, the messages' texts are joined by newlines, with
         one warning on standard error. A single message to an encoder-decoder needs no template and
@@ -277,7 +282,7 @@ class Engine:
                 "one with --chat-template",
                 file=sys.stderr,
             )
-        return targets.encode_chat(self.tokenizer, messages)
+        return targets.encode_chat(self.tokenizer, messages, tools)
 
     def encode_text(self, text: str) -> list[int]:
         """Prompt ids [S] of a text that is no chat, with the tokens that the tokenizer puts around

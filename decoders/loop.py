@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .grammar.guide import Guide
+from .guide import Guide
 from .protocols import (
     Backend,
     Drafter,

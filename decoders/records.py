@@ -62,11 +62,11 @@ class Grammar:
     """What a whole answer must be; made by one of the functions below.
 
     kind: what `source` is: a JSON schema, a regular expression in the syntax of Rust's crate
-        `regex`, a JSON list of strings to choose from, or a context-free grammar in Lark's or
-        llama.cpp's notation.
+        `regex`, a JSON list of strings to choose from, a context-free grammar in Lark's or
+        llama.cpp's notation, or calls (see `calls`).
     """
 
-    kind: Literal["json_schema", "regex", "choice", "grammar"]
+    kind: Literal["json_schema", "regex", "choice", "grammar", "calls"]
     source: str
 
     @classmethod
@@ -80,6 +80,25 @@ class Grammar:
         if not texts or not all(texts):
             raise GrammarError("a choice needs at least one text, and none of them empty")
         return cls("choice", json.dumps(list(texts)))
+
+    @classmethod
+    def calls(
+        cls,
+        begin: str,
+        calls: Sequence[tuple[str, dict[str, Any], str]],
+        between: str | None = None,
+        other: dict[str, Any] | Literal["text"] | None = None,
+    ) -> Grammar:
+        """Calls of functions: `begin`, then one of `calls`, each a text, the schema of the JSON
+        that follows it, and a text that ends it.
+
+        between: of several calls, each with its `begin`; None for one call at most.
+        other: what the answer may be instead: JSON of a schema, or text, which may also come before
+            the first call. Text goes over into a call where it spells `begin`; where `begin` is
+            empty, it does not begin with a brace.
+        """
+        made = {"begin": begin, "calls": list(calls), "between": between, "other": other}
+        return cls("calls", json.dumps(made))
 
 
 @dataclass(frozen=True)

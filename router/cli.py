@@ -127,6 +127,10 @@ def generate(
         ),
     ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop at this string. Repeatable.")] = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Answer in JSON that this JSON schema takes."),
+    ] = None,
     log: LogOptions,
     as_json: AsJson = False,
     options: EngineOptions,
@@ -140,12 +144,13 @@ def generate(
       draftpick generate "Translate German to English: Guten Morgen."
       draftpick generate --prompts prompts.jsonl --json > answers.jsonl
       draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
+      draftpick generate "Name a city and its river." --json-schema city.json
     """
     from decoders.common.errors import DraftpickError
     from decoders.common.files import check_folder
 
     from .commands.generate import generate_all
-    from .commands.prompts import Prompt, read_prompts
+    from .commands.prompts import Prompt, read_prompts, schema_in
     from .routing.messages import as_messages
 
     if (prompt is None) == (prompts is None):
@@ -159,7 +164,8 @@ def generate(
     # Mistakes that need no model are reported before one is loaded.
     if learn_into is not None:
         check_folder(learn_into, "--learn")
-    request = replace(request, stop=tuple(stop or ()), seed=seed)
+    grammar = None if json_schema is None else schema_in(json_schema)
+    request = replace(request, stop=tuple(stop or ()), seed=seed, grammar=grammar)
     if prompts is not None:
         asked = read_prompts(prompts)
     else:

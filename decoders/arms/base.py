@@ -58,8 +58,8 @@ class ArmRecipe(Strict):
 
     @property
     def takes_grammars(self) -> bool:
-        """Whether its answers can be bound by a grammar: those that the target verifies alone, token
-        by token, in the speculative loop."""
+        """Whether its answers can be bound by a grammar: those of the speculative loop that the
+        target verifies losslessly."""
         return False
 
     def check(self, request: Request) -> None:

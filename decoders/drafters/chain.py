@@ -26,10 +26,10 @@ def draft_chain(
     first: [N] logits for the first drafted token.
     step: [1] target id -> [N] logits for the next.
 
-    Under a grammar each is drawn from the tokens that it takes there, and the draft ends where it
-    takes none of the drafter's. N counts draft tokens ("other" left out). At temperature 0 nothing is normalised unless
+    N counts draft tokens ("other" left out). Under a grammar each is drawn from those that it takes
+    there, and the draft ends where it takes none. At temperature 0 nothing is normalised unless
     `needs_raw`, and nothing is read from the device, unless `min_confidence` asks for the most
-    likely token's probability.
+    likely token's probability, or a grammar for each token.
     """
     sampling, min_confidence = asked.sampling, asked.min_confidence
     logits, steps = first, 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..arms import ArmRecipe
 from ..arms.endpoint import EndpointRecipe
 from ..common.breaker import Breaker
-from ..common.errors import ArmDown, DraftpickError, NoSuchName, UpstreamBroke
+from ..common.errors import ArmDown, DraftpickError, GrammarError, NoSuchName, UpstreamBroke
 from ..options import EngineOptions
 from ..protocols import RoundStreamer
 from ..records import DecodeResult, Prefilled, Request
@@ -161,8 +161,14 @@ class EndpointEngine:
         return chat_ids([{"role": "user", "content": text}])
 
     def check(self, prompt_ids: Sequence[int], request: Request) -> None:
-        """Raises DraftpickError where the ids are no chat; a server says itself what it holds."""
+        """Raises DraftpickError where the ids are no chat, and for a grammar; a server says itself
+        what it holds."""
         chat_of(prompt_ids)
+        if request.grammar is not None:
+            raise GrammarError(
+                "endpoints write their answers themselves, and no grammar binds those; ask for any "
+                "text"
+            )
 
     def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
         """The embedding of the chat's last user message; the server reads it in `decode`."""

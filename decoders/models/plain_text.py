@@ -8,7 +8,7 @@ encoded apart, as text; where none does, ids are what the tokenizer gives.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 PRIVATE_USE = range(0xF0000, 0xFFFFE)  # code points that mean nothing
@@ -22,31 +22,40 @@ def encode(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer.encode(text, split_special_tokens=True))
 
 
-def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
+def encode_chat(
+    tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+) -> list[int]:
     """Ids of a chat by the tokenizer's template, ending where the assistant's answer starts.
+
+    tools: the functions that the model may call, as in OpenAI's API.
 
     The template sees a character of no meaning in place of every special token that a message
     spells. Between the special tokens that the template wrote, the text is then encoded whole.
     """
     given, specials = list(messages), _specials(tokenizer)
-    said = "".join(v for message in given for v in message.values() if isinstance(v, str))
+    offered: dict[str, Any] = {"tools": list(tools)} if tools else {}
+    said = "".join(_texts([given, offered]))
     found = sorted(set(specials.findall(said))) if specials else []
     if specials is None or not found:
-        ids = tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=False)
+        ids = tokenizer.apply_chat_template(
+            given, add_generation_prompt=True, return_dict=False, **offered
+        )
         return list(ids)
     unused = (chr(point) for point in PRIVATE_USE if chr(point) not in said)
     stand_in = dict(zip(found, unused, strict=False))
     spelled = {ord(character): special for special, character in stand_in.items()}
 
     def hidden(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {hidden(key): hidden(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return list(map(hidden, value))
         if not isinstance(value, str):
             return value
         return specials.sub(lambda match: stand_in[match[0]], value)
 
     rendered = tokenizer.apply_chat_template(
-        [{key: hidden(value) for key, value in message.items()} for message in given],
-        add_generation_prompt=True,
-        tokenize=False,
+        hidden(given), add_generation_prompt=True, tokenize=False, **hidden(offered)
     )
     ids, usual = [], ""  # of what was rendered so far; what holds no stand-in, not yet encoded
     for part in re.split(f"({specials.pattern})", rendered):
@@ -58,6 +67,17 @@ def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]
         text = part.translate(spelled)
         ids += tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
     return [*ids, *tokenizer.encode(usual, add_special_tokens=False)]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in lists and mappings, their keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
 
 
 def _specials(tokenizer: Any) -> re.Pattern[str] | None:

@@ -211,10 +211,14 @@ def tokenizer_and_fingerprint(folder: Path, chat_template: str | None = None) ->
     return tokenizer, own
 
 
-def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
+def encode_chat(
+    tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+) -> list[int]:
     """Prompt ids of a chat, ending where the assistant's answer starts. A tokenizer without a chat
     template gets the messages' texts joined by newlines. A special token that a message spells is
     text; only the template writes special tokens.
+
+    tools: the functions that the model may call, as in OpenAI's API, for a template that has them.
 
     Raises TemplateRefused where the template does not take these messages: many take no system
     message, which is not put into another message's place, as the model was not trained for that.
@@ -222,7 +226,7 @@ def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]
     if tokenizer.chat_template is None:
         return plain_text.encode(tokenizer, "\n".join(each["content"] for each in messages))
     try:
-        return plain_text.encode_chat(tokenizer, messages)
+        return plain_text.encode_chat(tokenizer, messages, tools)
     except Exception as error:  # a template may raise whatever it likes
         roles = ", ".join(dict.fromkeys(each["role"] for each in messages))
         raise TemplateRefused(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from decoders.common.errors import ArmDown
+from decoders.common.errors import ArmDown, DraftpickError
 
 from ..records import Pick
 
 if TYPE_CHECKING:
+    from decoders.records import Request
     from policies import Policy
 
 
@@ -38,6 +39,20 @@ def redirected(pick: Pick, policy: Policy, down: Mapping[str, ArmDown]) -> Pick:
                 chances[other] = 0.0
         made = replace(made, propensity=chances[index], probabilities=chances)
     return replace(pick, decision=made)
+
+
+def unfit(engine: Any, arms: Sequence[str], request: Request) -> dict[str, ArmDown]:
+    """By arm, why it cannot answer such a request. Raises the last one's DraftpickError where none
+    can."""
+    found, refusal = dict[str, ArmDown](), None
+    for name in arms:
+        try:
+            engine.arm(name).check(request)
+        except DraftpickError as error:
+            refusal, found[name] = error, ArmDown(name, str(error), 0.0)
+    if refusal is not None and len(found) == len(arms):
+        raise refusal
+    return found
 
 
 def passed_over(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from decoders.common.errors import DraftpickError
 from decoders.common.text import whole
 
-Message = dict[str, str]
+Message = dict[str, Any]  # role and content are texts
 
 
 def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
@@ -27,6 +28,6 @@ def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
                 f"message {number} holds half a surrogate pair or bytes that are no UTF-8; write "
                 "whole characters"
             )
-    if not messages[-1]["content"].strip():
+    if not messages[-1]["content"].strip() and messages[-1]["role"] != "tool":
         raise DraftpickError("the prompt is empty; write what the model should answer")
     return messages

@@ -19,7 +19,7 @@ from decoders.common import plugins
 from decoders.common.errors import ArmDown, Cancelled, DraftpickError, NoSuchName, NotANumber
 from decoders.common.seeds import derived_seed, draw_of
 from decoders.options import Arms, EngineOptions
-from decoders.records import DecodeResult, Prefilled, Request, Sampling
+from decoders.records import DecodeResult, Grammar, Prefilled, Request, Sampling
 from decoders.zoo.catalogue import TARGET
 
 from ..logs.record import Result
@@ -28,7 +28,7 @@ from ..logs.writer import DecisionLog
 from ..protocols import RoutingEngine, Sleeping
 from ..records import Ask, AskOptions, Pick
 from . import loading
-from .fallback import passed_over, redirected
+from .fallback import passed_over, redirected, unfit
 from .learning import Learning
 from .loading import (
     BEST_FIXED,
@@ -253,6 +253,7 @@ class Router:
         top_k: int = 0,
         seed: int | None = None,
         stop: Sequence[str] = (),
+        grammar: Grammar | None = None,
         streamer: Any = None,
         dynamic: bool = False,
         reuse: bool = False,
@@ -265,6 +266,8 @@ class Router:
         seed: makes the draw and the tokens repeatable. Draws of arms for other prompts are
             independent; for other answers to the same prompt give another seed
             (`decoders.common.seeds.derived_seed` makes many of one).
+        grammar: what the answer must be, for instance `Grammar.json_schema({"type": "object"})`.
+            Where the picked arm follows none, the next best that does answers.
 
         The other names mean what they mean in transformers' `generate`.
 
@@ -277,6 +280,7 @@ class Router:
             sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p),
             stop=tuple(stop),
             seed=seed,
+            grammar=grammar,
         )
         return self.respond(
             prompt_or_messages,
@@ -391,6 +395,8 @@ class Router:
         if routed is not None and isinstance(self.engine, Sleeping):
             asleep = self.engine.asleep
             attempt.down |= {name: asleep[name] for name in routed.arms if name in asleep}
+        if routed is not None and ask.request.grammar is not None:
+            attempt.down |= unfit(self.engine, routed.arms, ask.request)
         while True:
             if routed is not None and attempt.down:
                 attempt.pick = redirected(attempt.pick, routed, attempt.down)

@@ -28,6 +28,7 @@ from .parsing import AUTO, Limits, RequestParser, Way
 from .replies import ChatReply, Reply, TextReply
 from .scheduler import DEFAULT, Scheduler
 from .schemas import ChatBody, CompletionBody
+from .structured import call_form
 from .timeouts import BODY_S
 
 T = TypeVar("T")
@@ -192,6 +193,7 @@ class Service:
             copies=body.n or 1,
             explain=body.explain,
             usage=body.tells_usage,
+            form=call_form(body, getattr(self._tokenizer, "chat_template", None)),
         )
         handed_on = False
         try:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from collect.embedders import query_text
-from decoders.common.errors import ContextTooLong, DraftpickError
+from decoders.common.errors import ContextTooLong, DraftpickError, GrammarError
 from decoders.common.seeds import derived_seed
 from decoders.endpoints.engine import EndpointEngine
+from decoders.engine import Engine
 from decoders.records import Request, Sampling
 
 from ..routing.messages import as_messages
@@ -21,6 +22,7 @@ from ..routing.results import Chosen
 from .errors import ApiError
 from .scheduler import DEFAULT, GenerationRequest
 from .schemas import LONGEST_SEED, ChatBody, CommonFields, CompletionBody
+from .structured import grammar_of
 
 if TYPE_CHECKING:
     from ..protocols import RoutingEngine
@@ -149,7 +151,11 @@ class RequestParser:
         except DraftpickError as error:
             raise ApiError(400, str(error), "messages") from error
         try:
-            ids = self._engine.encode_chat(messages)
+            if body.offered and isinstance(self._engine, Engine):
+                tools = [{"type": "function", "function": each} for each in body.offered]
+                ids = self._engine.encode_chat(messages, tools)
+            else:
+                ids = self._engine.encode_chat(messages)
         except DraftpickError as error:  # templates refuse what their model was not trained for
             raise ApiError(400, str(error), "messages") from error
         return [(ids, query_text(messages))]
@@ -172,6 +178,10 @@ class RequestParser:
             words = f"an answer may have at most {cap} tokens here, not {asked}"
             raise ApiError(400, words, "max_tokens")
         unasked = min(cap, body.unasked_tokens or cap)
+        grammar, place = grammar_of(body, getattr(self._engine.tokenizer, "chat_template", None))
+        if grammar is not None and body.ignore_eos:
+            words = "an answer in a grammar ends where the grammar does; leave ignore_eos out"
+            raise ApiError(400, words, "ignore_eos")
         given: dict[str, Any] = {
             name: value
             for name in ("temperature", "top_p", "top_k", "repetition_penalty")
@@ -185,10 +195,13 @@ class RequestParser:
             eos_ids=() if body.ignore_eos else None,
             seed=None if body.seed is None else body.seed % (LONGEST_SEED + 1),
             logprobs=body.likeliest,
+            grammar=grammar,
         )
         held, context = len(prompt_ids), self._engine.context
         try:
             self._engine.check(prompt_ids, wanted)
+        except GrammarError as error:
+            raise ApiError(400, str(error), place) from error
         except ContextTooLong as error:
             if asked is not None or held >= context:
                 words = (

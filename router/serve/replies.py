@@ -17,6 +17,7 @@ from decoders.records import DecodeResult
 from .answers import Answer, Round
 from .parsing import Way
 from .text import NEAR, UNFINISHED, TextStream, spelled
+from .tools import CallForm, CallReader
 
 LEAST = -9999.0  # JSON has no minus infinity
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
@@ -34,6 +35,7 @@ class Reply:
     copies: answers for each prompt.
     explain: report how the answers were made.
     usage: a stream ends with a chunk of token counts.
+    form: how the answers' calls are written; None where they make none.
     """
 
     prefix = kind = chunk_kind = ""
@@ -50,12 +52,15 @@ class Reply:
         copies: int = 1,
         explain: bool = False,
         usage: bool = False,
+        form: CallForm | None = None,
     ) -> None:
         self.request_id, self.model, self.way, self.answers = request_id, model, way, answers
         self.explain, self.usage, self._copies = explain, usage, copies
         self.tokenizer, self._stop = tokenizer, stop
         self._id, self._created = f"{self.prefix}-{request_id}", int(time.time())
         self._texts = [TextStream(tokenizer, stop) for _ in answers]
+        self._form = form
+        self._calls = [None if form is None else CallReader(form) for _ in answers]
         self._begun: set[int] = set()
 
     def written(self, text: str) -> Json:
@@ -82,9 +87,13 @@ class Reply:
         result = decode_of(answer)
         text = self._text(result)
         scored = self._logprobs(result, text)
-        ended = {"logprobs": scored, "finish_reason": FINISHED[result.finish_reason]}
+        reader = None if self._form is None else CallReader(self._form)
+        written = self.written(text)
+        if reader is not None:
+            written["message"] |= reader.whole(text)
+        ended = {"logprobs": scored, "finish_reason": _finished(result, reader)}
         how = {"draftpick": self._how(answer) | _load(result)} if self.explain else {}
-        return {"index": answer.index, **self.written(text), **ended, **how}
+        return {"index": answer.index, **written, **ended, **how}
 
     # -- chunk by chunk
 
@@ -100,18 +109,23 @@ class Reply:
             {"id": token, "text": stream.spell(token), "by": writer}
             for token, writer in zip(made.ids, made.writers(), strict=True)
         ]
-        text = stream.add([])
-        if text or self.explain:
+        piece = self._piece(answer, stream.add([]))
+        if piece != self.piece("") or self.explain:
             details = {"tokens": tokens, "drafted": made.drafted, "elapsed_s": made.elapsed_s}
-            yield self._chunk(answer, self.piece(text), details)
+            yield self._chunk(answer, piece, details)
 
     def last(self, answer: Answer) -> Iterator[Json]:
         """What ends the stream of one answer: the rest of its text, then why it ended."""
         result, text = decode_of(answer), self._texts[answer.index].finish()
         nothing: Json = {"tokens": [], "drafted": 0, "elapsed_s": answer.elapsed_s}
-        if text:
-            yield self._chunk(answer, self.piece(text), nothing)
-        reason = FINISHED[result.finish_reason]
+        reader = self._calls[answer.index]
+        pieces = [self._piece(answer, text)]
+        if reader is not None:
+            pieces.append({"delta": reader.finish()})
+        for piece in pieces:
+            if piece != self.piece(""):
+                yield self._chunk(answer, piece, nothing)
+        reason = _finished(result, reader)
         logprobs = self._logprobs(result, self._text(result)) if result.logprobs else None
         end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
         done = all(each.result is not None for each in self.answers)
@@ -137,6 +151,10 @@ class Reply:
         return chunk | ({"draftpick": details} if self.explain else {})
 
     # -- parts of both
+
+    def _piece(self, answer: Answer, text: str) -> Json:
+        reader = self._calls[answer.index]
+        return self.piece(text) if reader is None else {"delta": reader.add(text)}
 
     def _text(self, result: DecodeResult) -> str:
         stream = TextStream(self.tokenizer, self._stop)
@@ -210,6 +228,12 @@ class TextReply(Reply):
             ],
             "text_offset": list(accumulate(lengths, initial=0))[:-1],
         }
+
+
+def _finished(result: DecodeResult, reader: CallReader | None) -> str:
+    """Why an answer ended, in OpenAI's words."""
+    reason = FINISHED[result.finish_reason]
+    return "tool_calls" if reader is not None and reader.called and reason == "stop" else reason
 
 
 def _load(result: DecodeResult) -> Json:

@@ -6,9 +6,18 @@ the value that asks for nothing, since many clients send all they know.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from decoders.common.text import whole
 
@@ -99,23 +108,173 @@ class StreamOptions(Body):
     include_obfuscation: Annotated[Any, _only(False)] = None
 
 
-class Message(Body):
-    """name is accepted and not read. The fields after it are those of an answer that a client sends
-    back as it came."""
+class CalledFunction(Body):
+    """arguments: JSON. parsed_arguments, here and below: what the official client makes of it."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    name: Words
+    arguments: Words
+    parsed_arguments: Any = None
+
+    @field_validator("arguments")
+    @classmethod
+    def _of_an_object(cls, arguments: str) -> str:
+        try:
+            found = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise ValueError("must be the text of a JSON object")
+        return arguments
+
+
+class ToolCall(Body):
+    """A call in an answer that a client sends back."""
+
+    id: Words
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As chat templates know it."""
+        called = self.function
+        arguments = json.loads(called.arguments or "{}")
+        function = {"name": called.name, "arguments": arguments}
+        return {"id": self.id, "type": self.type, "function": function}
+
+
+class Message(Body):
+    """name is accepted and not read. The fields after tool_calls are those of an answer that a
+    client sends back as it came."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[Words, BeforeValidator(_joined)]
     name: str | None = None
+    tool_call_id: Words | None = None
+    tool_calls: list[ToolCall] = []
     refusal: Annotated[Any, _only()] = None
     annotations: Annotated[Any, _only([])] = None
     audio: Annotated[Any, _only()] = None
     function_call: Annotated[Any, _only()] = None
-    tool_calls: Annotated[Any, _only([])] = None
+    parsed: Any = None
 
-    def plain(self) -> dict[str, str]:
+    @model_validator(mode="before")
+    @classmethod
+    def _calls_are_enough(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and fields.get("tool_calls") and fields.get("content") is None:
+            return fields | {"content": ""}
+        return fields
+
+    @model_validator(mode="after")
+    def _of_its_role(self) -> Message:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("tool_calls are an assistant's; leave them out")
+        if self.tool_call_id is not None and self.role != "tool":
+            raise ValueError("tool_call_id is a tool's; leave it out")
+        return self
+
+    def plain(self) -> dict[str, Any]:
         """As chat templates know it."""
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": self.content}
+        made: dict[str, Any] = {"role": role, "content": self.content}
+        if self.tool_calls:
+            made["tool_calls"] = [call.plain() for call in self.tool_calls]
+        if self.role == "tool":
+            named = {"tool_call_id": self.tool_call_id, "name": self.name}
+            made |= {name: value for name, value in named.items() if value is not None}
+        return made
+
+
+class Function(Body):
+    """parameters: the JSON schema of its arguments, an object. They are held to it whether strict
+    is set or not."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Words = ""
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _has_parameters(self) -> Function:
+        if self.parameters is None or self.parameters.get("type") != "object":
+            raise ValueError(
+                'has no parameters of type object; for a function without any, give {"type": '
+                '"object", "properties": {}}'
+            )
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """As chat templates know it."""
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: Function
+
+
+def _choice_of_tool(value: Any) -> Any:
+    """none, auto, required, or what names a function."""
+    named = value.get("function") if isinstance(value, dict) else None
+    name = named.get("name") if isinstance(named, dict) else None
+    one = {"type": "function", "function": {"name": name}}
+    if value in ("none", "auto", "required") or (isinstance(name, str) and value == one):
+        return value
+    raise ValueError(
+        'must be none, auto, required or {"type": "function", "function": {"name": ...}}'
+    )
+
+
+class JsonSchema(Body):
+    """name, description and strict are accepted and not read: an answer is always held to its
+    schema."""
+
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError('json_schema belongs to {"type": "json_schema"}, and has a schema')
+        return self
+
+
+def _read(schema: Any) -> Any:
+    """A JSON schema, which may be given as its text."""
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("must be a JSON schema or the text of one") from error
+
+
+Schema = Annotated[dict[str, Any], BeforeValidator(_read)]
+Choices = Annotated[list[Annotated[Words, Field(min_length=1)]], Field(min_length=1)]
+
+
+class StructuredOutputs(Body):
+    """vLLM's: what the whole answer must be."""
+
+    json_: Schema | None = Field(default=None, alias="json")
+    regex: Words | None = None
+    choice: Choices | None = None
+    grammar: Words | None = None
+    json_object: bool | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> StructuredOutputs:
+        given = (self.json_, self.regex, self.choice, self.grammar, self.json_object or None)
+        if sum(each is not None for each in given) != 1:
+            raise ValueError("give one of json, regex, choice, grammar and json_object: true")
+        return self
 
 
 class CommonFields(Body):
@@ -125,7 +284,7 @@ class CommonFields(Body):
     arm, policy, dynamic, explain: draftpick's own.
     speculative, disable_spec_decode, disable_speculative_decoding: without drafts, by the
         autoregressive arm.
-    repetition_penalty, top_k, ignore_eos: vLLM's.
+    repetition_penalty, top_k, ignore_eos, structured_outputs, guided_*: vLLM's.
     """
 
     model: str = "auto"
@@ -148,6 +307,11 @@ class CommonFields(Body):
     n: Annotated[int, Field(ge=1)] | None = 1
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = None
+    guided_regex: Words | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Words | None = None
 
     frequency_penalty: Annotated[Any, _only(0)] = None
     presence_penalty: Annotated[Any, _only(0)] = None
@@ -185,10 +349,10 @@ class ChatBody(CommonFields):
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
-    response_format: Annotated[Any, _only({"type": "text"})] = None
-    tools: Annotated[Any, _only([])] = None
-    tool_choice: Annotated[Any, _only("none", "auto")] = None
-    parallel_tool_calls: Annotated[Any, _only(True, False)] = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] = []
+    tool_choice: Annotated[Any, AfterValidator(_choice_of_tool)] = None
+    parallel_tool_calls: bool | None = None
     modalities: Annotated[Any, _only(["text"])] = None
 
     unasked_tokens: ClassVar[int | None] = None
@@ -200,7 +364,33 @@ class ChatBody(CommonFields):
             raise ValueError("max_tokens and max_completion_tokens differ; give one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
+        names = [tool.function.name for tool in self.tools]
+        if len(set(names)) < len(names):
+            raise ValueError("two tools have the same name; give each its own")
+        if self.must_call and not names:
+            raise ValueError("tool_choice asks for a call, and there are no tools; give some")
+        if self.called_tool is not None and self.called_tool not in names:
+            known = ", ".join(names)
+            raise ValueError(f"tool_choice names no tool of the request, which are: {known}")
         return self
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The functions that may be called."""
+        if self.tool_choice == "none":
+            return []
+        return [tool.function.plain() for tool in self.tools]
+
+    @property
+    def called_tool(self) -> str | None:
+        """The function that must be called."""
+        choice = self.tool_choice
+        return str(choice["function"]["name"]) if isinstance(choice, dict) else None
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.tool_choice == "required" or self.called_tool is not None
 
     @property
     def most_tokens(self) -> int | None:

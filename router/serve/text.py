@@ -57,7 +57,7 @@ class TextStream:
             self._ended = True
             sure, self._held = self._held[: min(found)[1]], ""
             return sure
-        keep = max((_begun(self._held, one) for one in self._stop), default=0)
+        keep = max((begun(self._held, one) for one in self._stop), default=0)
         cut = len(self._held) - keep
         sure, self._held = self._held[:cut], self._held[cut:]
         return sure
@@ -75,7 +75,7 @@ def spelled(tokenizer: Any, before: Sequence[int], token: int) -> str:
     return text[len(held) :] if text.startswith(held) else str(tokenizer.decode([token]))
 
 
-def _begun(text: str, stop: str) -> int:
+def begun(text: str, stop: str) -> int:
     """How many of the last characters begin the stop string without ending it."""
     for length in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:length]):

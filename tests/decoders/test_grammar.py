@@ -27,7 +27,7 @@ from torch import Tensor
 
 from decoders.backends.toy import ToyBackend
 from decoders.drafters import TreeDrafter, VerticalDrafter, WidenedDrafter
-from decoders.grammar.guide import Guide
+from decoders.guide import Guide
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Drafter, Job, Strategy
@@ -206,7 +206,9 @@ def test_greedy_ids_are_constrained_decoding_s(drafter: str) -> None:
         wanted, state = list[int](), ToyGrammar()
         while len(wanted) < 10:
             context = [*PROMPT, *wanted]
-            scores = target.table[context[-2], context[-1]].masked_fill(~state.allowed(), -torch.inf)
+            scores = target.table[context[-2], context[-1]].masked_fill(
+                ~state.allowed(), -torch.inf
+            )
             wanted.append(choose(scores, Sampling(), Generator(CPU, 0)))
             if not state.take(wanted[-1]):
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from grammar_toys import END, fast_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -156,3 +157,17 @@ def test_on_the_default_target() -> None:
     assert (
         len(tokenizer.encode("<|im_end|>")) == 1 < len(plain_text.encode(tokenizer, "<|im_end|>"))
     )
+
+
+def test_tools_and_calls_write_no_special_token() -> None:
+    tokenizer = fast_tokenizer()
+    named = {"name": "f", "description": END, "parameters": {END: {"enum": [END]}}}
+    called = {"type": "function", "function": {"name": "f", "arguments": {END: [END]}}}
+    messages = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "", "tool_calls": [called]},
+        {"role": "tool", "content": END},
+    ]
+    ids = encode_chat(tokenizer, messages, [{"type": "function", "function": named}])
+    assert ids.count(tokenizer.eos_token_id) == len(messages)  # the template's own
+    assert tokenizer.decode(ids).count(END) == len(messages) + 6

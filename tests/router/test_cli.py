@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grammar_toys import toy_engine
 from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
 from scipy.stats import chi2_contingency, chisquare
 from typer.testing import CliRunner
@@ -166,6 +167,7 @@ def test_seeds_of_prompts_and_turns(
         (["generate", "hi", "--stop", ""], "stop string"),
         (["generate", "x" * 3000], "context holds 2000"),
         (["generate", "--prompts", "nowhere.jsonl"], "no such file"),
+        (["generate", "hi", "--json-schema", "nowhere.json"], "check --json-schema"),
         (["specbench", "--out", "b", "--questions", "nowhere.jsonl"], "nowhere.jsonl"),
         (["specbench", "--out", "b", "--limit", "0"], "at least 1"),
         (["specbench", "--out", "b", "--tasks", "cooking"], "unknown task 'cooking'"),
@@ -198,6 +200,27 @@ def test_a_bad_prompt_file_names_its_line(
     path.write_text(content)
     assert cli.main(["generate", "--prompts", str(path)]) == 2
     assert words in one_line(capsys)
+
+
+@pytest.mark.parametrize(("content", "words"), [("{", "not a JSON schema"), ("[]", "no object")])
+def test_a_bad_schema_file_is_named(
+    content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    assert cli.main(["generate", "hi", "--json-schema", str(path)]) == 2
+    told = one_line(capsys)
+    assert words in told and str(path) in told
+
+
+def test_an_answer_is_held_to_a_schema(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loading, "load_engine", lambda *_, **__: toy_engine())
+    path = tmp_path / "schema.json"
+    path.write_text('{"enum": ["rome", "oslo"]}')
+    assert cli.main(["generate", "hi", "--arm", "copy", "--json-schema", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out) in ("rome", "oslo")
 
 
 def test_other_errors_are_one_line_and_code_1(

@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..protocols import GrammarAt, GrammarState
-from ..records import Proposal
-from ..verify.step import one_hot
+from .protocols import GrammarAt, GrammarState
+from .records import Proposal
+from .verify.step import one_hot
 
 FORCED = 16  # most tokens of a draft that the grammar forces
 

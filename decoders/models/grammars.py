@@ -6,7 +6,6 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,16 @@ from torch import Tensor
 from ..common.errors import GrammarError
 from ..protocols import GrammarState
 from ..records import Grammar
+from .token_texts import TokenTexts
 
 KEPT = 64  # compiled grammars, those asked for last
-ONE_LINE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+ONE_LINE: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 
 
 class Grammars:
     """Safe among threads. Nothing is loaded before the first grammar.
 
-    tokenizer: a fast one of transformers'.
+    tokenizer: transformers' own, byte-level or SentencePiece's.
     vocab_size: V, as many logits as the target gives.
     eos_ids: the tokens that end an answer.
     """
@@ -47,44 +47,73 @@ class Grammars:
             return self._begun[grammar].copy()
 
     def _compiled(self, grammar: Grammar) -> _Matched:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
         if self._read is None:
             self._read = self._vocabulary()
+        limits = LLParserLimits(verbose_errors=False)
         try:
             source = _SOURCES[grammar.kind](grammar.source)
         except ValueError as error:
             raise _not_compiled(grammar, str(error)) from error
-        wrong, messages = LLMatcher.validate_grammar_with_warnings(source, self._read)
+        wrong, messages = LLMatcher.validate_grammar_with_warnings(
+            source, self._read, limits=limits
+        )
         if wrong:
             raise _not_compiled(grammar, messages[0])
-        made = _Matched(LLMatcher(self._read, source, log_level=0), self._vocab_size, self._eos_ids)
-        made.allowed()
+        matcher = LLMatcher(self._read, source, log_level=0, limits=limits)
+        made = _Matched(matcher, self._vocab_size, self._eos_ids)
+        try:
+            ahead = made.copy()
+            for token in made.forced():
+                ahead.take(token)
+            ahead.allowed()
+        except GrammarError as error:
+            raise GrammarError(
+                f"{error}; give one that is simpler, or that the target's tokens can spell"
+            ) from error
         return made
 
     def _vocabulary(self) -> Any:
-        from llguidance.hf import from_tokenizer
-        from transformers import PreTrainedTokenizerFast
+        from llguidance import LLTokenizer, TokenizerWrapper
 
         if not self._eos_ids:
             raise GrammarError(
                 "the target has no end token, so that an answer in a grammar could not end; use a "
                 "target that names its eos_token_id"
             )
-        if not isinstance(self._tokenizer, PreTrainedTokenizerFast):
-            raise GrammarError(
-                "grammars need a fast tokenizer (tokenizer.json), and the target's is a "
-                f"{type(self._tokenizer).__name__}; convert it, or ask for any text"
-            )
         try:
-            return from_tokenizer(
-                deepcopy(self._tokenizer), self._vocab_size, eos_token=list(self._eos_ids)
-            )
-        except ValueError as error:
+            words = _Words(TokenTexts(self._tokenizer), self._vocab_size, self._eos_ids[0])
+        except (AttributeError, TypeError, ValueError) as error:
             raise GrammarError(
                 f"grammars cannot read the target's tokenizer ({_sentence(str(error))}); ask for "
                 "any text"
             ) from error
+        return LLTokenizer(
+            TokenizerWrapper(words), n_vocab=self._vocab_size, eos_token=list(self._eos_ids)
+        )
+
+
+class _Words:
+    """A tokenizer as llguidance's TokenizerWrapper reads it. A token that was added to it without
+    being special, as `<tool_call>` often is, spells its text; from the tokenizer's file llguidance
+    would take it for a special one, which no text spells.
+
+    tokens: by id, its bytes; of special tokens and of ids that spell nothing a name.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, texts: TokenTexts, vocab_size: int, eos_id: int) -> None:
+        spelled = texts.texts[:vocab_size]
+        spelled += [None] * (vocab_size - len(spelled))
+        self.tokens = [text or f"<|{id_}|>".encode() for id_, text in enumerate(spelled)]
+        self.special_token_ids = [id_ for id_, text in enumerate(spelled) if not text]
+        self.eos_token_id = eos_id
+        self._texts = texts
+
+    def __call__(self, text: str) -> list[int]:
+        return self._texts.encode_inside(text)
 
 
 class _Matched:
@@ -100,10 +129,7 @@ class _Matched:
             self._checked()
             bits = np.unpackbits(words, count=self._vocab_size, bitorder="little")
             if not bits.any():
-                raise GrammarError(
-                    "no token of the target can go on as the grammar asks; give a grammar that its "
-                    "tokens can spell"
-                )
+                raise GrammarError("no token of the target can follow the grammar")
             self._allowed = torch.from_numpy(bits).bool()
         return self._allowed
 
@@ -125,10 +151,8 @@ class _Matched:
 
     def _checked(self) -> None:
         if self._matcher.is_error():
-            raise GrammarError(
-                f"the grammar cannot be followed ({_sentence(self._matcher.get_error())}); give a "
-                "simpler one"
-            )
+            why = _sentence(self._matcher.get_error()).removesuffix(" <non-verbose/>")
+            raise GrammarError(f"no token of the target can follow the grammar ({why})")
 
 
 def _json_schema(source: str) -> str:
@@ -146,8 +170,7 @@ def _regex(source: str) -> str:
 def _choice(source: str) -> str:
     from llguidance import LLMatcher
 
-    texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(source))
-    return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
+    return LLMatcher.grammar_from_lark("start: " + " | ".join(map(_text, json.loads(source))))
 
 
 def _grammar(source: str) -> str:
@@ -156,8 +179,56 @@ def _grammar(source: str) -> str:
     return grammar_from("grammar", source)
 
 
-_SOURCES = {"json_schema": _json_schema, "regex": _regex, "choice": _choice, "grammar": _grammar}
-_NAMES = {"json_schema": "JSON schema", "regex": "regular expression"}
+def _calls(source: str) -> str:
+    """As of `Grammar.calls`, in llguidance's form of Lark. A lazy rule ends where it first may, so
+    that text which spells `begin` is a call."""
+    from llguidance import LLMatcher
+
+    asked = json.loads(source)
+    begin, between, other = asked["begin"], asked["between"], asked["other"]
+    numbered = list(enumerate(asked["calls"]))
+    again = "" if between is None else f" ({_text(between + begin)} call)*"
+    rules = [
+        f"calls: call{again}",
+        "call: " + " | ".join(f"call_{number}" for number, _ in numbered),
+        *(
+            f"call_{number}: {_text(before)} %json {_on_one_line(schema)} {_text(after)}"
+            for number, (before, schema, after) in numbered
+        ),
+    ]
+    called = f"{_text(begin)} calls" if begin else "calls"
+    if other is None:
+        rules.append(f"start: {called}")
+    elif other != "text":
+        rules.append(f"start: {called} | %json {_on_one_line(other)}")
+    elif begin:
+        rules += ["start: TEXT | begun calls", f"begun[lazy]: TEXT {_text(begin)}"]
+        rules.append(r"TEXT: /(.|\n)*/")
+    else:
+        rules += ["start: TEXT | calls", r"TEXT: /([^{](.|\n)*)?/"]
+    return LLMatcher.grammar_from_lark("\n".join(["%llguidance {}", *rules]))
+
+
+def _text(literal: str) -> str:
+    return json.dumps(literal, ensure_ascii=False)
+
+
+def _on_one_line(schema: dict[str, Any]) -> str:
+    return json.dumps(schema | {"x-guidance": ONE_LINE})
+
+
+_SOURCES = {
+    "json_schema": _json_schema,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+    "calls": _calls,
+}
+_NAMES = {
+    "json_schema": "JSON schema",
+    "regex": "regular expression",
+    "calls": "schema of a tool's parameters",
+}
 
 
 def _not_compiled(grammar: Grammar, why: str) -> GrammarError:

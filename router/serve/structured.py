@@ -1,0 +1,101 @@
+"""What an answer must be, by the fields of a request: OpenAI's `response_format`, `tools` and
+`tool_choice`, and vLLM's names for the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from decoders.records import Grammar
+
+from .errors import ApiError
+from .schemas import ChatBody, CommonFields
+from .tools import CallForm, form_of
+
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+def grammar_of(body: CommonFields, template: Any) -> tuple[Grammar | None, str | None]:
+    """What an answer must be, None for any text, and the field that says so. Raises ApiError.
+
+    template: the target's chat template.
+    """
+    try:
+        asked = _constraints(body)
+    except RecursionError as error:
+        raise ApiError(400, "the schema is nested too deeply; flatten it") from error
+    if len(asked) > 1:
+        words = f"{' and '.join(asked)} both say what the answer must be; give one of them"
+        raise ApiError(400, words, next(iter(asked)))
+    place, grammar = next(iter(asked.items()), (None, None))
+    form = call_form(body, template)
+    if form is None:
+        return grammar, place
+    assert isinstance(body, ChatBody)
+    if place not in (None, "response_format"):
+        words = f"{place} and tools both say what the answer must be; give one of them"
+        raise ApiError(400, words, place)
+    other: dict[str, Any] | Literal["text"] | None = None
+    if not body.must_call:
+        other = "text" if grammar is None else json.loads(grammar.source)
+    if isinstance(other, dict) and not form.begin:
+        words = (
+            "the target writes calls as bare JSON, for which other JSON could be taken; leave "
+            "response_format or tools out, or set tool_choice to required"
+        )
+        raise ApiError(400, words, place)
+    named = body.called_tool
+    tools = [tool for tool in body.offered if named in (None, tool["name"])]
+    several = body.parallel_tool_calls is not False and named is None
+    return form.grammar(tools, several, other), "tools"
+
+
+def call_form(body: CommonFields, template: Any) -> CallForm | None:
+    """How an answer's calls are written; None where it may make none. Raises ApiError."""
+    if not isinstance(body, ChatBody) or not body.offered:
+        return None
+    form = form_of(template)
+    if form is None:
+        words = (
+            "the target's chat template has no tools, or writes their calls in a form that is not "
+            "known here (Hermes' and Llama 3's are); leave tools out, use another target, or give "
+            "it a template by --chat-template"
+        )
+        raise ApiError(400, words, "tools")
+    return form
+
+
+def _constraints(body: CommonFields) -> dict[str, Grammar]:
+    """By the field that asks for each."""
+    asked = body.structured_outputs
+    wanted = body.response_format if isinstance(body, ChatBody) else None
+    schema = None if wanted is None or wanted.json_schema is None else wanted.json_schema.schema_
+    if wanted is not None and wanted.type == "json_object":
+        schema = ANY_OBJECT
+    given = {
+        "response_format": _grammar(schema),
+        "guided_json": _grammar(body.guided_json),
+        "guided_regex": _grammar(regex=body.guided_regex),
+        "guided_choice": _grammar(choice=body.guided_choice),
+        "guided_grammar": _grammar(grammar=body.guided_grammar),
+    }
+    if asked is not None:
+        schema = ANY_OBJECT if asked.json_object else asked.json_
+        given["structured_outputs"] = _grammar(schema, asked.regex, asked.choice, asked.grammar)
+    return {field: each for field, each in given.items() if each is not None}
+
+
+def _grammar(
+    schema: dict[str, Any] | None = None,
+    regex: str | None = None,
+    choice: list[str] | None = None,
+    grammar: str | None = None,
+) -> Grammar | None:
+    """Of the one that is given; None for none."""
+    if schema is not None:
+        return Grammar.json_schema(schema)
+    if regex is not None:
+        return Grammar("regex", regex)
+    if choice is not None:
+        return Grammar.choice(choice)
+    return None if grammar is None else Grammar("grammar", grammar)
