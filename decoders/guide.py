@@ -6,7 +6,8 @@ as token-by-token constrained decoding's, whatever is drafted. A drawn draft tha
 refuses must stay in the proposal: it is rejected and its position drawn from the residual. To drop
 it and draw from the target anew would favour what the drafter favours.
 
-Tokens that the grammar forces are drafted for nothing, before a draft or at its end.
+Tokens that the grammar forces are drafted for nothing, before a draft and at its end. The drafter
+goes on from those before it, as they are certain.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ FORCED = 16  # most tokens of a draft that the grammar forces
 
 
 class Guide:
-    """Of one answer, at its beginning."""
+    """Of one answer, at its beginning.
+
+    cut: whether the last draft was fitted by leaving some of it out.
+    """
 
     def __init__(self, state: GrammarState) -> None:
         self._state = state
+        self.cut = False
         self._masks: list[Tensor | None] = []  # of the last draft's rows; None for any token
 
     def first(self, logits: Tensor) -> Tensor:
@@ -37,41 +42,46 @@ class Guide:
         for token in ids:
             self._state.take(token)
 
-    def at(self, context: list[int]) -> GrammarAt:
-        """For a drafter; context: the sequence so far."""
-        return GrammarAt(self._state, len(context))
-
-    def forced(self, room: int, device: torch.device) -> Proposal:
+    def forced(self, room: int) -> list[int]:
         """At most `room` tokens that alone may come next."""
-        ids = self._state.forced()[: min(room, FORCED)]
-        return Proposal(torch.tensor(ids, dtype=torch.int64, device=device))
+        return self._state.forced()[: min(room, FORCED)]
 
-    def fit(self, proposal: Proposal, room: int) -> Proposal:
-        """The draft up to its first token that may not come, which stays where it was drawn, and
-        else with those that must follow it, to at most `room`; a tree as it is. `masked` comes
-        next."""
+    def after(self, forced: list[int], context: list[int]) -> GrammarAt:
+        """For a drafter that goes on from `context`, which ends with the forced tokens."""
+        state = self._state.copy()
+        for token in forced:
+            state.take(token)
+        return GrammarAt(state, len(context))
+
+    def fit(self, forced: list[int], drafted: Proposal, room: int) -> Proposal:
+        """The forced tokens and the draft that goes on from them, up to its first token that may
+        not come, which stays where it was drawn, and else with those that must follow it, to at
+        most `room`; a tree whole. `masked` comes next."""
+        proposal, self.cut = _prefixed(forced, drafted), False
         if proposal.parents is not None:
             self._masks = self._along_tree(proposal.ids.tolist(), proposal.parents)
             return proposal
         state = self._state.copy()
         mask = state.allowed()
-        self._masks, kept, open_ = [mask], list[int](), True
+        self._masks, kept, open_ = [mask], 0, True
         for token in proposal.ids.tolist():
             if not mask[token]:
+                self.cut = True
                 if proposal.probs is None:
                     break
-                return _cut(proposal, len(kept) + 1)
-            kept.append(token)
+                return _cut(proposal, kept + 1)
+            kept += 1
             open_ = state.take(token)
             if not open_:
+                self.cut = kept < len(proposal.ids)
                 break
             mask = state.allowed()
             self._masks.append(mask)
-        more = state.forced()[: max(0, min(FORCED, room - len(kept)))] if open_ else []
+        more = state.forced()[: max(0, min(FORCED, room - kept))] if open_ else []
         for token in more:
             state.take(token)
             self._masks.append(state.allowed())
-        return _extended(_cut(proposal, len(kept)), more)
+        return _extended(_cut(proposal, kept), more)
 
     def masked(self, logits: Tensor) -> Tensor:
         """[K + 1, V] the target's logits of the draft that was fitted, each row without what may
@@ -103,6 +113,21 @@ def _masked(logits: Tensor, masks: list[Tensor] | list[Tensor | None]) -> Tensor
     made = logits.clone()
     made[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
     return made
+
+
+def _prefixed(forced: list[int], proposal: Proposal) -> Proposal:
+    """A proposal behind tokens of which each is certain."""
+    if not forced:
+        return proposal
+    ids = torch.tensor(forced, dtype=torch.int64, device=proposal.ids.device)
+    probs, raw = (
+        None if rows is None else torch.cat([one_hot(ids, rows), rows])
+        for rows in (proposal.probs, proposal.raw)
+    )
+    parents, count = proposal.parents, len(forced)
+    if parents is not None:
+        parents = (*range(-1, count - 1), *(count + parent for parent in parents))
+    return Proposal(torch.cat([ids, proposal.ids]), probs, raw, parents)
 
 
 def _cut(proposal: Proposal, count: int) -> Proposal:

@@ -17,6 +17,7 @@ from .protocols import (
     Drafter,
     DraftLength,
     DraftRequest,
+    ExitBackend,
     GrammarAt,
     Job,
     TreeBackend,
@@ -113,6 +114,7 @@ class Round:
     logits: [K + 1, V], the target's after any repetition penalty, and what a grammar leaves of it.
     depth: drafted tokens along the longest branch, all of them in a chain.
     own: the same of the drafter's own draft, before a grammar cut it or added to it.
+    forced: tokens before that draft which a grammar forced.
     draft_s, verify_s: seconds that drafting and verifying took.
     """
 
@@ -120,6 +122,7 @@ class Round:
     logits: Tensor
     depth: int
     own: int
+    forced: int
     draft_s: float
     verify_s: float
 
@@ -145,15 +148,16 @@ def run_round(
     room: the most tokens that the verdict may hold, at least 1, the target's own included.
     guide: of an answer that a grammar binds. What it forces is drafted without the drafter.
     """
-    proposal = None if guide is None else guide.forced(room - 1, target.device)
-    own = 0
-    if proposal is None or not len(proposal.ids):
-        k = min(strategy.length.next(), room - 1)
-        at = None if guide is None else guide.at(context)
-        proposal = propose(strategy, context, k, sampling, chance, target, at)
-        own = proposal.depth
+    forced = [] if guide is None else guide.forced(room - 1)
+    line, left = context + forced, room - 1 - len(forced)
+    at = None if guide is None else guide.after(forced, line)
+    k = min(strategy.length.next(), left)
+    proposal = propose(strategy, line, k, sampling, chance, target, at)
+    own = proposal.depth
     if guide is not None:
-        proposal = guide.fit(proposal, room - 1)
+        proposal = guide.fit(forced, proposal, room - 1)
+        if guide.cut and isinstance(target, ExitBackend):
+            target.truncate(target.length)  # an exit may have run ahead over what was cut
     draft_s = clock.lap()
     first = len(context) - target.length  # nodes before the drafted ones, the newest token's last
     logits = score(target, context, proposal, sampling)
@@ -162,7 +166,8 @@ def run_round(
     verdict = strategy.verifier.verify(proposal, logits, sampling, chance)
     if verdict.path is not None:
         cast(TreeBackend, target).keep([*range(first), *(first + node for node in verdict.path)])
-    return Round(verdict, logits, proposal.depth, own, draft_s, clock.lap())
+    drafted = proposal.depth
+    return Round(verdict, logits, drafted, own, len(forced), draft_s, clock.lap())
 
 
 def propose(
@@ -200,7 +205,7 @@ def commit(target: Backend, strategy: SpeculativeDecoding, context: list[int], m
     """Keep `context`, which is what is accepted after the round, and forget the rest."""
     target.truncate(len(context) - 1)  # the newest token is read with the next draft
     strategy.drafter.commit(context)
-    accepted = min(made.verdict.accepted, made.own)
+    accepted = min(max(made.verdict.accepted - made.forced, 0), made.own)
     strategy.length.observe(StepStats(made.own, accepted, made.draft_s, made.verify_s))
 
 

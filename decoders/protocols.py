@@ -333,8 +333,9 @@ class Drafter(Protocol):
         ...
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
-        """Tokens to follow `context`: the prompt and the answer so far. An encoder-decoder's
-        context begins with its start token instead; only `reset` is given the source."""
+        """Tokens to follow `context`: the prompt, the answer so far, and what a grammar is certain
+        to add to it. An encoder-decoder's context begins with its start token instead; only `reset`
+        is given the source."""
         ...
 
     def commit(self, context: list[int]) -> None:
