@@ -231,7 +231,7 @@ def test_answers_share_passes_each_in_its_own_grammar(tiny: Callable[..., Path])
     prompt = tokenizer.encode('{"city": "oslo", "tags": [3, 1]} ab cd')
     grammars = [JSON, Grammar("regex", "[a-d ]{9}"), None]
     asked = [
-        Request(24, Sampling(number % 2), seed=number, grammar=grammars[number % 3])
+        Request(99, Sampling(number % 2), seed=number, grammar=grammars[number % 3])
         for number in range(6)
     ]
     batch, made = ContinuousBatch(engine, 4), dict[int, list[int]]()
