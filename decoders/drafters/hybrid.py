@@ -12,16 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..costs.passes import PassCosts
-from ..lengths.adaptive import IDLE
 from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal
 from .catch_up import agreeing
 from .copying import Copying
 from .suffix import proposal
 
-REMEMBERED = (
-    0.9  # of the model's record, what each round leaves; without a draft it nears the prior
-)
+IDLE = 16  # rounds without its draft after which the model is tried
+REMEMBERED = 0.9  # of the model's record by each round; without a draft it nears the prior
 PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' evidence that is
 
 

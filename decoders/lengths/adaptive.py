@@ -7,15 +7,16 @@ from ..costs.passes import PassCosts
 from ..costs.theory import best_length
 from ..records import StepStats
 
-IDLE = 16  # rounds without a draft after which one is tried
+IDLE, LONGEST_IDLE = 4, 64  # rounds without a draft after which one is tried, at first and at last
 
 
 class AdaptiveLength:
     """Longest when drafts are accepted, short when not, none where no draft pays.
 
     The acceptance rate is a count with a forgetting factor, started at `prior` with the weight of
-    one round of `longest` tokens. While nothing is drafted it returns to that, and one round in
-    IDLE drafts all the same, so that it goes on learning. A drafted token costs what it did in the
+    one round of `longest` tokens. While no draft is expected to pay it returns to that, and one
+    token is tried all the same, round after round as long as it is accepted, and after a rejection
+    in IDLE rounds, twice as many after each further one. A drafted token costs what it did in the
     last rounds; a draft after rounds without one does not count, as its drafter reads those first.
 
     passes: what the target's passes cost by width; without them a pass of any width is taken to
@@ -35,16 +36,13 @@ class AdaptiveLength:
         self.longest, self.min_confidence = longest, min_confidence
         self.prior, self.memory = prior, memory
         self._passes = passes
-        self._cost, self._timed = (
-            0.1,
-            0.0,
-        )  # of a drafted token, in passes over one; rounds it is of
+        self._cost, self._timed = 0.1, 0.0  # of a drafted token, in passes over one; rounds of it
         self.reset()
 
     def reset(self) -> None:
         self._right = self.prior * self.longest
         self._tried = float(self.longest)
-        self._idle = IDLE  # the first round drafts
+        self._idle, self._wait = 0, IDLE  # rounds until the next try; after the next rejection
         self._behind = False  # whether the drafter has not read the last rounds
 
     def next(self) -> int:
@@ -52,14 +50,15 @@ class AdaptiveLength:
         if self._passes is not None:  # which may change with what else is decoded
             widths = self._passes.ratios(self.longest)
         k = best_length(acceptance, self._cost, self.longest, widths)
-        if k == 0 and self._idle < IDLE:
-            self._idle += 1
+        if k > 0:
+            self._idle, self._wait = 0, IDLE
+        elif self._idle > 0:
+            self._idle -= 1
             self._behind = True
             self._learn(
                 self.prior * (1 - self.memory) * self.longest, (1 - self.memory) * self.longest
             )
             return 0
-        self._idle = 0
         return max(1, k)
 
     def observe(self, stats: StepStats) -> None:
@@ -67,6 +66,8 @@ class AdaptiveLength:
             return
         # nothing is known after the first rejection
         self._learn(stats.accepted, min(stats.accepted + 1, stats.drafted))
+        if stats.accepted == 0:
+            self._idle, self._wait = self._wait, min(2 * self._wait, LONGEST_IDLE)
         pass_s = stats.verify_s if self._passes is None else self._passes(1)
         behind, self._behind = self._behind, False
         if pass_s > 0 and not behind:

@@ -17,7 +17,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs.passes import WIDEST, PassCosts, assume, known
 from decoders.costs.under_load import SharedCosts
-from decoders.lengths.adaptive import IDLE
+from decoders.drafters.hybrid import IDLE
 from decoders.offline.batch import Batch
 from decoders.sampling.draft_vocab import DraftVocab
 

@@ -107,13 +107,32 @@ def test_drafts_that_never_pay_are_tried_seldom() -> None:
         k = rule.next()
         drafted += k > 0
         rule.observe(StepStats(k, int(k > 0 and round_ % 2 == 0), 0.009 * k, 0.010))
-    assert 400 / 20 < drafted < 400 / 10
+    assert 400 / 64 < drafted <= 400 / 20
+
+
+@pytest.mark.parametrize("right", [0.85, 0.2])
+def test_dear_drafts_that_are_right_are_found_in_a_short_answer(right: float) -> None:
+    """At the prior a draft does not pay just yet: cost 0.6, one right token in 0.6 expected."""
+    rng, lengths, tried = np.random.default_rng(3), list[int](), 0
+    for _ in range(40):
+        rule = AdaptiveLength(4)
+        rule._cost, rule._timed = 0.62, 1e9
+        assert rule.next() == 1
+        rule.reset()
+        for round_ in range(40):
+            k = rule.next()
+            accepted = int(np.cumprod(rng.random(k) < right).sum())
+            rule.observe(StepStats(k, accepted, 0.0062 * k, 0.010))
+            tried += k > 0
+            lengths += [k] if round_ >= 20 else []
+    assert (np.mean(lengths) > 0.8) if right > 0.5 else (tried < 40 * 40 / 5)
 
 
 def test_it_drafts_again_once_drafts_are_accepted_again() -> None:
     rule = AdaptiveLength(4)
     assert rule.next() > 0
-    feed(rule, 4, 0, rounds=50)
+    for _ in range(50):
+        feed(rule, rule.next(), 0)
     assert rule.next() == 0
     for _ in range(60):
         k = rule.next()
