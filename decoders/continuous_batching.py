@@ -30,6 +30,7 @@ from .endpoints.engine import EndpointEngine
 from .endpoints.threaded import Threads
 from .engine import Engine
 from .models import memory
+from .seats.seat import seat_of
 
 WORTH_REUSING = 16  # tokens of a prompt that decide which slot it goes to
 PROMPT_TOKENS = 512  # of prompts that are read between two passes of those who write
@@ -75,8 +76,9 @@ class BatchEngine(Protocol):
         """Answers that have started and not ended."""
         ...
 
-    def free(self, prompt_ids: Sequence[int] = ()) -> Any:
-        """A slot without an answer; one that holds the beginning of this prompt, if any does."""
+    def free(self, prompt_ids: Sequence[int] = (), user: str | None = "") -> Any:
+        """A slot without an answer; one that holds the beginning of this prompt, if any read it for
+        this user."""
         ...
 
     def begin(self, slot: Any, answer: Callable[[Any], None]) -> None:
@@ -104,13 +106,16 @@ def batch_engine(
     """For n answers at once, where the engine's target has passes to share or its arms are servers;
     else for one.
 
-    batch_invariant: as in BatchSlots.
+    batch_invariant: as in BatchSlots, and of what is held or kept of a prompt only that is not read
+        again which was read in the same passes.
     cache: folder where what shared passes cost is kept; None measures nothing, so that drafts are
         as long as they would be for one answer alone.
     """
     if isinstance(engine, EndpointEngine):
         return Threads(engine, n)
     if n < 2 or not isinstance(getattr(engine, "target", None), LlamaBackend):
+        if isinstance(engine, Engine):
+            seat_of(engine.target).exact = batch_invariant
         return SingleSlot(engine)
     batch = ContinuousBatch(engine, n, batch_invariant)
     if cache is not None and any(recipe.uses_cost_model for recipe in engine.arms.values()):
@@ -129,7 +134,7 @@ class SingleSlot:
     def running(self) -> int:
         return int(self._answer is not None)
 
-    def free(self, prompt_ids: Sequence[int] = ()) -> EngineSlot | None:
+    def free(self, prompt_ids: Sequence[int] = (), user: str | None = "") -> EngineSlot | None:
         return None if self.running else self.slots[0]
 
     def begin(self, slot: EngineSlot, answer: Callable[[Any], None]) -> None:
@@ -175,14 +180,16 @@ class ContinuousBatch:
         for backend in self.passes.all:
             if costs is not None:  # those of an answer alone, until others are learnt
                 passes.assume(backend, costs)
-            backend.wait, backend.pause, backend.share_step = self._read, self._part, self._step
+            backend.wait, backend.share_step = self._read, self._step
+            seat = seat_of(backend)
+            seat.pause, seat.exact = self._part, batch_invariant
 
-    def free(self, prompt_ids: Sequence[int] = ()) -> EngineSlot | None:
+    def free(self, prompt_ids: Sequence[int] = (), user: str | None = "") -> EngineSlot | None:
         """As in BatchEngine; else low ones first, so that rows in use are neighbours."""
         free = [slot for slot in self.slots if slot.at_work is None]
-        best = max(free, key=lambda slot: slot.engine.cached_prefix(prompt_ids), default=None)
-        if best is not None and best.engine.cached_prefix(prompt_ids) >= WORTH_REUSING:
-            return best
+        held = [slot.engine.cached_prefix(prompt_ids, user) for slot in free]
+        if max(held, default=0) >= WORTH_REUSING:
+            return free[held.index(max(held))]
         return free[0] if free else None
 
     def begin(self, slot: EngineSlot, answer: Callable[[Any], None]) -> None:

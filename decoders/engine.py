@@ -8,7 +8,7 @@ result = engine.decode("max-gram", ids, Request(max_new_tokens=64))
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ from .options import Arms, EngineOptions
 from .protocols import (
     Backend,
     CleanedBackend,
+    CopyableBackend,
     Drafts,
     EncoderDecoder,
     Job,
-    ReusingBackend,
     RoundStreamer,
     Strategy,
     decoder_prefix,
@@ -41,8 +41,10 @@ from .protocols import (
 from .records import DecodeResult, Prefilled, Request
 from .sampling.randomness import Generator
 from .sampling.stopping import Stopper
+from .seats.prefixes import PrefixStore
+from .seats.reading import PromptReader
+from .seats.seat import seat_of
 from .suffixes.earlier import EarlierAnswers
-from .suffixes.seat import seat_of
 from .zoo.catalogue import cache_dir
 
 
@@ -69,8 +71,8 @@ class Engine:
         self._fingerprint = fingerprint
         self._strategies: dict[str, Strategy] = {}
         self._arms_fingerprints = LoadedFingerprints()
-        self._cached: tuple[int, list[int]] = (0, [])
         self._seat = seat_of(target)
+        self._prompts = PromptReader(target, counts=True)
         self._warned = False  # that messages are joined
         self._grammars = Grammars(tokenizer, target.vocab_size, eos_ids)
         self.drafters = DrafterMemory() if drafters is None else drafters
@@ -179,6 +181,7 @@ class Engine:
         made._warned = self._warned
         made._grammars = self._grammars
         made.remember(self.earlier)
+        made.keep_prefixes(self.prefixes)
         return made
 
     @property
@@ -190,6 +193,32 @@ class Engine:
         """Keep answers here from now on, for arms that draft from earlier ones (`kind: suffix`);
         None keeps none. They may be those of other engines of this target."""
         self._seat.answers = answers
+
+    @property
+    def prefixes(self) -> PrefixStore | None:
+        """What is kept of prompts; None where nothing is."""
+        return self._seat.prefixes
+
+    def keep_prefixes(self, store: PrefixStore | None) -> None:
+        """Keep what is read of prompts here from now on, for later ones that begin alike and may be
+        reused; None keeps what the target holds alone. It may be the store of other engines.
+
+        Raises DraftpickError where the target's positions cannot be copied, or the store has no
+        room for a single one.
+        """
+        target = self.target
+        if store is not None:
+            if not isinstance(target, CopyableBackend):
+                raise DraftpickError(
+                    f"prefixes are kept by the native backend alone, and this target runs by "
+                    f"{type(target).__name__}"
+                )
+            if store.limit < target.position_bytes:
+                raise DraftpickError(
+                    f"a position of {self.target_name} takes {target.position_bytes} bytes, and "
+                    f"kept prefixes may take {store.limit}; allow more, or keep none"
+                )
+        self._seat.prefixes = store
 
     # -- what it is ---------------------------------------------------------------------------
 
@@ -310,23 +339,31 @@ class Engine:
         answer = len(decoder_prefix(self.target, list(prompt_ids))) + request.max_new_tokens
         return max(len(prompt_ids), answer)
 
-    def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
+    def prefill(
+        self,
+        prompt_ids: list[int],
+        reuse: bool = False,
+        user: str | None = "",
+        watch: Callable[[int, int], None] | None = None,
+    ) -> Prefilled:
         """Let the target read a prompt; the result may be passed to the next `decode`.
 
-        reuse: do not read again what the target holds of the same beginning, as at the next turn of
-            a conversation (a ReusingBackend). A reused position was computed in another pass, so
-            that logits may differ from a fresh reading's in the last bits.
+        reuse: do not read again what the target holds, or `prefixes` keep, of the same beginning,
+            as at the next turn of a conversation (a ReusingBackend); and keep the prompt likewise.
+            A reused position was computed in another pass, so that logits may differ from a fresh
+            reading's in the last bits.
+        user: for whom, as of Request; what was read for another is read again.
+        watch: called before each part that is read, with how many of how many tokens are; what it
+            raises ends the reading, of this prompt's drafters too.
         """
-        target, loaded_s = self.target, self.drafters.load_s
-        with memory.explained(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
-            if reuse and isinstance(target, ReusingBackend):
-                prefilled = target.prefill(prompt_ids, self.cached_prefix(prompt_ids))
-            else:
-                prefilled = target.prefill(prompt_ids)
+        seat = self._seat
+        seat.user, seat.reuse, seat.watch = user, reuse, watch
+        loaded_s = self.drafters.load_s
+        with memory.explained(self.target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
+            prefilled = self._prompts.read(prompt_ids)
         if not bool(prefilled.embedding.sum().isfinite()):  # one host read a prompt
             self._clean()
             raise NotANumber("the model's embedding of the prompt and its scores")
-        self._remember_cached(prompt_ids)
         waited_s = self.drafters.load_s - loaded_s  # for another answer's arm
         if not waited_s:
             return prefilled
@@ -335,26 +372,14 @@ class Engine:
 
     def _clean(self) -> None:
         """Let no other answer read what is no number."""
-        self._remember_cached([])
+        self._prompts.forget()
         if isinstance(self.target, CleanedBackend):
             self.target.clean()
 
-    def _remember_cached(self, ids: Sequence[int]) -> None:
-        """Remember what the target has read: `ids`, since it last read a prompt."""
-        self._cached = (getattr(self.target, "prompts_read", 0), list(ids))
-
-    def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
-        """How many of a prompt's first tokens the target holds already; never the last one, which
-        is always read."""
-        target = self.target
-        since, cached = self._cached
-        if not isinstance(target, ReusingBackend) or since != target.prompts_read:
-            return 0  # it was used without the engine
-        pairs = zip(cached[: target.length], prompt_ids[:-1], strict=False)
-        return next(
-            (at for at, (a, b) in enumerate(pairs) if a != b),
-            min(len(cached), target.length, len(prompt_ids) - 1),
-        )
+    def cached_prefix(self, prompt_ids: Sequence[int], user: str | None = "") -> int:
+        """How many of a prompt's first tokens the target holds already, for this user; never the
+        last one, which is always read."""
+        return self._prompts.held(prompt_ids, user)
 
     def decode(
         self,
@@ -403,7 +428,7 @@ class Engine:
             prefilled = self.prefill(prompt_ids)
         else:
             self.target.truncate(len(decoder_prefix(self.target, prompt_ids)))
-        self._remember_cached([])  # until the answer is whole
+        self._prompts.holds([])  # until the answer is whole
         self._seat.user = request.user
         before_s = self.drafters.load_s
         chance = Generator(self.target.device, request.seed)
@@ -437,8 +462,9 @@ class Engine:
         if isinstance(
             strategy, SpeculativeDecoding
         ):  # others may leave what is not the target's own
-            self._remember_cached([*prompt_ids, *result.ids[:-1]])
-        return without(result, prefilled.load_s + own_s, others_s)
+            self._prompts.keep([*prompt_ids, *result.ids[:-1]])
+        result = without(result, prefilled.load_s + own_s, others_s)
+        return replace(result, cached_tokens=prefilled.cached) if prefilled.cached else result
 
 
 def without(result: DecodeResult, own_s: float, others_s: float) -> DecodeResult:

@@ -107,6 +107,53 @@ class ReusingBackend(Backend, Protocol):
 
 
 @runtime_checkable
+class CopyableBackend(ReusingBackend, Protocol):
+    """A backend whose positions can be copied, into any other of the same weights and layout.
+
+    weights: what reads a prompt; the positions of one object's stand for each other.
+    """
+
+    weights: object
+
+    @property
+    def part(self) -> int:
+        """Tokens of a prompt that it reads at once, if it is left to it."""
+        ...
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What it has of a position, hashable."""
+        ...
+
+    @property
+    def position_bytes(self) -> int:
+        """What a copy of one position takes."""
+        ...
+
+    def prefill(
+        self,
+        prompt_ids: list[int],
+        cached: int = 0,
+        between: Callable[[], None] | None = None,
+        part: int | None = None,
+    ) -> Prefilled:
+        """between: called before each part is read and once after the last, with `length` saying
+            how far it has come. It may copy positions of the prompt in, but not its last one; what
+            it raises ends the reading.
+        part: tokens that are read at once.
+        """
+        ...
+
+    def copy_out(self, start: int, end: int) -> list[Tensor]:
+        """The positions from `start` to before `end`, each tensor [..., end - start, d]."""
+        ...
+
+    def copy_in(self, copies: Sequence[Tensor]) -> None:
+        """Append what `copy_out` gave for the positions that follow here."""
+        ...
+
+
+@runtime_checkable
 class SharingBackend(Backend, Protocol):
     """A backend whose weights may serve several sequences."""
 
@@ -527,6 +574,16 @@ class RoundStreamer(Protocol):
 
     def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
         """The new tokens of a round, in the place of `put`. As in Emit."""
+        ...
+
+
+@runtime_checkable
+class ReadStreamer(Protocol):
+    """A streamer that is told how far a prompt is read, before each of its parts."""
+
+    def put_read(self, read: int, total: int) -> None:
+        """Of `total` tokens the target has read or need not read so many. What is raised here ends
+        the reading, a drafter's too."""
         ...
 
 

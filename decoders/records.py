@@ -111,8 +111,9 @@ class Request:
     seed: None draws fresh randomness; ignored at temperature 0.
     logprobs: number of most probable tokens reported with each token's log-probability (0 reports
         the token's only); None reports none. Lossless arms of the speculative loop can.
-    user: whose earlier answers may be drafted from, where any are kept, and who may draft from this
-        one later; None for nobody. It changes no answer of a lossless arm.
+    user: whose earlier answers may be drafted from and whose prompts need not be read again, where
+        any are kept, and who may do so with this one later; None for nobody. It changes no answer
+        of a lossless arm.
     grammar: what the answer must be; None for any text. Each token is then drawn from the target's
         distribution over those tokens alone that the grammar takes next.
     """
@@ -154,12 +155,14 @@ class Prefilled:
         mean of an encoder's states (Huang et al., section 3.1).
     prefill_s: seconds, synchronised.
     load_s: as in DecodeResult, meanwhile.
+    cached: tokens of the prompt that were not read, because they were held or kept from before.
     """
 
     logits: Tensor
     embedding: Tensor
     prefill_s: float = 0.0
     load_s: float = 0.0
+    cached: int = 0
 
 
 @dataclass(frozen=True)
@@ -277,6 +280,8 @@ class DecodeResult:
         answer's; none of the other times holds them. None where nothing was.
     widths: at index i, how many of the target's passes after the prompt's read i + 1 tokens; their
         sum is target_calls - 1.
+    cached_tokens: of the prompt, that the target did not read, because they were held or kept from
+        before; None where it read all.
     """
 
     arm: str
@@ -302,6 +307,7 @@ class DecodeResult:
     counted: bool = True
     load_s: float | None = None
     widths: list[int] = field(default_factory=list)
+    cached_tokens: int | None = None
 
     @property
     def tokens_read(self) -> int:

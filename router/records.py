@@ -18,8 +18,8 @@ class AskOptions:
     arm: forces an arm, with propensity 1.0.
     dynamic: draw the arm from the policy's distribution instead of taking its best.
     reuse: do not read again what the target still holds of the same beginning, as at the next turn
-        of a conversation.
-    streamer: a transformers streamer.
+        of a conversation, or what its engine keeps of earlier prompts of the request's user.
+    streamer: a transformers streamer; a RoundStreamer and a ReadStreamer are told more.
     request_id: of the log's line; None makes one up.
     group: requests that depend on each other, as a conversation's turns, share it in the log.
     """

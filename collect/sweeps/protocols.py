@@ -5,7 +5,7 @@ Every member is read-only and narrow, so that another executor can take its plac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,7 +110,13 @@ class ArmEngine(Protocol):
 
     def check(self, prompt_ids: list[int], request: Request) -> None: ...
 
-    def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled: ...
+    def prefill(
+        self,
+        prompt_ids: list[int],
+        reuse: bool = False,
+        user: str | None = "",
+        watch: Callable[[int, int], None] | None = None,
+    ) -> Prefilled: ...
 
     def decode(
         self,

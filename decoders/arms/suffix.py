@@ -79,7 +79,7 @@ def suffix_drafter(
     from ..drafters import SuffixDrafter
     from ..drafters.suffix import HOPELESS
     from ..protocols import EncoderDecoder
-    from ..suffixes.seat import seat_of
+    from ..seats.seat import seat_of
     from ..suffixes.votes import Wanted
 
     passes = known(target) if by_cost else None

@@ -9,7 +9,7 @@ A tree of drafts is one pass too, with a mask of its own (see `tree.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -52,6 +52,8 @@ from .weights.rounded_store import RoundedStore
 
 Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_rope_and_mask` takes them
 PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
+LARGE_CHUNK = 256  # of a large model, which reads that many in a second or more
+LARGE = 500_000_000  # parameters
 
 
 class LlamaBackend:
@@ -179,8 +181,14 @@ class LlamaBackend:
     # -- the sequence -------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def prefill(self, prompt_ids: list[int], cached: int = 0) -> Prefilled:
-        """As in Backend.
+    def prefill(
+        self,
+        prompt_ids: list[int],
+        cached: int = 0,
+        between: Callable[[], None] | None = None,
+        part: int | None = None,
+    ) -> Prefilled:
+        """As in CopyableBackend.
 
         cached: how many of the first positions hold these very ids already, and are not read again;
             fewer than there are ids.
@@ -192,20 +200,63 @@ class LlamaBackend:
             raise ContextTooLong(len(prompt_ids), 0, self.context)
         self.truncate(cached)
         self.prompts_read += 1
-        ids = torch.tensor(prompt_ids[cached:], device=self.device)
-        for chunk in self._chunks(ids):
-            hidden = self._hidden(chunk)
+        ids, most = torch.tensor(prompt_ids, device=self.device), part or self.part
+        while self._length < len(ids):
+            if between is not None:
+                between()
+            start = self._length
+            hidden = self._hidden(ids[start : start + most])
             if self._final is not None:
                 self._finished(hidden)
+        if between is not None:
+            between()
         last = self.final_norm(hidden[-1])
         logits = linear(last, self.weights.head)
         embedding = last.float()
         synchronize(self.device)
         return Prefilled(logits, embedding, time.perf_counter() - started)
 
-    def _chunks(self, ids: Tensor) -> Iterator[Tensor]:
-        """A prompt, in parts to be read in turn."""
-        yield from torch.split(ids, PREFILL_CHUNK)
+    @property
+    def part(self) -> int:
+        """As in CopyableBackend."""
+        return PREFILL_CHUNK if self.parameters < LARGE else min(PREFILL_CHUNK, LARGE_CHUNK)
+
+    # -- copies of positions ------------------------------------------------------------------
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """As in CopyableBackend."""
+        compiled = self.compiled is not None  # other last bits
+        return self.dtype, self.precision, compiled, tuple(self._exits), self._final is not None
+
+    @property
+    def position_bytes(self) -> int:
+        """As in CopyableBackend."""
+        states = len(self._exits) + (self._final is not None)
+        cache = self._cache.position_bytes
+        return cache + states * self.shape.hidden * self.dtype.itemsize
+
+    @torch.inference_mode()
+    def copy_out(self, start: int, end: int) -> list[Tensor]:
+        """As in CopyableBackend."""
+        states = (*self._exits.values(), self._final)
+        kept = [each[start:end].clone() for each in states if each is not None]
+        return [self._cache.copy_out(start, end), *kept]
+
+    @torch.inference_mode()
+    def copy_in(self, copies: Sequence[Tensor]) -> None:
+        """As in CopyableBackend."""
+        start, (kv, *kept) = self._length, copies
+        end = start + kv.shape[-2]
+        if end > self.context:
+            raise ContextTooLong(start, kv.shape[-2], self.context)
+        require_chain(self._tree)
+        self._tree = None
+        self._cache.copy_in(start, kv)
+        states = (each for each in (*self._exits.values(), self._final) if each is not None)
+        for into, copy in zip(states, kept, strict=True):
+            into[start:end] = copy
+        self._length = self._ahead = end
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:

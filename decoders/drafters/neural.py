@@ -10,6 +10,7 @@ from ..backends.native import LlamaBackend
 from ..protocols import Backend, DraftRequest
 from ..records import Proposal
 from ..sampling.draft_vocab import DraftVocab
+from ..seats.reading import PromptReader
 from .catch_up import LATER, roll_back
 from .chain import draft_chain
 
@@ -23,10 +24,10 @@ class NeuralDrafter:
         self.context = backend.context
         self.calls = 0
         self._device = backend.device
+        self._prompts = PromptReader(backend, None if vocab is None else vocab.translate)
 
     def reset(self, prompt_ids: list[int]) -> None:
-        vocab = self.vocab
-        self.backend.prefill(prompt_ids if vocab is None else vocab.translate(prompt_ids))
+        self._prompts.read(prompt_ids)
         self.calls = 1
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
@@ -41,6 +42,7 @@ class NeuralDrafter:
 
     def commit(self, context: list[int]) -> None:
         self.calls += roll_back(self.backend, context, self._feed, LATER)
+        self._prompts.holds(context)
 
     def logits(self, ids: Tensor) -> Tensor:
         """Append target ids [T]; [T, N] logits over draft tokens, row i for what follows ids[i]."""

@@ -17,9 +17,9 @@ import torch
 from ..costs.passes import PassCosts
 from ..protocols import DraftRequest
 from ..records import Proposal
+from ..seats.seat import Seat
 from ..suffixes.copy_chances import CopyChances
 from ..suffixes.index import LONGEST, SuffixIndex
-from ..suffixes.seat import Seat
 from ..suffixes.votes import Draft, Wanted, draft
 from .catch_up import agreeing
 

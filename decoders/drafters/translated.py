@@ -11,6 +11,7 @@ from torch import Tensor
 from ..protocols import Backend, DraftRequest
 from ..records import Proposal, Sampling
 from ..sampling.draft_vocab import DraftVocab
+from ..seats.reading import PromptReader
 from .catch_up import LATER, agreeing
 from .chain import draft_chain
 
@@ -50,14 +51,16 @@ class TranslatedDrafter:
         self._translator = translator
         self._shared = torch.tensor(shared, device=backend.device)
         self._held: list[int] = []  # the drafter's ids that its cache holds
+        self._prompts = PromptReader(backend)
 
     def reset(self, prompt_ids: list[int]) -> None:
+        self._prompts.holds(self._held)
         self.calls, self._held = 0, []
-        self.backend.truncate(0)
         ids = self._translator.drafter_ids(prompt_ids)
         if self._room(ids) < 0 or not ids:
+            self.backend.truncate(0)
             return
-        self.backend.prefill(ids)
+        self._prompts.read(ids)
         self._held = ids
         self.calls = 1
 

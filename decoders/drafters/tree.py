@@ -19,6 +19,7 @@ from ..sampling.draft_vocab import DraftVocab
 from ..sampling.filters import confidence, penalise, probabilities, seen_mask
 from ..sampling.randomness import RandomSource
 from ..sampling.tree_shape import TreeShape
+from ..seats.reading import PromptReader
 
 
 class TreeDrafter:
@@ -43,6 +44,7 @@ class TreeDrafter:
         self.calls = 0
         self._slots = min(slots, backend.context)
         self._device = backend.device
+        self._prompts = PromptReader(backend, None if vocab is None else vocab.translate)
         self._nothing = torch.empty(0, dtype=torch.int64, device=backend.device)
         known = backend.vocab_size if vocab is None else vocab.size - 1
         if max(branch, default=1) > known:
@@ -53,8 +55,7 @@ class TreeDrafter:
         self._forget(0)
 
     def reset(self, prompt_ids: list[int]) -> None:
-        vocab = self.vocab
-        self.backend.prefill(prompt_ids if vocab is None else vocab.translate(prompt_ids))
+        self._prompts.read(prompt_ids)
         self.calls = 1
         self._forget(self.backend.length)
 
@@ -92,6 +93,7 @@ class TreeDrafter:
         if len(context) - self.backend.length > 2:  # sat out; a round leaves two tokens unread
             self._feed(context[self.backend.length : -1])
         self._forget(self.backend.length)
+        self._prompts.holds(context)
 
     def _forget(self, base: int) -> None:
         """Nothing is drafted; what is committed and was read ends at `base`."""

@@ -15,6 +15,7 @@ from ..loop import SpeculativeDecoding, commit, run_round
 from ..protocols import Backend, Drafter, DraftLength, DraftRequest, work
 from ..records import Proposal
 from ..sampling.filters import raw_probabilities
+from ..seats.reading import PromptReader
 from ..tally import Clock
 from ..verify import Lenient
 from .catch_up import roll_back
@@ -52,6 +53,7 @@ class VerticalDrafter:
         )
         self._later = alone if writes_on else self.strategy
         self._verifications = 0
+        self._prompts = PromptReader(verifier_model)
 
     @property
     def calls(self) -> int:
@@ -62,7 +64,7 @@ class VerticalDrafter:
         return self._verifications * self.verifier_model.parameters + work(self.inner)
 
     def reset(self, prompt_ids: list[int]) -> None:
-        self.verifier_model.prefill(prompt_ids)
+        self._prompts.read(prompt_ids)
         self._verifications = 1
         self.inner.reset(prompt_ids)
         self.strategy.length.reset()
@@ -100,4 +102,5 @@ class VerticalDrafter:
 
     def commit(self, context: list[int]) -> None:
         self._verifications += roll_back(self.verifier_model, context, self.verifier_model.extend)
+        self._prompts.holds(context)
         self.inner.commit(context)

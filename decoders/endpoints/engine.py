@@ -170,7 +170,13 @@ class EndpointEngine:
                 "text"
             )
 
-    def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
+    def prefill(
+        self,
+        prompt_ids: list[int],
+        reuse: bool = False,
+        user: str | None = "",
+        watch: Callable[[int, int], None] | None = None,
+    ) -> Prefilled:
         """The embedding of the chat's last user message; the server reads it in `decode`."""
         import torch
 

@@ -30,7 +30,7 @@ class Threads:
     def running(self) -> int:
         return sum(slot.at_work is not None for slot in self.slots)
 
-    def free(self, prompt_ids: Sequence[int] = ()) -> Line | None:
+    def free(self, prompt_ids: Sequence[int] = (), user: str | None = "") -> Line | None:
         return next((slot for slot in self.slots if slot.at_work is None), None)
 
     def begin(self, slot: Line, answer: Callable[[Any], None]) -> None:

@@ -18,6 +18,7 @@ from ..common.errors import DraftpickError
 from ..common.shared_weights import Shared
 from ..protocols import Backend, EncoderDecoder, SharingBackend
 from ..sampling.draft_vocab import DraftVocab
+from ..seats.seat import sit
 from ..zoo.catalogue import shipped_folders, verify_files
 from . import targets
 from .loaders import is_encoder_decoder
@@ -162,14 +163,16 @@ _LOADED: Shared[Backend] = Shared()
 
 def load_for(folder: Path, target: Backend) -> Backend:
     """A checkpoint that another drafter holds lends its weights; the cache is never shared, and has
-    no more room than the target's."""
+    no more room than the target's. It writes for whom the target does."""
     device, dtype, context = target.device, target.dtype, target.context
     rounding = _own_rounding(folder, target)
     key = (folder, targets.fingerprint(folder), device, dtype, rounding)
     loaded = _LOADED.get(key)
     if isinstance(loaded, SharingBackend):
-        return _LOADED.add(key, loaded.twin(context))
-    made = targets.load_backend(folder, device, dtype, rounding=rounding, context=context)
+        made = loaded.twin(context)
+    else:
+        made = targets.load_backend(folder, device, dtype, rounding=rounding, context=context)
+    sit(made, target)
     return _LOADED.add(key, made)
 
 

@@ -10,12 +10,14 @@ from typing import Any
 from torch import Tensor
 
 from ..backends.llama.kv import KVCache
+from ..seats.seat import Seat
 
 Storages = dict[tuple[str, int], int]  # device and address -> bytes
 
-# What these refer to is not their own: a method's object, a function's surroundings.
+# What these refer to is not their own: a method's object, a function's surroundings, what all who
+# draft for a target know from before.
 _ELSEWHERE = (
-    type, ModuleType, FrameType, CodeType, BuiltinFunctionType, FunctionType, MethodType,
+    type, ModuleType, FrameType, CodeType, BuiltinFunctionType, FunctionType, MethodType, Seat,
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from ..costs.measured import Costs
 from ..loop import SpeculativeDecoding
 from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Expected, Replay, Request, Sampling, Written
-from ..suffixes.seat import seat_of
+from ..seats.seat import seat_of
 from . import rounds
 from .at_once import costs_at_once, install_shared_costs, require_shared
 from .before import Before, OneAnswer

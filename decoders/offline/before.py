@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from ..protocols import Backend, KnownAnswers
+from ..seats.seat import Seat
 from ..suffixes.earlier import EarlierAnswers
-from ..suffixes.seat import Seat
 
 
 class Before:

@@ -360,7 +360,9 @@ class Router:
             start = time.perf_counter()
             embedding = self.embedder.embed([ask.text])[0]
             embed_s = time.perf_counter() - start
-        prefilled = self.engine.prefill(list(ask.prompt_ids), ask.options.reuse)
+        watch = getattr(ask.options.streamer, "put_read", None)  # of a ReadStreamer
+        prompt_ids = list(ask.prompt_ids)
+        prefilled = self.engine.prefill(prompt_ids, ask.options.reuse, ask.request.user, watch)
         if arm is not None:
             return Pick(Decision(arm, self.engine.arm_names.index(arm), 1.0, [])), prefilled
         assert self.policy is not None

@@ -93,7 +93,8 @@ class RequestHandle:
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """End the answer within one round; has no effect after the end."""
+        """End the answer within one round, or one part of its prompt; has no effect after the
+        end."""
         self._cancelled.set()
         self._scheduler.withdraw(self)
 
@@ -200,7 +201,8 @@ class Scheduler:
             if self._closed and time.monotonic() > self._ends:  # some wait for a silent server
                 self._batch.close()
             while self._batch.free() is not None and (handle := self._next()) is not None:
-                slot = self._batch.free(handle.generation.prompt_ids if self._reuse else ())
+                asked = handle.generation
+                slot = self._batch.free(asked.prompt_ids if self._reuse else (), asked.request.user)
                 assert slot is not None
                 self._busy[handle] = slot
                 self._batch.begin(slot, self._answering(handle, slot))
@@ -269,11 +271,16 @@ class Scheduler:
 
 
 class _Rounds:
-    """A RoundStreamer that passes on every round, and ends the answer of a cancelled request."""
+    """A RoundStreamer that passes on every round, and ends the answer of a cancelled request, also
+    while its prompt is read."""
 
     def __init__(self, handle: RequestHandle) -> None:
         self._handle = handle
         self.shown = handle.generation.streamed
+
+    def put_read(self, read: int, total: int) -> None:
+        """Before each part of the prompt."""
+        _stop_if(self._handle)
 
     def put(self, ids: object) -> None:
         """The prompt, before the first token."""

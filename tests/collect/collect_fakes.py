@@ -180,7 +180,9 @@ class FakeEngine:
         if len(prompt_ids) + request.max_new_tokens > self.context:
             raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
 
-    def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
+    def prefill(
+        self, prompt_ids: list[int], reuse: bool = False, user: Any = "", watch: Any = None
+    ) -> Prefilled:
         import torch
 
         return Prefilled(torch.zeros(4), torch.zeros(3), 0.25)

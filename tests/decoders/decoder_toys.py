@@ -70,9 +70,9 @@ from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.sampling.stopping import Stopper
 from decoders.sampling.tree_shape import TreeShape
+from decoders.seats.seat import Seat
 from decoders.suffixes import EarlierAnswers, Wanted
 from decoders.suffixes.copy_chances import CopyChances
-from decoders.suffixes.seat import Seat
 from decoders.verify import Lossless
 from decoders.zoo.catalogue import cache_dir
 

@@ -266,7 +266,7 @@ def test_bounds_are_checked(tokens: int, age_s: float | None) -> None:
 
 
 def test_importing_needs_neither_torch_nor_numpy() -> None:
-    code = "import sys, decoders.suffixes.seat; assert not {'torch', 'numpy'} & set(sys.modules)"
+    code = "import sys, decoders.seats.seat; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

@@ -15,7 +15,7 @@ from test_engine import PROMPT, adapter_folder, tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.batched.slots import CHUNK, BatchSlots, Wanted
+from decoders.backends.batched.slots import BatchSlots, Wanted
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch
@@ -24,10 +24,11 @@ from decoders.costs.passes import PassCosts, assume, known
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.seats.reading import PART
 
 Tiny = Callable[..., Path]
 PROMPTS = [PROMPT, [3, 1, 4, 1, 5, 9, 2], [2, 2, 2], [14, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [1]]
-MANY = [1 + i % 13 for i in range(2 * CHUNK + 30)]
+MANY = [1 + i % 13 for i in range(2 * PART + 30)]
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.9)]
 
 

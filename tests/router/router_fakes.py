@@ -71,7 +71,9 @@ class FakeEngine:
         if len(prompt_ids) + request.max_new_tokens > self.context:
             raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
 
-    def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
+    def prefill(
+        self, prompt_ids: list[int], reuse: bool = False, user: Any = "", watch: Any = None
+    ) -> Prefilled:
         self.reused.append(reuse)
         embedding = torch.tensor([len(prompt_ids) % 2, 1.0, 0.0, 0.0])
         return Prefilled(torch.zeros(8), embedding, prefill_s=0.01)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -20,8 +20,6 @@ from ..weights.int8 import WIDE
 from ..weights.packed import Matrix, Rounded, linear
 from .shared_pass import SharedPass
 
-CHUNK = 256  # tokens of a prompt that are read before others go on
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -37,7 +35,6 @@ class SlotBackend(LlamaBackend):
 
     row: its own of the cache that they share.
     wait: `extend` is answered by it, in a pass with others; None reads at once and alone.
-    pause: called before each part of a prompt with its length.
     share_step: as `RecurrentHead.step` of the head that it is given, together with others' steps.
     """
 
@@ -47,21 +44,12 @@ class SlotBackend(LlamaBackend):
         super().__init__(like.shape, like.weights, like.context, own)
         self._rope = like._rope
         self.wait: Callable[[Wanted], Tensor] | None = None
-        self.pause: Callable[[int], None] | None = None
         self.share_step: Callable[[RecurrentHead, Tensor, Tensor], tuple[Tensor, Tensor]] | None
         self.share_step = None
         if like.compiled is not None:
             self.compiled = like.compiled.over(own)
         if like.recorded is not None and row == 0:  # a recording is of one row
             self.record_passes(like.recorded.record, like.recorded.fused is not None)
-
-    def _chunks(self, ids: Tensor) -> Iterator[Tensor]:
-        if self.pause is None:
-            yield from super()._chunks(ids)
-            return
-        for chunk in torch.split(ids, CHUNK):
-            self.pause(len(chunk))
-            yield chunk
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:

@@ -171,6 +171,19 @@ class KVCache:
         """The first `length` positions of one sequence to another, in every layer."""
         self.all[:, target, :, :length] = self.all[:, source, :, :length]
 
+    @property
+    def position_bytes(self) -> int:
+        """Of one sequence's position, in all layers."""
+        return self.all[:, 0, :, 0].numel() * self.all.element_size()
+
+    def copy_out(self, start: int, end: int) -> Tensor:
+        """Of one sequence, the positions from `start` to before `end`: [layers, 2 * KV, n, D]."""
+        return self.all[:, 0, :, start:end].clone()
+
+    def copy_in(self, start: int, kv: Tensor) -> None:
+        """What `copy_out` gave, from `start` on."""
+        self.all[:, 0, :, start : start + kv.shape[-2]] = kv
+
     def move(self, target: slice, source: Tensor) -> None:
         """Copy positions `source` [n] to the n of `target`, in every layer."""
         self.all[:, :, :, target] = self.all[:, :, :, source]
