@@ -121,7 +121,8 @@ class PrefixStore:
         if end <= at:
             self._touch(node for node, _ in path)
             return at
-        parent = path[-1][0] if path else self._root(owner)
+        root = self._roots.get(owner) or Node((), [], None, owner)
+        parent = path[-1][0] if path else root
         if path and path[-1][1] < len(parent.ids):
             parent = self._divided(parent, path[-1][1])
         line = [*(node for node, _ in path[:-1]), *([parent] if parent.ids else [])]
@@ -130,12 +131,11 @@ class PrefixStore:
         end = min(end, at + room // each) // by * by
         if end > at:
             node = Node(tuple(ids[at:end]), copy(at, end), parent, owner)
+            self._roots[owner] = root  # or its last piece made room
             parent.children[node.ids[0]] = node
             self._order[node] = None
             self._count(node, 1)
             self._touch([*line, node])
-        elif not parent.ids and not parent.children:
-            del self._roots[owner]
         return max(at, end)
 
     def clear(self) -> None:
@@ -161,9 +161,6 @@ class PrefixStore:
         return len({owner.user for owner in self._roots})
 
     # -- the tree -----------------------------------------------------------------------------
-
-    def _root(self, owner: Owner) -> Node:
-        return self._roots.setdefault(owner, Node((), [], None, owner))
 
     def _path(self, owner: Owner, ids: Sequence[int]) -> list[tuple[Node, int]]:
         """The nodes along `ids`, and how many of each one's ids agree, at least one."""
