@@ -44,7 +44,8 @@ class Settings:
     timeout_s: for one request.
     body_s: until its body is there.
     origins: of other pages whose scripts may ask from a browser; "*" is any.
-    isolate_by: who is kept apart from whom in earlier answers, as of `isolation.checked`.
+    isolate_by: who is kept apart from whom in earlier answers and in what is kept of prompts, as of
+        `isolation.checked`.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -161,6 +162,7 @@ class Service:
             running=lambda: scheduler.running,
             waiting=lambda: scheduler.waiting,
             earlier=getattr(engine, "earlier", None),
+            prefixes=getattr(engine, "prefixes", None),
         )
 
     def stats(self) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Whose earlier answers a request may be drafted from: those who ask are kept apart."""
+"""Whose earlier answers a request may be drafted from, and whose prompts it need not read again:
+those who ask are kept apart."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def checked(isolate_by: str) -> str:
 
 def user_of(scope: Scope, isolate_by: str) -> str | None:
     """Who asks, as hexadecimal digits that do not tell the key; None where the header is missing,
-    so that nothing is drafted from, nor kept.
+    so that nothing is drafted from or reused, nor kept.
 
     isolate_by: as of `checked`. Requests without a key count as those of one user.
     """

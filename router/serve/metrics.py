@@ -14,6 +14,7 @@ from ..routing.results import RoutedResult
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from decoders.seats.prefixes import PrefixStore
     from decoders.suffixes import EarlierAnswers
 
 RECENT_S = 10.0  # window of the current speed
@@ -85,6 +86,7 @@ class Metrics:
     running, waiting: number of requests at the moment.
     plain: the arm that drafts nothing.
     earlier: the answers that arms copy from, where any are kept.
+    prefixes: what is kept of prompts, where anything is.
 
     PromQL over the last five minutes; add `by (arm)` to a sum to compare arms:
 
@@ -97,6 +99,8 @@ class Metrics:
                                  / ignoring (position) group_left
                                  sum(rate(vllm:spec_decode_num_drafts_total[5m]))
         tokens a second          sum(rate(vllm:generation_tokens_total[5m]))
+        prompts' tokens that     rate(vllm:prefix_cache_hits_total[5m])
+        were not read            / rate(vllm:prefix_cache_queries_total[5m])
         share of an arm          sum by (arm) (rate(draftpick_requests_total[5m]))
                                  / ignoring (arm) group_left
                                  sum(rate(draftpick_requests_total[5m]))
@@ -115,6 +119,7 @@ class Metrics:
         waiting: Callable[[], int],
         plain: str = "autoregressive",
         earlier: EarlierAnswers | None = None,
+        prefixes: PrefixStore | None = None,
     ) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -172,6 +177,8 @@ class Metrics:
             Gauge(name, words, registry=registry).set_function(now)
         if earlier is not None:
             registry.register(_Earlier(earlier))
+        if prefixes is not None:
+            registry.register(_Prefixes(prefixes))
 
     # -- what happens
 
@@ -265,3 +272,34 @@ class _Earlier:
             ("hits", "Those that found one.", held.found),
         ):
             yield CounterMetricFamily(f"draftpick_earlier_{name}", words, value=value)
+
+
+class _Prefixes:
+    """A collector of what is kept of prompts, and how much less was read for it."""
+
+    def __init__(self, prefixes: PrefixStore) -> None:
+        self._prefixes = prefixes
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        kept = self._prefixes
+        for name, words, value in (
+            ("bytes", "Memory of what is kept of prompts, drafters' included.", kept.bytes),
+            ("limit_bytes", "What it may be at most.", kept.limit),
+            ("tokens", "Tokens whose keys and values are kept.", kept.tokens),
+            ("users", "Users of whom something is kept, each apart.", kept.users),
+        ):
+            yield GaugeMetricFamily(f"draftpick_prefix_{name}", words, value=value)
+        for name, words, value in (
+            ("vllm:prefix_cache_queries", "Tokens of prompts that were looked up.", kept.asked),
+            ("vllm:prefix_cache_hits", "Those of them that were not read again.", kept.saved),
+            ("draftpick_prefix_lookups", "Prompts that were looked up.", kept.lookups),
+            ("draftpick_prefix_hits", "Those of which a part was not read again.", kept.hits),
+            (
+                "draftpick_prefix_evicted_tokens",
+                "Tokens that were let go to make room for others.",
+                kept.evicted,
+            ),
+        ):
+            yield CounterMetricFamily(name, words, value=value)

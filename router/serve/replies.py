@@ -276,11 +276,18 @@ def _scored(text: str, logprob: float) -> Json:
 
 
 def usage_of(answers: Sequence[Answer], copies: int) -> Json:
-    """Every prompt counts once, however many answers it gets."""
+    """Every prompt counts once, however many answers it gets; of what was not read of it, only that
+    of its first answer."""
     results = [decode_of(answer) for answer in answers]
     read = sum(result.tokens_read for result in results[::copies])
     written = sum(len(result.ids) for result in results)
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    cached = sum(result.cached_tokens or 0 for result in results[::copies])
+    made: Json = {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+    }
+    return made | ({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})
 
 
 def metrics_of(answers: Sequence[Answer]) -> Json:

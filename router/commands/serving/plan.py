@@ -129,8 +129,8 @@ def plan(
         str,
         typer.Option(
             metavar="key|none|HEADER",
-            help="Who is kept apart: arms that draft from earlier answers (kind: suffix) use those "
-            "of the same API key, of anyone, or of the same value of this header.",
+            help="Who is kept apart: kept prefixes and earlier answers (kind: suffix) are used for "
+            "the same API key, for anyone, or for the same value of this header.",
         ),
     ] = "key",
     earlier_tokens: Annotated[
@@ -152,6 +152,15 @@ def plan(
         Path | None,
         typer.Option(
             metavar="FOLDER", help="Keep earlier answers on disk, for when the server starts again."
+        ),
+    ] = None,
+    prefix_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Most memory for what was read of prompts, such as 1GB, so that later prompts of "
+            "the same user that begin alike are not read again; 0: none. Default: a 16th of what "
+            "is free.",
         ),
     ] = None,
     engine: Annotated[
@@ -203,7 +212,7 @@ def plan(
             "the logs: draftpick learn"
         )
     usual = answer_request(max_tokens, temperature)
-    options = replace(options, drafter_memory=bytes_of(drafter_memory))
+    options = replace(options, drafter_memory=bytes_of(drafter_memory, "--drafter-memory"))
     key = None if api_key is None else secret(api_key, "--api-key or DRAFTPICK_API_KEY")
     named = policies_of(policy or [])
     limits = Limits(most_tokens=max_tokens, most_answers=queue, usual=usual.sampling)
@@ -221,7 +230,7 @@ def plan(
     earlier = Earlier(earlier_tokens, age_s, earlier_store) if earlier_tokens else None
     served = Served(
         options, named, embedder, log, settings, slots, batch_invariant, queue, warm_up, learn,
-        earlier,
+        earlier, bytes_of(prefix_memory, "--prefix-memory"),
     )  # fmt: skip
     return ServePlan(served, host, port, drain, engine == "ray", replicas, ray_address)
 
@@ -253,7 +262,7 @@ def origins_of(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(each.lower() for each in given)
 
 
-def bytes_of(size: str | None) -> int | None:
+def bytes_of(size: str | None, option: str) -> int | None:
     """A size such as 2GB or 512MiB; raises DraftpickError for what is none."""
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
@@ -263,5 +272,5 @@ def bytes_of(size: str | None) -> int | None:
         return int(TypeAdapter(ByteSize).validate_python(size))
     except ValidationError:
         raise DraftpickError(
-            f"--drafter-memory is a size, for instance 2GB or 512MiB, not {size!r}"
+            f"{option} is a size, for instance 2GB or 512MiB, not {size!r}"
         ) from None

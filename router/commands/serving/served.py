@@ -8,17 +8,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
 
 from ..router_options import LogOptions
 
 if TYPE_CHECKING:
+    import torch
     from fastapi import FastAPI
 
     from ...protocols import RoutingEngine
     from ...routing.router import Router
     from ...serve.app import Settings
     from ...serve.scheduler import Scheduler
+
+SHARE = 16  # of the memory that is free, one part is for kept prefixes
 
 BUSY = (
     "the policy learns from tokens a second, which fall as more answers share a pass: "
@@ -43,6 +47,7 @@ class Served:
     """What a process serves, before anything is loaded; the fields are the command's options.
 
     earlier: None keeps none.
+    prefix_memory: bytes for what was read of prompts, 0 for none; None for a share of what is free.
     """
 
     options: EngineOptions
@@ -56,6 +61,7 @@ class Served:
     warm_up: bool
     learn: Path | None = None
     earlier: Earlier | None = None
+    prefix_memory: int | None = None
 
     def make(self) -> tuple[FastAPI, Scheduler]:
         """Load it: the application, and the scheduler that it answers through."""
@@ -73,17 +79,22 @@ class Served:
             check_folder(self.learn, "--learn")
         if self.earlier is not None and self.earlier.folder is not None:
             check_folder(self.earlier.folder, "--earlier-store")
+        if self.prefix_memory:
+            from decoders.models.targets import device_of
+
+            check_prefix_memory(self.prefix_memory, device_of(self.options.device))
         routers = load_routers(self.options, self.named, self.embedder, self.log)
         if self.learn is not None:
             routers[DEFAULT] = routers[DEFAULT].learning(self.learn)
             if self.slots > 1 and routers[DEFAULT].learns_from in SPEEDS:
                 print(BUSY, file=sys.stderr)
         self.remember(routers[DEFAULT].engine)
+        self.keep_prefixes(routers[DEFAULT].engine)
         cache = cache_dir() / "costs"
         room = batch_engine(routers[DEFAULT].engine, self.slots, self.batch_invariant, cache)
         if self.warm_up:
             warm_up(routers, room)
-        scheduler = Scheduler(routers, FairQueue(self.queue), room, reuse=not self.batch_invariant)
+        scheduler = Scheduler(routers, FairQueue(self.queue), room)
         return make_app(scheduler, self.settings), scheduler
 
     def remember(self, engine: RoutingEngine) -> None:
@@ -102,6 +113,27 @@ class Served:
                 target = engine.target_fingerprint
                 engine.remember(StoredAnswers(kept.folder, target, kept.tokens, kept.age_s))
 
+    def keep_prefixes(self, engine: RoutingEngine) -> None:
+        """Keep what is read of prompts, where the target's positions can be kept. Raises
+        DraftpickError where they cannot but memory for it was asked for, or more than is free."""
+        from decoders import Engine
+        from decoders.models.memory import free_bytes
+        from decoders.protocols import CopyableBackend
+        from decoders.seats.prefixes import PrefixStore
+
+        limit = self.prefix_memory
+        if limit == 0 or (limit is None and not isinstance(engine, Engine)):
+            return
+        if not isinstance(engine, Engine):
+            raise DraftpickError("--prefix-memory is for a target, and endpoints keep their own")
+        if limit is not None:
+            check_prefix_memory(limit, engine.target.device)
+        elif isinstance(engine.target, CopyableBackend):
+            limit = (free_bytes(engine.target.device) or 0) // SHARE
+            limit = limit if limit >= engine.target.position_bytes else None
+        if limit is not None:
+            engine.keep_prefixes(PrefixStore(limit))
+
     def placed(self) -> Served:
         """The same for a process with another working directory: paths become absolute ones."""
         arms = self.options.arms
@@ -119,6 +151,18 @@ class Served:
         named = {name: _absolute(place) for name, place in self.named.items()}
         embedder = None if self.embedder is None else _absolute(self.embedder)
         return replace(self, options=options, named=named, embedder=embedder, log=log)
+
+
+def check_prefix_memory(limit: int, device: torch.device) -> None:
+    """Raises DraftpickError for more than is free."""
+    from decoders.models.memory import GIB, free_bytes
+
+    free = free_bytes(device)
+    if free is not None and limit > free:
+        raise DraftpickError(
+            f"--prefix-memory asks for {limit / GIB:.1f} GiB, and {free / GIB:.1f} GiB of {device} "
+            "are free; give less, or 0 to keep nothing"
+        )
 
 
 def save_earlier(engine: RoutingEngine) -> None:

@@ -150,11 +150,11 @@ def test_what_the_policy_picks_most_is_loaded_first(
 
 
 def test_sizes() -> None:
-    assert bytes_of(None) is None
-    assert bytes_of("2GB") == 2_000_000_000 and bytes_of("512MiB") == 2**29
+    assert bytes_of(None, "--x") is None
+    assert bytes_of("2GB", "--x") == 2_000_000_000 and bytes_of("512MiB", "--x") == 2**29
     for wrong in ("much", "-1GB", ""):
         with pytest.raises(DraftpickError, match="for instance 2GB"):
-            bytes_of(wrong)
+            bytes_of(wrong, "--drafter-memory")
 
 
 def test_the_metric_is_there_before_anything_was_loaded(toy: Any) -> None:

@@ -1,4 +1,5 @@
-"""Who is drafted from whose earlier answers, through the server."""
+"""Who is drafted from whose earlier answers, and whose prompts are not read again, through the
+server."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from test_counters import samples
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
+from decoders.seats.prefixes import PrefixStore
 from decoders.suffixes import Draft, EarlierAnswers
 from decoders.suffixes.stored import StoredAnswers
 from router.commands.serving.plan import plan
@@ -123,6 +125,99 @@ def test_figures(engine: Engine) -> None:
         )
     with served(engine=engine) as running:
         assert "draftpick_earlier" not in httpx.get(f"{running.url}/metrics").text
+
+
+@contextmanager
+def prefixes_kept(
+    engine: Engine, isolate_by: str, slots: int, limit: int = 2**20
+) -> Iterator[tuple[Served, PrefixStore]]:
+    store = PrefixStore(limit)
+    engine.keep_prefixes(store)
+    engine.target.prefill([0])  # what other tests left is of no use
+    try:
+        with served(Settings(isolate_by=isolate_by), engine=engine, slots=slots) as running:
+            yield running, store
+    finally:
+        engine.keep_prefixes(None)
+
+
+def saved(running: Served, prompt: str = PROMPT, **headers: str) -> tuple[str, int]:
+    """The answer, and how many of the prompt's tokens were not read."""
+    body = {"model": "copy", "prompt": prompt, "max_tokens": 9, "ignore_eos": True}
+    with httpx.Client(base_url=running.url, timeout=20) as http:
+        made = http.post("/v1/completions", json=body, headers=headers).json()
+    cached = made["usage"].get("prompt_tokens_details", {"cached_tokens": 0})["cached_tokens"]
+    return made["choices"][0]["text"], cached
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_no_key_s_prompts_save_another_s_reading(engine: Engine, slots: int) -> None:
+    with prefixes_kept(engine, "key", slots) as (running, store):
+        text, cached = saved(running, **bearer("a"))
+        assert cached == 0
+        assert saved(running, **bearer("b")) == (text, 0) == saved(running)
+        for key in "abab":  # whichever slot is free
+            assert saved(running, **bearer(key)) == (text, len(PROMPT) - 1)
+        assert saved(running, f"{PROMPT} go", **bearer("b"))[1] == len(PROMPT)
+        assert saved(running, f"{PROMPT} go", **bearer("c"))[1] == 0
+        assert store.users == 4
+    with prefixes_kept(engine, "none", slots) as (running, store):
+        assert saved(running, **bearer("a")) == (text, 0)
+        assert saved(running, **bearer("b")) == (text, len(PROMPT) - 1)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_requests_of_nobody_are_read_whole(engine: Engine, slots: int) -> None:
+    with prefixes_kept(engine, "x-user", slots) as (running, store):
+        for _ in range(2):
+            assert saved(running, **bearer("k"))[1] == 0
+        assert store.tokens == store.asked == 0
+        assert saved(running, **{"X-User": "ann"})[1] == 0
+        assert saved(running, **{"X-User": "ann"})[1] == len(PROMPT) - 1
+
+
+def test_figures_of_what_was_not_read(engine: Engine) -> None:
+    room = 20 * engine.target.position_bytes  # type: ignore[attr-defined]
+    with prefixes_kept(engine, "key", 2, room) as (running, _):
+        for prompt in (PROMPT, PROMPT, "another one"):
+            saved(running, prompt)
+        found = samples(httpx.get(f"{running.url}/metrics").text, ("counter", "gauge"))
+        asked = 2 * len(PROMPT) + len("another one")
+        assert found["vllm:prefix_cache_queries_total",] == asked
+        assert found["vllm:prefix_cache_hits_total",] == len(PROMPT) - 1
+        assert found["draftpick_prefix_lookups_total",] == 3
+        assert found["draftpick_prefix_hits_total",] == 1
+        assert found["draftpick_prefix_tokens",] <= 20 and found["draftpick_prefix_users",] == 1
+        assert (
+            0 < found["draftpick_prefix_bytes",] <= room == found["draftpick_prefix_limit_bytes",]
+        )
+        assert found["draftpick_prefix_evicted_tokens_total",] > 0
+    with served(engine=engine) as running:
+        assert "prefix" not in httpx.get(f"{running.url}/metrics").text
+
+
+def test_what_the_options_keep_of_prompts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept(target: Engine, size: str | None = None) -> int | None:
+        target.keep_prefixes(None)
+        plan(prefix_memory=size).served.keep_prefixes(target)
+        found, _ = target.prefixes, target.keep_prefixes(None)
+        return None if found is None else found.limit
+
+    each = engine.target.position_bytes  # type: ignore[attr-defined]
+    monkeypatch.setattr("decoders.models.memory.free_bytes", lambda device: 320 * each)
+    assert kept(engine) == 20 * each
+    assert (kept(engine, "0"), kept(engine, f"{7 * each}B")) == (None, 7 * each)
+    with pytest.raises(DraftpickError, match=r"asks for 1\.9 GiB, and 0\.0 GiB of cpu are free"):
+        kept(engine, "2GB")
+    with pytest.raises(DraftpickError, match=r"--prefix-memory asks for .* give less, or 0"):
+        plan(prefix_memory="2GB", device="cpu").served.make()  # before anything is loaded
+    with pytest.raises(DraftpickError, match=r"takes \d+ bytes, and kept prefixes may take 9;"):
+        kept(engine, "9B")
+    assert kept(toy_engine()) is None
+    with pytest.raises(DraftpickError, match="prefixes are kept by the native backend alone"):
+        kept(toy_engine(), f"{each}B")
+    monkeypatch.setattr("decoders.models.memory.free_bytes", lambda device: each)
+    assert kept(engine) is None, "a share that holds not one position"
 
 
 def test_what_was_stored_is_drafted_from_by_the_next_server(engine: Engine, tmp_path: Path) -> None:

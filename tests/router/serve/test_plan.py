@@ -35,6 +35,7 @@ def test_options_reach_what_is_served() -> None:
         isolate_by="X-User",
         earlier_tokens=99,
         earlier_age=2.0,
+        prefix_memory="2MB",
         engine="ray",
         replicas=2,
         ray_address="auto",
@@ -50,6 +51,7 @@ def test_options_reach_what_is_served() -> None:
     assert settings.limits.usual.temperature == 0.5
     assert settings.isolate_by == "x-user" and served.earlier == Earlier(99, 7200.0)
     assert plan(earlier_tokens=0).served.earlier is None
+    assert (served.prefix_memory, plan().served.prefix_memory) == (2_000_000, None)
     assert (found.on_ray, found.replicas, found.ray_address) == (True, 2, "auto")
     assert not Path("log").exists()
 
@@ -65,6 +67,7 @@ def test_options_reach_what_is_served() -> None:
         ({"policy": ["a=b", "a=c"]}, "two policies called a"),
         ({"allow_origin": ["chat.example"]}, "--allow-origin is a scheme and a host"),
         ({"drafter_memory": "much"}, "--drafter-memory is a size"),
+        ({"prefix_memory": "-1GB"}, "--prefix-memory is a size"),
         ({"temperature": -1.0}, "temperature"),
         ({"isolate_by": "a b"}, "--isolate-by is key, none or the name of a header"),
         ({"earlier_store": Path("s"), "engine": "ray"}, "serve without --earlier-store"),
