@@ -107,27 +107,12 @@ class ReusingBackend(Backend, Protocol):
 
 
 @runtime_checkable
-class CopyableBackend(ReusingBackend, Protocol):
-    """A backend whose positions can be copied, into any other of the same weights and layout.
-
-    weights: what reads a prompt; the positions of one object's stand for each other.
-    """
-
-    weights: object
+class PartedBackend(ReusingBackend, Protocol):
+    """A backend that reads a long prompt in parts, between which others may go on."""
 
     @property
     def part(self) -> int:
         """Tokens of a prompt that it reads at once, if it is left to it."""
-        ...
-
-    @property
-    def layout(self) -> tuple[object, ...]:
-        """What it has of a position, hashable."""
-        ...
-
-    @property
-    def position_bytes(self) -> int:
-        """What a copy of one position takes."""
         ...
 
     def prefill(
@@ -138,10 +123,30 @@ class CopyableBackend(ReusingBackend, Protocol):
         part: int | None = None,
     ) -> Prefilled:
         """between: called before each part is read and once after the last, with `length` saying
-            how far it has come. It may copy positions of the prompt in, but not its last one; what
-            it raises ends the reading.
+            how far it has come. It may copy positions of the prompt in (CopyableBackend), but not
+            its last one; what it raises ends the reading.
         part: tokens that are read at once.
         """
+        ...
+
+
+@runtime_checkable
+class CopyableBackend(PartedBackend, Protocol):
+    """A backend whose positions can be copied, into any other of the same weights and layout.
+
+    weights: what reads a prompt; the positions of one object's stand for each other.
+    """
+
+    weights: object
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What it has of a position, hashable."""
+        ...
+
+    @property
+    def position_bytes(self) -> int:
+        """What a copy of one position takes."""
         ...
 
     def copy_out(self, start: int, end: int) -> list[Tensor]:

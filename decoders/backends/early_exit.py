@@ -140,12 +140,14 @@ class AdapterHead:
         return _LOADED.add(key, other)
 
     def read(self, states: Tensor, start: int) -> Tensor:
-        t = len(states)
-        place = self.target.positions(start, t)
-        mask = place[1]
-        read = start + t if mask is None else mask.shape[-1]
-        slots = self.cache.slots(start, t, read)
-        h = through(states, self.blocks, self.target.shape, place, slots)
+        for part in torch.split(states, self.target.part):
+            t = len(part)
+            place = self.target.positions(start, t)
+            mask = place[1]
+            read = start + t if mask is None else mask.shape[-1]
+            slots = self.cache.slots(start, t, read)
+            h = through(part, self.blocks, self.target.shape, place, slots)
+            start += t
         return self.adapter.read(h[-1])
 
     def score(self, state: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..protocols import Backend, CopyableBackend, ReusingBackend
+from ..protocols import Backend, CopyableBackend, PartedBackend, ReusingBackend
 from ..records import Prefilled
 from .prefixes import Owner, PrefixStore, agreeing
 from .seat import Seat, seat_of
@@ -63,21 +63,23 @@ class PromptReader:
         own = prompt_ids if self._translate is None else self._translate(prompt_ids)
         held = self.held(prompt_ids, seat.user) if seat.reuse else 0
         self._ids, self._user = [], seat.user
-        if isinstance(backend, CopyableBackend):
+        if isinstance(backend, PartedBackend):
             part = backend.part if seat.pause is None else min(backend.part, PART)
             if seat.exact:
                 held = min(held, self._whole) // part * part
-            reading = _Reading(backend, seat, own, part, tells=self._counts)
+            kept = _kept(backend, seat, own, part)
+            pauses = _Pauses(backend, seat, len(own), part, kept, tells=self._counts)
             before = backend.prompts_read
             try:
-                prefilled = backend.prefill(own, held, reading.between, part)
+                prefilled = backend.prefill(own, held, pauses.between, part)
             finally:
                 if backend.prompts_read != before:  # also of a part, where it was stopped
                     self._whole = max(0, backend.length - 1) // part * part
                     self.holds(prompt_ids)
-            cached = held + reading.copied
+            cached = held + (0 if kept is None else kept.copied)
         elif isinstance(backend, ReusingBackend):
-            prefilled, cached = backend.prefill(own, held) if held else backend.prefill(own), held
+            cached = 0 if seat.exact else held
+            prefilled = backend.prefill(own, cached) if cached else backend.prefill(own)
             self.holds(prompt_ids)
         else:
             prefilled, cached = backend.prefill(own), 0
@@ -92,81 +94,104 @@ class PromptReader:
         self._user = seat.user
         if isinstance(backend, CopyableBackend) and not seat.exact:
             own = self._ids if self._translate is None else self._translate(self._ids)
-            _Reading(backend, seat, own, backend.part).keep()
+            kept = _kept(backend, seat, own, backend.part)
+            if kept is not None:
+                kept.keep()
 
     def forget(self) -> None:
         """What was read last is of no use to anybody."""
         self._ids = []
         store, backend = seat_of(self._backend).prefixes, self._backend
-        if store is not None and isinstance(backend, CopyableBackend):
+        if store is not None and isinstance(backend, CopyableBackend) and self._user is not None:
             store.forget(id(backend.weights), self._user)
 
 
-class _Reading:
-    """One prompt, on its way into a backend.
+class _Pauses:
+    """Between the parts of one prompt.
 
+    kept: what is kept of such prompts, None where nothing is.
     tells: whether the seat's watch is told how far it is; else that the target's reading is over.
-    copied: tokens that came from the store.
     """
 
     def __init__(
-        self,
-        backend: CopyableBackend,
-        seat: Seat,
-        ids: Sequence[int],
-        part: int,
-        tells: bool = False,
+        self, backend: Backend, seat: Seat, total: int, part: int, kept: _Kept | None, tells: bool
     ) -> None:
-        self._backend, self._seat, self._ids, self._part = backend, seat, ids, part
-        self._tells, self.copied = tells, 0
-        self._kept = 0
-        self._by = part if seat.exact else 1
-        self._store: PrefixStore | None = None
-        if seat.prefixes is not None and seat.reuse and seat.user is not None:
-            how = (part,) if seat.exact else ()
-            self._store = seat.prefixes
-            self._owner = Owner(id(backend.weights), (*backend.layout, *how), seat.user)
+        self._backend, self._seat, self._total, self._part = backend, seat, total, part
+        self._kept, self._tells = kept, tells
 
     def between(self) -> None:
-        """As `CopyableBackend.prefill` asks for."""
-        self.keep()
-        at, total = self._backend.length, len(self._ids)
+        """As `PartedBackend.prefill` asks for."""
+        if self._kept is not None:
+            self._kept.keep()
+        at, total = self._backend.length, self._total
         if self._seat.watch is not None:
             self._seat.watch(at if self._tells else total, total)
         if at == total:
             return
         if self._seat.pause is not None:
             self._seat.pause(min(self._part, total - at))  # others may read the same meanwhile
-        if self._store is not None:
-            self._copy_in(self._store, (total - 1) // self._by * self._by)
+        if self._kept is not None:
+            self._kept.copy_in()
+
+
+class _Kept:
+    """What a store keeps of one prompt, for the backend that reads it.
+
+    by: positions that are kept together or not at all.
+    copied: tokens that came from the store.
+    """
+
+    def __init__(
+        self,
+        backend: CopyableBackend,
+        store: PrefixStore,
+        owner: Owner,
+        ids: Sequence[int],
+        by: int,
+    ) -> None:
+        self._backend, self._store, self._owner = backend, store, owner
+        self._ids, self._by = ids, by
+        self._told = self.copied = 0
 
     def keep(self) -> None:
         """Let the store have what was read."""
-        end = self._backend.length // self._by * self._by
-        if self._store is None or end <= self._kept:
+        backend = self._backend
+        end = backend.length // self._by * self._by
+        if end <= self._told:
             return
-        self._kept, backend = end, self._backend
+        self._told = end
         _let_go_with(backend.weights, self._store)
+        each, ids = backend.position_bytes, self._ids[:end]
         try:
-            self._store.keep(
-                self._owner, self._ids[:end], backend.copy_out, backend.position_bytes, self._by
-            )
+            self._store.keep(self._owner, ids, backend.copy_out, each, self._by)
         except (RuntimeError, MemoryError) as error:
             if not isinstance(error, MemoryError) and "memory" not in str(error):
                 raise
             self._store.clear()  # the answer needs what there is
 
-    def _copy_in(self, store: PrefixStore, most: int) -> None:
-        """What the store has beyond what is there already."""
-        backend = self._backend
-        known = store.match(self._owner, self._ids[:most]) // self._by * self._by
+    def copy_in(self) -> None:
+        """Let the backend have what the store has beyond, but for the last token."""
+        backend, most = self._backend, len(self._ids) - 1
+        known = self._store.match(self._owner, self._ids[:most]) // self._by * self._by
         if known <= backend.length:
             return
-        for at, copies in store.take(self._owner, self._ids[:known]):
+        for at, copies in self._store.take(self._owner, self._ids[:known]):
             here, end = backend.length, at + copies[0].shape[-2]
             if here < end:
                 backend.copy_in([copy[..., here - at :, :] for copy in copies])
                 self.copied += end - here
+
+
+def _kept(backend: Backend, seat: Seat, ids: Sequence[int], part: int) -> _Kept | None:
+    """None where nothing is kept, for the seat's user and of such a backend."""
+    store = seat.prefixes
+    if store is None or not seat.reuse or seat.user is None:
+        return None
+    if not isinstance(backend, CopyableBackend):
+        return None
+    layout = (*backend.layout, *((part,) if seat.exact else ()))
+    owner = Owner(id(backend.weights), layout, seat.user)
+    return _Kept(backend, store, owner, ids, part if seat.exact else 1)
 
 
 _MODELS: dict[int, weakref.WeakSet[PrefixStore]] = {}  # stores by the weights that they know

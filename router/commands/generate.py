@@ -7,11 +7,13 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from decoders.common.seeds import derived_seed
+from decoders.common.terminal import progress
 from decoders.common.wording import in_words
 from decoders.records import Request
 
@@ -21,6 +23,8 @@ from ..routing.results import RoutedResult
 from ..routing.router import Router
 from ..serve.text import TextStream
 from .prompts import Prompt
+
+LONG = 4096  # tokens of a prompt of which is shown how far it is read
 
 
 def generate_all(
@@ -97,18 +101,16 @@ def _generate(
         messages.append({"role": "user", "content": words})
         streamer = None if as_json else _Printed(router.engine.tokenizer)
         own = replace(request, seed=seed(turn))
-        routed = router.respond(
-            messages,
-            own,
-            AskOptions(
-                arm,
-                dynamic,
-                reuse=turn > 0,
-                streamer=streamer,
-                request_id=None if prompt.id is None else f"{prompt.id}/{turn}",
-                group=group,
-            ),
+        asked = AskOptions(
+            arm,
+            dynamic,
+            reuse=turn > 0,
+            streamer=streamer,
+            request_id=None if prompt.id is None else f"{prompt.id}/{turn}",
+            group=group,
         )
+        with nullcontext() if streamer is None else streamer.progress:
+            routed = router.respond(messages, own, asked)
         if as_json:
             named = {} if prompt.id is None else {"id": prompt.id}
             if len(prompt.turns) > 1:
@@ -132,10 +134,26 @@ def _report_failure(error: Exception, prompt: Prompt, number: int, as_json: bool
 
 class _Printed:
     """A streamer, as transformers' `generate` takes one, that prints the text which a server would
-    send; the prompt comes first and is left out."""
+    send; the prompt comes first and is left out. How far a long one is read is told on standard
+    error.
+
+    progress: ends what is shown of it.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._text, self._prompted = TextStream(tokenizer), False
+        self.progress = ExitStack()
+        self._tick: Callable[..., None] | None = None
+
+    def put_read(self, read: int, total: int) -> None:
+        """As of ReadStreamer."""
+        if read == 0 and total >= LONG and self._tick is None:
+            self._tick = self.progress.enter_context(progress("reading the prompt", "tokens"))
+        if self._tick is not None:
+            self._tick(read, total)
+        if read == total:
+            self._tick = None
+            self.progress.close()
 
     def put(self, ids: Any) -> None:
         if self._prompted:

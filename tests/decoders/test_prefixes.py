@@ -144,7 +144,11 @@ def test_a_store_without_room_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def folders(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("arms")
+    return saved_in(tmp_path_factory.mktemp("arms"), tiny)
+
+
+def saved_in(place: Path, tiny: Tiny) -> dict[str, Path]:
+    """A target and what drafts for it, for `made`."""
     for name in ("exit", "cell"):
         (place / name).mkdir()
     adapter_folder(tiny, place / "exit")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..llama.windows import layer_kinds, within_reach
 from ..sync import synchronize
 from . import pretrained
 
+PART = 1024  # tokens of a prompt in a pass, which keeps the states of every layer
 MASKED_ATTENTION = ("eager", "sdpa")  # the attention kernels that take a mask as it is given
 
 
@@ -143,6 +144,7 @@ class HFBackend(FinalStates):
         self._layers = [PreallocatedLayer(self.context) for _ in range(config.num_hidden_layers)]
         self._cache = Cache(layers=self._layers)
         self._tree: Tree | None = None
+        self.prompts_read = 0
         self.state_size: int = config.hidden_size
 
     @classmethod
@@ -163,6 +165,11 @@ class HFBackend(FinalStates):
         return self._layers[0].filled
 
     @property
+    def part(self) -> int:
+        """As in PartedBackend."""
+        return PART
+
+    @property
     def trees_unsupported_reason(self) -> str | None:
         config = self.model.config.get_text_config()
         if "position_ids" not in inspect.signature(self.model.forward).parameters:
@@ -172,20 +179,36 @@ class HFBackend(FinalStates):
         return None
 
     @torch.inference_mode()
-    def prefill(self, prompt_ids: list[int]) -> Prefilled:
+    def prefill(
+        self,
+        prompt_ids: list[int],
+        cached: int = 0,
+        between: Callable[[], None] | None = None,
+        part: int | None = None,
+    ) -> Prefilled:
+        """As in PartedBackend."""
         started = time.perf_counter()
         if not prompt_ids:
             raise DraftpickError("the prompt is empty; give it at least one token")
         if len(prompt_ids) > self.context:
             raise ContextTooLong(len(prompt_ids), 0, self.context)
-        self.truncate(0)
-        ids = torch.tensor([prompt_ids], device=self.device)
-        out = self.model(
-            ids, past_key_values=self._cache, output_hidden_states=True, logits_to_keep=1
-        )
-        states = out.hidden_states[-1][0]  # the last entry is after the final norm
-        if self._final is not None:
-            self._final[: len(states)] = states
+        self.truncate(cached)
+        self.prompts_read += 1
+        most, ids = part or self.part, torch.tensor([prompt_ids], device=self.device)
+        while (start := self.length) < len(prompt_ids):
+            if between is not None:
+                between()
+            out = self.model(
+                ids[:, start : start + most],
+                past_key_values=self._cache,
+                output_hidden_states=True,
+                logits_to_keep=1,
+            )
+            states = out.hidden_states[-1][0]  # the last entry is after the final norm
+            if self._final is not None:
+                self._final[start : self.length] = states
+        if between is not None:
+            between()
         embedding = states[-1].float()
         synchronize(self.device)
         return Prefilled(out.logits[0, -1], embedding, time.perf_counter() - started)
