@@ -94,10 +94,11 @@ class Engine:
         request: Request | None = None,
         chat_template: str | None = EngineOptions.chat_template,
         drafter_memory: int | None = EngineOptions.drafter_memory,
+        kv_dtype: str = EngineOptions.kv_dtype,
     ) -> Engine:
         """`from_options`, the options as keywords; see `EngineOptions` for what each means."""
         options = EngineOptions(
-            target, arms, dtype, device, backend, context, chat_template, drafter_memory
+            target, arms, dtype, device, backend, context, chat_template, drafter_memory, kv_dtype
         )
         return cls.from_options(options, only=only, request=request)
 
@@ -125,6 +126,7 @@ class Engine:
         loader_of(options.backend)  # an unknown one should show before anything is fetched
         where = targets.device_of(options.device)
         targets.check_dtype(options.dtype)
+        targets.check_kv_dtype(options.kv_dtype, where)
         targets.check_template(options.chat_template)
         if only and request is not None:
             for recipe in recipes.values():
@@ -140,8 +142,10 @@ class Engine:
             reading = TargetInfo.of_folder(folder, tokenizer, backend)
             for recipe in recipes.values():
                 recipe.check_target(reading)
+        loaded = targets.load_backend(folder, where, kind, backend, rounding, context)
+        targets.keep_kv(loaded, options.kv_dtype)
         engine = cls(
-            targets.load_backend(folder, where, kind, backend, rounding, context),
+            loaded,
             recipes,
             name=target if not Path(target).exists() else Path(target).name,
             fingerprint=own,
@@ -235,6 +239,8 @@ class Engine:
         """Name, weights and dtype: outputs of two targets are comparable where this agrees."""
         dtype = str(self.target.dtype).removeprefix("torch.")
         precision = getattr(self.target, "precision", dtype)
+        if getattr(self.target, "eight_bits", False):
+            precision += "+kv8"
         return f"{self.target_name}@{self._fingerprint}/{precision}"
 
     @property

@@ -44,6 +44,7 @@ class EngineOptions:
     context: int | None = None
     chat_template: str | None = None
     drafter_memory: int | None = None
+    kv_dtype: str = "auto"
 
     def recipes(self, only: Sequence[str] | None = None) -> dict[str, ArmRecipe]:
         """The arms by name, or those of `only` in their order; plugins are imported first. Raises

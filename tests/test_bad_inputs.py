@@ -71,7 +71,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "file": tuple(f"file: {name}" for name in FILES),
 }  # fmt: skip
 ENGINE = {"--dtype": "name", "--device": "name", "--backend": "name", "--context": "count",
-          "--chat-template": "text", "--config": "file", "--target": "target"}  # fmt: skip
+          "--chat-template": "text", "--config": "file", "--target": "target",
+          "--kv-dtype": "name"}  # fmt: skip
 REQUEST = {"--max-new-tokens": "count", "--temperature": "number", "--top-p": "number",
            "--top-k": "natural"}  # fmt: skip
 TABLE = {"--embedder": "target", "--arms": "names", "--temperatures": "numbers",
@@ -156,6 +157,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         "--drafter-memory": "name", "--engine": "name", "--replicas": "count",
         "--ray-address": "name", "--log": "out folder", "--isolate-by": "header",
         "--earlier-tokens": "natural", "--earlier-age": "number", "--earlier-store": "out folder",
+        "--prefix-memory": "name",
         **ENGINE,
     }),
     "export": (("export", "vllm"), {

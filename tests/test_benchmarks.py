@@ -114,6 +114,19 @@ def test_equality_is_counted_and_gone_on_with(
         script("lossless", *options, "--arms", "copy", "--backend", "native")
 
 
+def test_turns_and_what_8_bits_lose_are_measured(model: Path, tmp_path: Path, script: Main) -> None:
+    turns, loss = tmp_path / "turns.json", tmp_path / "loss.json"
+    options = ["--target", model, "--dtype", "float32"]
+    script("turns", *options, "--tokens", 60, "--new", 5, "--repeats", 1, "--out", turns)
+    (found,) = held(turns)["lengths"]
+    assert found["tokens"] == 60 and found["new_s"] > 0 and found["kept_over_new"] > 0
+    script("kv_loss", *options, "--context", 30, "--texts", 2, "--max-new-tokens", 4,
+           "--out", loss)  # fmt: skip
+    (found,) = held(loss)["lengths"]
+    assert 2 <= found["tokens"] <= 8 and 0 < found["mean_nats"] < 0.01
+    assert held(loss)["target"].endswith("float32+kv8")
+
+
 def test_a_wrong_answer_is_told(
     model: Path,
     queries: Path,

@@ -21,7 +21,7 @@ from .cpp.layers import KernelLayers, unsupported_reason
 from .cuda.fused import FusedLayers
 from .cuda.recorded import WIDEST, Read, RecordedPasses, Recorder
 from .llama.exit_head import check_exit
-from .llama.kv import KVCache, SliceSlot
+from .llama.kv import KVCache, Slot
 from .llama.loading import load
 from .llama.model import (
     POINTWISE,
@@ -129,6 +129,21 @@ class LlamaBackend:
         self.compiled = KernelLayers(*parts)
 
     @property
+    def eight_bits(self) -> bool:
+        """Whether keys and values are kept in 8 bits."""
+        return self._cache.eight_bits
+
+    def keep_eight_bits(self) -> None:
+        """From now on keep keys and values in 8 bits (eight_bits.py); what it holds is forgotten.
+        Raises DraftpickError where no kernel reads those."""
+        if self.device.type != "cpu" or self.recorded is not None:
+            raise DraftpickError("keys and values in 8 bits are for CPUs; leave --kv-dtype out")
+        self.truncate(0)
+        self._cache = self.new_cache(self.shape.layers, eight_bits=True)
+        if self.compiled is not None:
+            self.compiled = self.compiled.over(self._cache)
+
+    @property
     def passes(self) -> str:
         """How a pass over a few tokens is run: eager, recorded, fused or compiled."""
         if self.compiled is not None:
@@ -145,11 +160,10 @@ class LlamaBackend:
     def _zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
 
-    def new_cache(self, layers: int) -> KVCache:
+    def new_cache(self, layers: int, batch: int = 1, eight_bits: bool = False) -> KVCache:
         """Room for the whole context."""
-        kv_heads, head_dim = self.shape.kv_heads, self.shape.head_dim
-        positions = rounded(self.context)
-        return KVCache(layers, 1, kv_heads, positions, head_dim, self.dtype, self.device)
+        size = layers, batch, self.shape.kv_heads, rounded(self.context), self.shape.head_dim
+        return KVCache(*size, self.dtype, self.device, eight_bits)
 
     @property
     def precision(self) -> str:
@@ -188,7 +202,7 @@ class LlamaBackend:
         between: Callable[[], None] | None = None,
         part: int | None = None,
     ) -> Prefilled:
-        """As in CopyableBackend.
+        """As in PartedBackend.
 
         cached: how many of the first positions hold these very ids already, and are not read again;
             fewer than there are ids.
@@ -204,7 +218,7 @@ class LlamaBackend:
         while self._length < len(ids):
             if between is not None:
                 between()
-            start = self._length
+            start = self._length  # it may have copied some in
             hidden = self._hidden(ids[start : start + most])
             if self._final is not None:
                 self._finished(hidden)
@@ -218,7 +232,7 @@ class LlamaBackend:
 
     @property
     def part(self) -> int:
-        """As in CopyableBackend."""
+        """As in PartedBackend."""
         return PREFILL_CHUNK if self.parameters < LARGE else min(PREFILL_CHUNK, LARGE_CHUNK)
 
     # -- copies of positions ------------------------------------------------------------------
@@ -227,7 +241,8 @@ class LlamaBackend:
     def layout(self) -> tuple[object, ...]:
         """As in CopyableBackend."""
         compiled = self.compiled is not None  # other last bits
-        return self.dtype, self.precision, compiled, tuple(self._exits), self._final is not None
+        kept = self.eight_bits, tuple(self._exits), self._final is not None
+        return self.dtype, self.precision, compiled, *kept
 
     @property
     def position_bytes(self) -> int:
@@ -504,8 +519,6 @@ class LlamaBackend:
         slots = self._slots(start, t, place[1], first, last)
         return through(h, self.weights.layers[first:last], self.shape, place, slots, self.pointwise)
 
-    def _slots(
-        self, start: int, t: int, mask: Tensor | None, first: int, last: int
-    ) -> list[SliceSlot]:
+    def _slots(self, start: int, t: int, mask: Tensor | None, first: int, last: int) -> list[Slot]:
         read = start + t if mask is None else mask.shape[-1]
         return self._cache.slots(start, t, read, first, last)

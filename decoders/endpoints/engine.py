@@ -74,7 +74,7 @@ class EndpointEngine:
         how it runs, or arms that need one."""
         from ..models.targets import device_of
 
-        for name in ("target", "dtype", "backend", "context", "chat_template"):
+        for name in ("target", "dtype", "backend", "context", "chat_template", "kv_dtype"):
             given = getattr(options, name)
             if given != getattr(EngineOptions, name):
                 raise DraftpickError(

@@ -31,6 +31,7 @@ DTYPES = {
     "float16": torch.float16,
     **dict.fromkeys(ROUNDINGS, torch.bfloat16),
 }
+KV_DTYPES = ("auto", "int8")  # of keys and values
 NATIVE = ("auto", "native", "fused", "graphs", "compiled")  # backends, where a model fits them
 
 
@@ -106,6 +107,29 @@ def load_backend(
     load = loader_of(backend)
     with memory.explained(device, f"loading {folder.name}"):
         return load(LoadRequest(folder, device, dtype, rounding, context))
+
+
+def check_kv_dtype(name: str, device: torch.device) -> None:
+    """Raises DraftpickError with the names that exist, or where keys and values cannot be kept so
+    on this device."""
+    if name not in KV_DTYPES:
+        raise DraftpickError(f"unknown kv dtype {name!r}; use one of {', '.join(KV_DTYPES)}")
+    if name != "auto" and device.type != "cpu":
+        raise DraftpickError(f"--kv-dtype {name} is for CPUs, not {device.type}; leave it out")
+
+
+def keep_kv(target: Backend, name: str) -> None:
+    """Let a target keep keys and values in this dtype. Raises DraftpickError where it cannot."""
+    from ..backends.native import LlamaBackend
+
+    if name == "auto":
+        return
+    if not isinstance(target, LlamaBackend):
+        raise DraftpickError(
+            f"--kv-dtype {name} needs the native backend, and this target runs by "
+            f"{type(target).__name__}; leave it out"
+        )
+    target.keep_eight_bits()
 
 
 def check_context(folder: Path, context: int) -> None:

@@ -68,7 +68,9 @@ class Batch:
         if self._at_once:
             require_shared(engine.target)
         target = engine.target
-        self._target = Stack.of_backend(target) if type(target) is LlamaBackend else None
+        self._target: Stack | None = None
+        if type(target) is LlamaBackend and not target.eight_bits:
+            self._target = Stack.of_backend(target)
         self._known: list[TeacherForcing] = []  # the answers that were asked for last
         self._before = Before(seat_of(target))
 

@@ -186,11 +186,12 @@ class Router:
         embedder: str | Embedder | None = None,
         log: DecisionLog | str | Path | None = None,
         drafter_memory: int | None = EngineOptions.drafter_memory,
+        kv_dtype: str = EngineOptions.kv_dtype,
     ) -> Router:
         """`from_options`, the engine's options as keywords; see `decoders.EngineOptions` for what
         each means."""
         options = EngineOptions(
-            target, arms, dtype, device, backend, context, chat_template, drafter_memory
+            target, arms, dtype, device, backend, context, chat_template, drafter_memory, kv_dtype
         )
         return cls.from_options(options, policy, embedder, log)
 

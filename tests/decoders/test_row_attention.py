@@ -20,6 +20,7 @@ from torch import Tensor
 from decoders.backends.batched.slots import BatchSlots, Wanted
 from decoders.backends.cpp.layers import KernelLayers
 from decoders.backends.cpp.row_attention import SPAN, AttentionSpans
+from decoders.backends.llama.eight_bits import decoded, encoded
 from decoders.backends.llama.reading import SequenceSlice
 from decoders.backends.llama.tree import Tree
 from decoders.backends.native import LlamaBackend
@@ -161,6 +162,18 @@ def test_what_is_not_seen_is_not_felt(kernel: None) -> None:
     assert not torch.equal(found[5:], before[5:])
 
 
+@pytest.mark.parametrize("shape", [(9, 3, 64), (4, 4, 32), (14, 2, 96), (8, 1, 128)])
+def test_a_room_in_8_bits_is_that_of_its_numbers(kernel: None, shape: tuple[int, int, int]) -> None:
+    q, room, *places = asked(shape, [(0, 200, 5), (1, 3, 2), (3, 0, 1)], 1)
+    room[0, 0, 3, 5], room[1] = 1e3, 0
+    small, run = encoded(room), torch.ops.draftpick.attend_rows
+    back = decoded(small, shape[2], torch.bfloat16)
+    assert torch.equal(run(q, small, *places), run(q, back, *places))
+    small[0, :, 17, shape[2] :] = -1  # a step that is no number
+    found = run(q, small, *places)
+    assert not found[:5].isfinite().any() and found[5:].isfinite().all()
+
+
 def test_wrong_shapes_and_places_are_refused(kernel: None) -> None:
     run = torch.ops.draftpick.attend_rows
     q, room, rows, begins, bits = asked((4, 2, 32), [(0, 5, 2)], 0)
@@ -171,6 +184,8 @@ def test_wrong_shapes_and_places_are_refused(kernel: None) -> None:
         (q[:3], room, rows, begins, bits),
         (q[..., :16], room[..., :16], rows, begins, bits),
         (q, room[:, :3], rows, begins, bits),
+        (q, room.to(torch.int8), rows, begins, bits),
+        (q, encoded(room).short(), rows, begins, bits),
         (q, room[:, :, : READ - 1], rows, begins, bits),
         (q, room, rows[:1], begins, bits),
         (q, room, rows.int(), begins, bits),
@@ -185,6 +200,34 @@ def test_wrong_shapes_and_places_are_refused(kernel: None) -> None:
 
 
 # -- models ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "rounding"), [("qwen2", "int4"), ("qwen3", "int8")])
+def test_keys_and_values_in_8_bits(kernel: None, tiny: Tiny, kind: str, rounding: Rounding) -> None:
+    """The bytes are those of eight_bits.py, passes of any width and those that several share have
+    the same bits, and logits are those of ordinary operations but for their rounding."""
+    plain, ordinary, whole, parts = (model(tiny, kind, rounding) for _ in range(4))
+    for each in (ordinary, whole, parts):
+        each.keep_eight_bits()
+    for each in (plain, whole, parts):
+        each.compile_layers()
+    asked_for = tokens(NARROW)
+    for each in (plain, ordinary, whole, parts):
+        each.prefill(PROMPT * 20)
+        assert each.prefill([5]).logits.isfinite().all()  # what was held is overwritten
+        each.prefill(PROMPT * 20)
+    made = whole.extend(asked_for)
+    assert torch.equal(torch.cat([parts.extend(p) for p in asked_for.split([1, 3, 12, 80])]), made)
+    near(ordinary.extend(asked_for), made)
+    off = (plain.extend(asked_for) - made).abs()
+    assert 0 < off.float().mean() < 0.1
+    own, theirs = (each._cache.all[0, 0, :, : each.length] for each in (whole, plain))
+    assert torch.equal(own, encoded(theirs)), "the first layer's, which depend on no others"
+    slots = BatchSlots(whole, 2, batch_invariant=True)
+    for slot in slots.all:
+        slot.prefill(PROMPT * 20)
+    read = slots.read([Wanted(slot, asked_for[:9]) for slot in slots.all])
+    assert all(torch.equal(each, made[:9]) for each in read)
 
 
 def model(tiny: Tiny, kind: str, rounding: Rounding | None) -> LlamaBackend:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..llama.eight_bits import to_read, to_store
 from ..llama.kv import KVCache
 from ..llama.model import (
     POINTWISE,
@@ -71,9 +72,10 @@ def shared_layer(
     heads, kv = shape.heads, shape.kv_heads
     qkv = queries_keys_values(h, w, shape, rope, pointwise)  # [H + 2 KV, N, D]
     rows, slots = places
-    room[rows, :, slots] = qkv[heads:].transpose(0, 1)
+    room[rows, :, slots] = to_store(qkv[heads:].transpose(0, 1), room)
     made = []
-    for near, group in groups:
+    for kept, group in groups:
+        near = to_read(kept, shape.head_dim, h.dtype)
         q = qkv[:heads, group.tokens].transpose(0, 1)  # [B', H, T, D]
         a = attend(q, near[:, :kv], near[:, kv:], group.mask)
         made.append(a.transpose(1, 2).flatten(0, 1)[group.taken].flatten(1))

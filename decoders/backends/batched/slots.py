@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..cpp.row_attention import SPAN, AttentionSpans, RowPass
 from ..llama.kv import KVCache
-from ..llama.model import LayerWeights, Weights, rounded
+from ..llama.model import LayerWeights, Weights
 from ..llama.reading import SequenceSlice
 from ..native import LlamaBackend
 from ..recurrent.head import RecurrentHead
@@ -123,10 +123,8 @@ class BatchSlots:
     """
 
     def __init__(self, like: LlamaBackend, n: int, batch_invariant: bool = False) -> None:
-        shape, device, dtype = like.shape, like.device, like.dtype
-        capacity = rounded(like.context)
-        parts = (shape.layers, n, shape.kv_heads, capacity, shape.head_dim)
-        self.like, self._cache = like, KVCache(*parts, dtype, device)
+        self.like = like
+        self._cache = like.new_cache(like.shape.layers, n, like.eight_bits)
         self.all = [SlotBackend(like, self._cache, row) for row in range(n)]
         self.narrow, self.batch_invariant = like.narrow, batch_invariant
         self._most = WIDE if like.compiled is None else like.compiled.most

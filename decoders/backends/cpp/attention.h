@@ -21,6 +21,7 @@
 #else
 #include "attention_vectors.h"
 #endif
+#include "eight_bits.h"
 
 namespace attention {
 
@@ -33,6 +34,7 @@ struct Reading {
   int64_t row, begin, end, first, count;
 };
 
+// A room in 8 bits has bytes (eight_bits.h), which its strides count; `room` is none of them then.
 struct Pass {
   const uint16_t *q, *room;
   uint16_t* out;                                // [N, H * D]
@@ -40,6 +42,7 @@ struct Pass {
   int64_t of_row, of_plane, of_position;        // and of the room
   int64_t heads, kv, d;
   const int64_t* bits;
+  const int8_t* bytes = nullptr;
 
   int64_t group() const { return heads / kv; }
   int64_t tiles(const Reading& r) const { return (r.count * group() + LANES - 1) / LANES; }
@@ -54,6 +57,7 @@ struct Room {
   std::vector<Line> sums;      // by tile and 16 dimensions, [lane][dimension]
   std::vector<Line> top, total;  // by tile, [lane]
   std::vector<uint16_t> seen;    // by tile, of the positions from `begin` on
+  std::vector<uint16_t> plain;   // keys of a block and then values, of a room in 8 bits
 };
 
 void read_queries(const Pass& p, const Reading& r, int64_t plane, Room& room) {
@@ -149,8 +153,8 @@ void attend(const Pass& p, const Reading& r, int64_t plane, Room& room) {
   const int64_t tiles = p.tiles(r), span = r.end - r.begin;
   const int64_t lanes = tiles == 1 ? r.count * p.group() : LANES;
   const float scale = std::log2(std::exp(1.0f)) / std::sqrt((float)p.d);
-  const uint16_t* keys = p.room + r.row * p.of_row + plane * p.of_plane;
-  const uint16_t* values = keys + p.kv * p.of_plane;
+  const int64_t first = r.row * p.of_row + plane * p.of_plane, apart = p.kv * p.of_plane;
+  if (p.bytes) room.plain.resize(2 * BLOCK * p.d);
   configure(lanes);
   read_queries(p, r, plane, room);
   room.values.resize(BLOCK / STEP * p.d);
@@ -161,12 +165,24 @@ void attend(const Pass& p, const Reading& r, int64_t plane, Room& room) {
   for (int64_t at = 0; at < r.end; at += BLOCK) {
     const int64_t steps = (std::min(BLOCK, r.end - at) + STEP - 1) / STEP;
     const int64_t open = std::clamp<int64_t>(r.begin - at, 0, steps * STEP);
-    read_values(values + at * p.of_position, p.of_position, p.d, steps, room.values.data());
+    const uint16_t *keys = room.plain.data(), *values = keys + BLOCK * p.d;
+    int64_t of_position = p.d;
+    if (p.bytes) {
+      const int8_t* from = p.bytes + first + at * p.of_position;
+      eight_bits::decode(from, p.of_position, p.d, steps * STEP, room.plain.data());
+      eight_bits::decode(from + apart, p.of_position, p.d, steps * STEP,
+                         room.plain.data() + BLOCK * p.d);
+    } else {
+      of_position = p.of_position;
+      keys = p.room + first + at * of_position;
+      values = keys + apart;
+    }
+    read_values(values, of_position, p.d, steps, room.values.data());
     written(&room);
     for (int64_t tile = 0; tile < tiles; ++tile) {
       Line* sums = room.sums.data() + tile * p.d;
-      make_scores(keys + at * p.of_position, p.of_position, p.d,
-                  room.queries.data() + tile * p.d / 2, steps, room.scores);
+      make_scores(keys, of_position, p.d, room.queries.data() + tile * p.d / 2, steps,
+                  room.scores);
       const Floats shrink = make_chances(room, tile, steps, open, room.seen.data() + tile * span,
                                          at + open - r.begin, span, scale);
       shrink_sums(sums, p.d, lanes, shrink);
@@ -227,15 +243,16 @@ void check_places(std::initializer_list<at::Tensor> columns, int64_t tokens) {
     TORCH_CHECK(each.scalar_type() == at::kLong && each.is_contiguous() && each.numel() == tokens);
 }
 
-// q: [H, N, D]. room: [B, 2 KV, S, D], keys and then values of each row, S a multiple of STEP.
+// q: [H, N, D]. room: [B, 2 KV, S, D], keys and then values of each row, S a multiple of STEP; in 8
+// bits int8 [B, 2 KV, S, D + D / 16].
 // rows, begins, bits: int64 [N]: a token sees the positions of its row below its begin, and of those
 // from there on the i-th where its i-th bit is set, one at least. Gives [N, H * D].
 at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Tensor& rows,
                        const at::Tensor& begins, const at::Tensor& bits) {
   TORCH_CHECK(q.dim() == 3 && q.scalar_type() == at::kBFloat16 && q.stride(2) == 1);
-  TORCH_CHECK(room.dim() == 4 && room.scalar_type() == at::kBFloat16 && room.stride(3) == 1);
+  TORCH_CHECK(room.dim() == 4 && room.stride(3) == 1);
   const int64_t heads = q.size(0), tokens = q.size(1), d = q.size(2), kv = room.size(1) / 2;
-  TORCH_CHECK(d > 0 && d % 32 == 0 && room.size(3) == d && room.size(2) % STEP == 0);
+  TORCH_CHECK(d > 0 && d % 32 == 0 && eight_bits::fits(room, d) && room.size(2) % STEP == 0);
   TORCH_CHECK(kv > 0 && room.size(1) == 2 * kv && heads % kv == 0);
   check_places({rows, begins, bits}, tokens);
   at::Tensor out = at::empty({tokens, heads * d}, q.options());
@@ -250,7 +267,8 @@ at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Te
                heads,
                kv,
                d,
-               bits.const_data_ptr<int64_t>()};
+               bits.const_data_ptr<int64_t>(),
+               eight_bits::bytes_of(room)};
   attend(p, Plan(p, rows.const_data_ptr<int64_t>(), begins.const_data_ptr<int64_t>(), tokens,
                  room.size(0), room.size(2)));
   return out;

@@ -79,18 +79,26 @@ struct Run {
                       s.x.data() + row * hidden);
     });
     w.qkv.times(s.x.data(), rows, s.qkv.data());
-    auto* cache = (uint16_t*)room.data_ptr();
+    int8_t* bytes = eight_bits::bytes_of(room);
+    auto* cache = bytes ? nullptr : (uint16_t*)room.data_ptr();
     const uint16_t* of_heads = w.head_norms.defined() ? data(w.head_norms) : nullptr;
     by_rows(rows, all * d, [&](int64_t row) {
       uint16_t* own = s.qkv.data() + row * all * d;
       if (w.bias.defined()) add(own, data(w.bias), all * d);
       turn_heads(own, of_heads, cos + row * d, sin + row * d, heads, kv, d, eps);
-      uint16_t* to = cache + of_rows[row] * room.stride(0) + slots[row] * room.stride(2);
-      for (int64_t plane = 0; plane < 2 * kv; ++plane)
-        std::memcpy(to + plane * room.stride(1), own + (heads + plane) * d, d * sizeof *to);
+      const int64_t to = of_rows[row] * room.stride(0) + slots[row] * room.stride(2);
+      for (int64_t plane = 0; plane < 2 * kv; ++plane) {
+        const uint16_t* from = own + (heads + plane) * d;
+        const int64_t at = to + plane * room.stride(1);
+        if (bytes)
+          eight_bits::encode(from, d, bytes + at);
+        else
+          std::memcpy(cache + at, from, d * sizeof *from);
+      }
     });
     const attention::Pass p{s.qkv.data(), cache,          s.seen.data(),  d, all * d,
-                            room.stride(0), room.stride(1), room.stride(2), heads, kv, d, bits};
+                            room.stride(0), room.stride(1), room.stride(2), heads, kv, d, bits,
+                            bytes};
     attention::attend(p, plan);
     w.out.times(s.seen.data(), rows, s.made.data());
     by_rows(rows, hidden, [&](int64_t row) {
@@ -109,16 +117,17 @@ struct Run {
 };
 
 // h: [N, d]. cos, sin: [N, D], sin's first half negated. rows, slots, begins, bits: int64 [N], as of
-// `attend_rows`, and where in its row a token lies. rooms: [L, B, 2 KV, S, D]. weights: `count` of
-// each layer, in the order of LayerWeights, two of a matrix. has_bias: whether one is of q, k and v.
+// `attend_rows`, and where in its row a token lies. rooms: [L, B, 2 KV, S, D], or in 8 bits. weights:
+// `count` of each layer, in the order of LayerWeights, two of a matrix. has_bias: whether one is of q, k and v.
 // Gives [N, d].
 at::Tensor run_layers(const at::Tensor& h, const at::Tensor& cos, const at::Tensor& sin,
                       const at::Tensor& rows, const at::Tensor& slots, const at::Tensor& begins,
                       const at::Tensor& bits, const at::Tensor& rooms, at::TensorList weights,
                       int64_t count, bool has_bias, double eps) {
-  const int64_t n = h.size(0), hidden = h.size(1), d = rooms.size(4), kv = rooms.size(2) / 2;
   TORCH_CHECK(h.dim() == 2 && h.scalar_type() == at::kBFloat16 && rooms.dim() == 5);
-  TORCH_CHECK(rooms.scalar_type() == at::kBFloat16 && rooms.stride(4) == 1 && d % 32 == 0);
+  TORCH_CHECK(cos.dim() == 2);
+  const int64_t n = h.size(0), hidden = h.size(1), d = cos.size(1), kv = rooms.size(2) / 2;
+  TORCH_CHECK(eight_bits::fits(rooms, d) && rooms.stride(4) == 1 && d % 32 == 0);
   TORCH_CHECK(rooms.size(3) % attention::STEP == 0 && count >= 10 && hidden % LANES == 0);
   TORCH_CHECK((int64_t)weights.size() == count * rooms.size(0));
   for (const at::Tensor& each : {cos, sin})

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..llama.eight_bits import to_store
 from ..llama.kv import KVCache
 from ..llama.model import (
     POINTWISE,
@@ -98,7 +99,7 @@ def row_layer(
     between: as of `layer`.
     """
     qkv = queries_keys_values(h, w, shape, rope, pointwise)  # [H + 2 KV, N, D]
-    room[spans.rows, :, spans.slots] = qkv[shape.heads :].transpose(0, 1)
+    room[spans.rows, :, spans.slots] = to_store(qkv[shape.heads :].transpose(0, 1), room)
     q = qkv[: shape.heads]
     a = torch.ops.draftpick.attend_rows(q, room, spans.rows, spans.begins, spans.bits)
     return after_attention(h, a, w, shape, pointwise)

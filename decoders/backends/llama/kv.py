@@ -16,6 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .eight_bits import decoded, encoded, width
+
 CLEANED = 128  # positions that are cleaned together
 
 
@@ -103,9 +105,30 @@ class PromptSlot:
             begun.index_copy_(0, self._into, kv.index_select(0, self._of))
 
 
+class EightBitSlot:
+    """Another slot, whose memory is of bytes (eight_bits.py)."""
+
+    def __init__(self, slot: Slot, head_dim: int, dtype: torch.dtype) -> None:
+        self._slot, self._head_dim, self._dtype = slot, head_dim, dtype
+
+    @property
+    def keys(self) -> Tensor:
+        return decoded(self._slot.keys, self._head_dim, self._dtype)
+
+    @property
+    def values(self) -> Tensor:
+        return decoded(self._slot.values, self._head_dim, self._dtype)
+
+    def store(self, kv: Tensor) -> None:
+        self._slot.store(encoded(kv))
+
+
 class KVCache:
     """[layers, B, 2 * KV, capacity, D]. Zeros: what is masked is still read, and a NaN stays. On a
-    CPU memory is taken only as sequences grow."""
+    CPU memory is taken only as sequences grow.
+
+    eight_bits: keep bytes in the place of D numbers, as of eight_bits.py; only `slots` knows of it.
+    """
 
     def __init__(
         self,
@@ -116,10 +139,12 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        eight_bits: bool = False,
     ) -> None:
         self._kv_heads, self.capacity = kv_heads, capacity
-        size = (layers, batch, 2 * kv_heads, capacity, head_dim)
-        self.all = _zeros(size, dtype, device)
+        self._head_dim, self._dtype, self.eight_bits = head_dim, dtype, eight_bits
+        last, kept = (width(head_dim), torch.int8) if eight_bits else (head_dim, dtype)
+        self.all = _zeros((layers, batch, 2 * kv_heads, capacity, last), kept, device)
 
     def row(self, number: int) -> KVCache:
         """One of the sequences, on its own, in the same memory."""
@@ -130,19 +155,28 @@ class KVCache:
     def clean(self) -> None:
         """Zeros again where something is no number."""
         for part in torch.split(self.all, CLEANED, 3):
-            if self.all.device.type != "cpu" or not bool(part.isfinite().all()):
+            if self.all.device.type != "cpu" or self._spoilt(part):
                 part.zero_()
+
+    def _spoilt(self, part: Tensor) -> bool:
+        numbers = part
+        if self.eight_bits:
+            numbers = part[..., self._head_dim :].contiguous().view(torch.bfloat16)
+        return not bool(numbers.isfinite().all())
 
     def slots(
         self, start: int, t: int, read: int, first: int = 0, last: int | None = None
-    ) -> list[SliceSlot]:
+    ) -> list[Slot]:
         """For the layers first..last-1 of a pass that writes t positions from `start` on, and reads
         the first `read`."""
         layers, kv = self.all[first:last], self._kv_heads
         write = layers[:, :, :, start : start + t].unbind(0)
         keys = layers[:, :, :kv, :read].unbind(0)
         values = layers[:, :, kv:, :read].unbind(0)
-        return [SliceSlot(*views) for views in zip(write, keys, values, strict=True)]
+        made = [SliceSlot(*views) for views in zip(write, keys, values, strict=True)]
+        if not self.eight_bits:
+            return list[Slot](made)
+        return [EightBitSlot(slot, self._head_dim, self._dtype) for slot in made]
 
     def scattered(
         self, positions: Tensor, read: int, first: int = 0, last: int | None = None
