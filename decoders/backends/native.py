@@ -107,8 +107,11 @@ class LlamaBackend:
         return cls(*load(folder, device, dtype, rounding, store, blocked), context)
 
     def twin(self, context: int) -> LlamaBackend:
-        """As in SharingBackend."""
-        return type(self)(self.shape, self.weights, context)
+        """As in SharingBackend; its passes are those of this one, where they are compiled."""
+        other = type(self)(self.shape, self.weights, context)
+        if self.compiled is not None:
+            other.compiled = self.compiled.over(other._cache)
+        return other
 
     def record_passes(self, record: Recorder, fuse: bool = False) -> None:
         """From now on replay the passes that draft and verify (recorded.py).

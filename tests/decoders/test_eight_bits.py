@@ -20,6 +20,7 @@ from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch
 from decoders.models import targets
+from decoders.offline.batch import Batch
 from decoders.records import Request
 from decoders.seats.prefixes import PrefixStore
 
@@ -96,6 +97,8 @@ def test_every_arm_writes_what_plain_decoding_writes(tiny: Tiny, folders: dict[s
     together(batch, asked)
     assert all(one.result is not None and one.result.ids == plain for one in asked)
     assert engine.target_fingerprint.endswith("+kv8")
+    collected = Batch(engine).target([PROMPT * 4, PROMPT], 20)
+    assert collected.ids[0] == plain, "a collection reads them like this too"
 
 
 def test_they_are_kept_for_later_prompts(folders: dict[str, Path]) -> None:

@@ -20,6 +20,7 @@ from decoders import Engine
 from decoders.arms import ArmRecipe, LengthRecipe, recipe
 from decoders.backends.early_exit import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
+from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.costs.measured import Costs
@@ -169,11 +170,11 @@ def test_the_next_turn_reads_what_is_new(
         assert reading(engine, [9, *PROMPT], monkeypatch) == len(PROMPT) + 1
 
 
-def test_what_others_read_is_not_taken_for_ours(engine: Engine, tiny: Tiny) -> None:
+def test_what_others_read_is_not_taken_for_ours(engine: Engine) -> None:
     plain = engine.prefill(PROMPT).logits
     engine.target.prefill([1, 2, 3, 4, 5, 6])
     assert torch.equal(engine.prefill(PROMPT, reuse=True).logits, plain)
-    other = Engine(HFBackend.load(tiny(), CPU, torch.float64), arms())
+    other = Engine(ToyBackend.random(16, seed=1), arms())  # which holds nothing of use
     before = other.prefill(PROMPT).logits
     assert torch.equal(other.prefill(PROMPT, reuse=True).logits, before)
 

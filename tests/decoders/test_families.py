@@ -85,6 +85,21 @@ def test_ids_are_transformers_own(family: str, method: str) -> None:
         assert 0 < result.accepted < result.drafted  # some were taken back, some were not
 
 
+@pytest.mark.every(3)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "T5"])
+def test_a_prompt_is_read_in_parts_and_a_turn_where_it_is_new(family: str) -> None:
+    text = [*PROMPT, *own_ids(family)]
+    whole, parts = (HFBackend(model(family), CONTEXT) for _ in range(2))
+    exact, told = whole.prefill(text), list[int]()
+    read = parts.prefill(text, between=lambda: told.append(parts.length), part=WINDOW + 1)
+    close(read.logits, exact.logits)
+    close(read.embedding, exact.embedding)
+    assert told == [*range(0, len(text), WINDOW + 1), len(text)]
+    parts.prefill([*text[:20], 1, 2])
+    close(parts.prefill(text, cached=20).logits, exact.logits)
+    assert parts.prompts_read == 3
+
+
 # -- windows and chunks ---------------------------------------------------------------------------
 
 

@@ -127,6 +127,19 @@ def of_prompts(matrix: Matrix) -> Tensor:
     return dense(matrix).float()
 
 
+def test_a_twin_has_the_same_passes(kernel: None, tiny: Tiny) -> None:
+    folder = tiny("qwen2", **FITS_ROWS)
+    backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4", blocked=True)
+    backend.compile_layers()
+    twin = backend.twin(64)
+    assert twin.passes == "compiled" and twin.weights is backend.weights
+    read = [each.prefill(PROMPT).logits for each in (backend, twin)]
+    drafted = [each.extend(torch.tensor([5, 6])) for each in (backend, twin)]
+    backend.prefill([7, 7])  # each has a cache of its own
+    drafted.append(twin.extend(torch.tensor([2])))
+    assert torch.equal(*read) and torch.equal(*drafted[:2]) and twin.length == len(PROMPT) + 3
+
+
 def test_layers_with_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
     folder = tiny("qwen2", **FITS_ROWS)
     backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4", blocked=True)

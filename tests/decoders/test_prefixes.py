@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import native, random_cell, save_cell
+from decoder_toys import CPU, native, random_cell, save_cell
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +23,7 @@ from torch import Tensor
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
+from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engine
 from decoders.records import DecodeResult, Prefilled, Request
@@ -339,6 +340,17 @@ def test_nobody_finds_what_another_was_read(engine: Engine, store: int | None) -
     assert engine.cached_prefix(prompt, "ann") == 15
     assert engine.cached_prefix(prompt, "bea") == engine.cached_prefix(prompt, None) == 0
     assert engine.prefill(prompt, user="ann").cached == 0, "where it is not asked for"
+
+
+def test_a_turn_through_transformers_is_read_where_it_is_new(folders: dict[str, Path]) -> None:
+    backend = HFBackend.load(folders["target"], CPU, torch.float64)
+    plain = recipe(name="autoregressive", kind="autoregressive")
+    own = Engine(backend, {plain.name: plain}, name="tiny")
+    _, written = ask(own, PROMPT * 3)
+    second, answer = ask(own, [*PROMPT * 3, *written.ids, 2])
+    assert second.cached == answer.cached_tokens == 15 + 5
+    assert answer.ids == own.decode(plain.name, answer.prompt_ids, Request(6)).ids
+    assert ask(own, answer.prompt_ids, user="bea")[0].cached == 0
 
 
 def test_prompts_that_come_at_once_are_read_once(engine: Engine) -> None:

@@ -75,6 +75,9 @@ class FakeEngine:
         self, prompt_ids: list[int], reuse: bool = False, user: Any = "", watch: Any = None
     ) -> Prefilled:
         self.reused.append(reuse)
+        if watch is not None:
+            for read in (0, len(prompt_ids)):
+                watch(read, len(prompt_ids))
         embedding = torch.tensor([len(prompt_ids) % 2, 1.0, 0.0, 0.0])
         return Prefilled(torch.zeros(8), embedding, prefill_s=0.01)
 

@@ -50,6 +50,20 @@ def test_generate_streams_and_says_what_it_cost(capsys: pytest.CaptureFixture[st
     assert len(captured.err.splitlines()) == 1
 
 
+def test_generate_tells_how_far_a_long_prompt_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from router.commands import generate
+
+    monkeypatch.setattr(generate, "LONG", len("u:Say hello"))
+    assert cli.main(["generate", "Say hello"]) == 0
+    captured = capsys.readouterr()
+    told = [line for line in captured.err.splitlines() if "reading the prompt" in line]
+    assert len(told) == 2 and "0 of 11 tokens" in told[0] and "11 of 11 tokens" in told[1]
+    assert "reading" not in captured.out and cli.main(["generate", "Hi"]) == 0
+    assert "reading the prompt" not in capsys.readouterr().err
+
+
 def test_generate_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["generate", "abcd", "--json", "--arm", "wide", "--max-new-tokens", "3"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decoders import Engine
 from decoders.backends.batched.slots import BatchSlots, Wanted
+from decoders.backends.native import LlamaBackend
 from decoders.common.errors import Cancelled
 from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engine
 from decoders.records import Request, Sampling
@@ -100,6 +101,31 @@ def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
     handle.cancel()
     assert leaves.ended.wait(1) and isinstance(leaves.error, Cancelled)  # of two seconds of reading
     assert leaves.rounds == 0 and leaves.choice is None and not stays.ended.is_set()
+    scheduler.close()
+
+
+def test_one_that_leaves_a_single_slot_while_its_prompt_is_read(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32))  # type: ignore[arg-type]
+    target: LlamaBackend = engine.target  # type: ignore[assignment]
+    read, hidden, began = list[int](), target._hidden, threading.Event()
+
+    def slowly(ids: Tensor, *more: object) -> Tensor:
+        read.append(len(ids))
+        began.set()
+        time.sleep(0.02)
+        return hidden(ids, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(target, "_hidden", slowly)
+    monkeypatch.setattr("decoders.backends.native.PREFILL_CHUNK", 1)
+    leaves = Heard()
+    handle = scheduler.submit(generation("b" * 100, tokens=5, arm="copy"), leaves)
+    assert began.wait(20)
+    handle.cancel()
+    assert leaves.ended.wait(1) and isinstance(leaves.error, Cancelled)  # of two seconds of reading
+    assert leaves.choice is None and len(read) < 60
+    assert engine.cached_prefix(generation("b" * 100).prompt_ids) == len(read)
     scheduler.close()
 
 
