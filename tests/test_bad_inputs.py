@@ -82,7 +82,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "generate": (("generate", "Hi", *ARMS), {
         "prompt": "text", "--prompts": "file", "--arm": "name", "--policy": "policy",
         "--embedder": "target", "--explore": "share", "--learn": "out folder", "--seed": "integer",
-        "--stop": "text", "--log": "out folder", **REQUEST, **ENGINE,
+        "--stop": "text", "--log": "out folder", "--json-schema": "file", **REQUEST, **ENGINE,
     }),
     "specbench": (("specbench", "--no-routed", "--questions", "queries.jsonl", "--out", "out"), {
         "--out": "out folder", "--questions": "file", "--arms": "names",

@@ -22,8 +22,8 @@ from ..costs.passes import PassCosts, assume
 from ..loop import SpeculativeDecoding
 from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Prefilled, Replay
+from ..seats.seat import seat_of
 from ..suffixes.earlier import EarlierAnswers
-from ..suffixes.seat import seat_of
 from .registry import adapter_of
 from .unbatched import UnbatchedReplay
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -115,17 +115,22 @@ class ModelDrafts:
             self._free.append(slot)
 
 
+@dataclass(eq=False)
+class _Target:
+    """What a draft model is loaded for: vLLM's model, as far as a backend would tell it."""
+
+    vocab_size: int
+    context: int
+    device: torch.device
+    dtype: torch.dtype = torch.bfloat16
+    recorded: None = None
+
+
 def model_drafts(recipe: Any, engine: EngineFacts) -> ModelDrafts:
     """Raises DraftpickError where the model does not fit vLLM's, and where it is of a kind that the
     native backend does not run."""
     device = targets.device_of("auto")
-    target: Any = SimpleNamespace(
-        vocab_size=engine.vocabulary,
-        device=device,
-        dtype=torch.bfloat16,
-        context=engine.context,
-        recorded=None,
-    )
+    target: Any = _Target(engine.vocabulary, engine.context, device)
     tokenizer = targets.load_tokenizer(targets.resolve(engine.tokenizer))
     model, vocab = find(recipe.name, recipe.drafter, target, tokenizer).load()
     if not isinstance(model, LlamaBackend):

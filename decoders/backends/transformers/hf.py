@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..llama.windows import layer_kinds, within_reach
 from ..sync import synchronize
 from . import pretrained
 
-PART = 1024  # tokens of a prompt in a pass, which keeps the states of every layer
+PART = 1024  # tokens of a prompt in a pass
 MASKED_ATTENTION = ("eager", "sdpa")  # the attention kernels that take a mask as it is given
 
 
@@ -132,6 +133,11 @@ class HFBackend(FinalStates):
                 f"{config.model_type} keeps no keys and values to roll back after a rejected "
                 "draft; choose a model with attention in all layers"
             )
+        self._inner = [m for m in model.modules() if isinstance(m, PreTrainedModel)][1:]
+        if not self._inner:
+            raise DraftpickError(
+                f"{type(model).__name__} holds no model without a head, whose states could be read"
+            )
         self.vocab_size: int = config.vocab_size
         self.parameters = sum(p.numel() for p in model.parameters())
         holds: int | None = getattr(config, "max_position_embeddings", None)
@@ -198,20 +204,14 @@ class HFBackend(FinalStates):
         while (start := self.length) < len(prompt_ids):
             if between is not None:
                 between()
-            out = self.model(
-                ids[:, start : start + most],
-                past_key_values=self._cache,
-                output_hidden_states=True,
-                logits_to_keep=1,
-            )
-            states = out.hidden_states[-1][0]  # the last entry is after the final norm
+            logits, states = self._read(ids[:, start : start + most], logits_to_keep=1)
             if self._final is not None:
                 self._final[start : self.length] = states
         if between is not None:
             between()
         embedding = states[-1].float()
         synchronize(self.device)
-        return Prefilled(out.logits[0, -1], embedding, time.perf_counter() - started)
+        return Prefilled(logits[-1], embedding, time.perf_counter() - started)
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
@@ -223,14 +223,23 @@ class HFBackend(FinalStates):
         else:
             require_chain(self._tree)
             self._tree = None
-        start, kept = self.length, self._final is not None
-        out = self.model(
-            ids.unsqueeze(0), past_key_values=self._cache, output_hidden_states=kept, **place
-        )
+        start = self.length
+        logits, states = self._read(ids.unsqueeze(0), **place)
         if self._final is not None:
-            self._final[start : start + len(ids)] = out.hidden_states[-1][0]
-        logits: Tensor = out.logits[0]
+            self._final[start : start + len(ids)] = states
         return logits
+
+    def _read(self, ids: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        """Logits, and states [T, d] after the final norm, of the next tokens [1, T]. Not by
+        `output_hidden_states`: every layer's would be kept, and Gemma 3n's are no such states."""
+        made: list[Tensor] = []  # by the models inside of the one with a head, the outermost last
+        with ExitStack() as hooks:
+            for inner in self._inner:
+                hooks.enter_context(
+                    inner.register_forward_hook(lambda _m, _a, out: made.append(out[0]))
+                )
+            out = self.model(ids, past_key_values=self._cache, **how)
+        return out.logits[0], made[-1][0]
 
     def _branch(self, parents: Sequence[int]) -> dict[str, Any]:
         """Positions [1, T] and mask [1, 1, T, S] of a tree's new nodes, as `forward` takes them:

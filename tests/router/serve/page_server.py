@@ -62,7 +62,7 @@ class PageServer:
 
     def start(self) -> None:
         config = uvicorn.Config(
-            self._app(), port=self.port, log_level="error", timeout_graceful_shutdown=1
+            self._app(), port=self.port, log_config=None, timeout_graceful_shutdown=1
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

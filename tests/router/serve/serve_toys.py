@@ -144,7 +144,8 @@ def served(
     scheduler = Scheduler(routers, FairQueue(places), batch_engine(engine, slots))
     held = bound("127.0.0.1", 0)
     app = make_app(scheduler, settings)
-    config = uvicorn.Config(app, http=HeaderTimeout, log_level="warning", lifespan="off")
+    # uvicorn's own logging would close the handlers of others, and one of them pytest's stream
+    config = uvicorn.Config(app, http=HeaderTimeout, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
     thread.start()

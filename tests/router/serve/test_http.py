@@ -56,7 +56,7 @@ def reached(way: str, settings: Settings) -> Iterator[httpx.Client]:
             return
         held = bound("127.0.0.1", 0)
         app = Proxy(Replicas(One(toy.url), 1), settings)
-        config = uvicorn.Config(app, http=HeaderTimeout, log_level="warning", lifespan="off")
+        config = uvicorn.Config(app, http=HeaderTimeout, log_config=None, lifespan="off")
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [held]}, daemon=True)
         thread.start()

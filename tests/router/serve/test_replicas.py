@@ -84,7 +84,7 @@ def proxied(
     starter = Threads(pause_s, settings, places)
     replicas = Replicas(starter, n, random.Random(1))
     held = bound("127.0.0.1", 0)
-    config = uvicorn.Config(Proxy(replicas, settings), log_level="warning", lifespan="off")
+    config = uvicorn.Config(Proxy(replicas, settings), log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
     thread.start()
@@ -432,7 +432,7 @@ def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> N
     replicas = Replicas(starter, starter.n)
     held = bound("127.0.0.1", 0)
     url = f"http://127.0.0.1:{held.getsockname()[1]}"
-    config = uvicorn.Config(Proxy(replicas, Settings()), log_level="warning", lifespan="off")
+    config = uvicorn.Config(Proxy(replicas, Settings()), log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
     thread.start()
