@@ -2,9 +2,10 @@
 second.
 
 A copy's acceptance is that of its match lengths, a model's that of its drafts so far; both are
-learnt within the answer. Where neither promises more than plain decoding, one round in IDLE asks
-the model all the same, so that it goes on learning. The choice depends on accepted tokens alone,
-never on what the target will draw, so that verification stays as lossless as for either alone.
+learnt within the answer. Where neither promises more than plain decoding, the model is asked all
+the same where `Tries` says so, so that it goes on learning. The choice depends on accepted tokens
+alone, never on what the target will draw, so that verification stays as lossless as for either
+alone.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..costs.passes import PassCosts
+from ..lengths.tries import Tries
 from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal
 from .catch_up import agreeing
 from .copying import Copying
 from .suffix import proposal
 
-IDLE = 16  # rounds without its draft after which the model is tried
 REMEMBERED = 0.9  # of the model's record by each round; without a draft it nears the prior
 PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' evidence that is
 
@@ -60,7 +61,7 @@ class HybridDrafter:
         self.copying.reset(prompt_ids)
         self.model.reset(prompt_ids)
         self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
-        self._idle = IDLE  # rounds since the model drafted; it is tried at first
+        self._tries = Tries()  # of the model
         self._forget()
 
     def _forget(self) -> None:
@@ -80,10 +81,11 @@ class HybridDrafter:
             expected += share**n
             speeds.append(expected / (ratios[n] + n * self._draft_cost))
         copying = (1 + sum(copy.chances[:cut])) / ratios[cut]
-        self._idle += 1
-        if copying >= max(speeds) and (cut or self._idle < IDLE):  # it may be that of no draft
+        if copying < max(speeds):
+            self._tries.pays()
+        elif cut or not self._tries.due():  # it may be that of no draft
             return proposal(copy.cut(cut), self.copying.device)
-        self._idle, most = 0, speeds.index(max(speeds)) + 1
+        most = speeds.index(max(speeds)) + 1
         made = self.model.propose(context, replace(asked, k=most))
         self._drafted = made.ids.tolist()
         return made
@@ -103,6 +105,8 @@ class HybridDrafter:
         if self._drafted:
             right = agreeing(self._drafted, written)
             tried = min(right + 1, len(written), len(self._drafted))
+            if right == 0:
+                self._tries.rejected()
         self._right, self._tried = (
             REMEMBERED * self._right + right,
             REMEMBERED * self._tried + tried,

@@ -6,8 +6,7 @@ from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
 from ..costs.theory import best_length
 from ..records import StepStats
-
-IDLE, LONGEST_IDLE = 4, 64  # rounds without a draft after which one is tried, at first and at last
+from .tries import Tries
 
 
 class AdaptiveLength:
@@ -15,8 +14,7 @@ class AdaptiveLength:
 
     The acceptance rate is a count with a forgetting factor, started at `prior` with the weight of
     one round of `longest` tokens. While no draft is expected to pay it returns to that, and one
-    token is tried all the same, round after round as long as it is accepted, and after a rejection
-    in IDLE rounds, twice as many after each further one. A drafted token costs what it did in the
+    token is drafted all the same where `Tries` says so. A drafted token costs what it did in the
     last rounds; a draft after rounds without one does not count, as its drafter reads those first.
 
     passes: what the target's passes cost by width; without them a pass of any width is taken to
@@ -42,7 +40,7 @@ class AdaptiveLength:
     def reset(self) -> None:
         self._right = self.prior * self.longest
         self._tried = float(self.longest)
-        self._idle, self._wait = 0, IDLE  # rounds until the next try; after the next rejection
+        self._tries = Tries()
         self._behind = False  # whether the drafter has not read the last rounds
 
     def next(self) -> int:
@@ -51,9 +49,8 @@ class AdaptiveLength:
             widths = self._passes.ratios(self.longest)
         k = best_length(acceptance, self._cost, self.longest, widths)
         if k > 0:
-            self._idle, self._wait = 0, IDLE
-        elif self._idle > 0:
-            self._idle -= 1
+            self._tries.pays()
+        elif not self._tries.due():
             self._behind = True
             self._learn(
                 self.prior * (1 - self.memory) * self.longest, (1 - self.memory) * self.longest
@@ -67,7 +64,7 @@ class AdaptiveLength:
         # nothing is known after the first rejection
         self._learn(stats.accepted, min(stats.accepted + 1, stats.drafted))
         if stats.accepted == 0:
-            self._idle, self._wait = self._wait, min(2 * self._wait, LONGEST_IDLE)
+            self._tries.rejected()
         pass_s = stats.verify_s if self._passes is None else self._passes(1)
         behind, self._behind = self._behind, False
         if pass_s > 0 and not behind:

@@ -206,8 +206,8 @@ def test_a_dear_model_is_tried_at_first_and_seldom_then() -> None:
         asked.append(model.asked)
         context = [*context, 100 + turn]
         drafter.commit(context)
-    assert asked[0] == 1 and asked[15] == 1
-    assert asked[-1] == 3
+    tries = [turn for turn, count in enumerate(asked) if count > (asked[turn - 1] if turn else 0)]
+    assert tries == [0, 5, 14, 31]  # 4, 8 and 16 rounds apart, as each was rejected
 
 
 def test_a_model_that_seldom_drafts_reads_seldom() -> None:

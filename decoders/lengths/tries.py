@@ -1,0 +1,26 @@
+"""When a draft is made that is not expected to pay, so that what is expected may turn out wrong."""
+
+from __future__ import annotations
+
+FIRST, LONGEST = 4, 64  # rounds without a draft after a rejected one, at first and at last
+
+
+class Tries:
+    """Within one answer: in its first round, round after round as long as drafts are accepted, and
+    after a rejection once in FIRST rounds, twice as many after each further one up to LONGEST."""
+
+    def __init__(self) -> None:
+        self._left, self._wait = 0, FIRST
+
+    def due(self) -> bool:
+        """Whether a round in which no draft is expected to pay makes one; asked once a round."""
+        self._left -= self._left > 0
+        return self._left == 0
+
+    def pays(self) -> None:
+        """A draft is expected to pay."""
+        self._left, self._wait = 0, FIRST
+
+    def rejected(self) -> None:
+        """None of a draft's tokens was accepted."""
+        self._left, self._wait = self._wait + 1, min(2 * self._wait, LONGEST)
