@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 NAN = -1  # in the place of a token whose score is no number
 
 
+COLDEST, PENALTIES = 1e-30, (0.01, 100)  # beyond these scores overflow
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen; each field means what it means in transformers.
 
-    temperature: 0 is greedy.
+    temperature: 0 is greedy; else at least COLDEST.
     top_k: 0 keeps every token.
     top_p: nucleus mass, 1 keeps every token.
-    repetition_penalty: 1 changes nothing.
+    repetition_penalty: 1 changes nothing; within PENALTIES.
     """
 
     temperature: float = 0.0
@@ -36,15 +39,18 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise DraftpickError(f"temperature must be 0 or more, not {self.temperature}")
+        if self.temperature != 0 and not COLDEST <= self.temperature < math.inf:
+            raise DraftpickError(
+                f"temperature must be 0 or at least {COLDEST:g}, not {self.temperature}"
+            )
         if self.top_k < 0:
             raise DraftpickError(f"top_k must be 0 (off) or more, not {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise DraftpickError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        if not 0 < self.repetition_penalty < math.inf:
+        if not PENALTIES[0] <= self.repetition_penalty <= PENALTIES[1]:
             raise DraftpickError(
-                f"repetition_penalty must be above 0, not {self.repetition_penalty}"
+                f"repetition_penalty must be from {PENALTIES[0]} to {PENALTIES[1]}, not "
+                f"{self.repetition_penalty}"
             )
 
     @property

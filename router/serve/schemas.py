@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from decoders.common.text import whole
+from decoders.records import PENALTIES
 
 LONGEST_SEED = 2**63 - 1
 STOPS, STOP_LENGTH = 16, 1000  # at most
@@ -300,7 +301,7 @@ class CommonFields(Body):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=PENALTIES[0], le=10)] | None = None
     seed: Annotated[int, Field(ge=-LONGEST_SEED - 1, le=LONGEST_SEED)] | None = None
     stop: Annotated[list[Words], BeforeValidator(_listed_stops)] = []
     ignore_eos: bool = False

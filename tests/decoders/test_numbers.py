@@ -17,13 +17,14 @@ from decoders import Engine
 from decoders.arms import AUTOREGRESSIVE, recipe
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
-from decoders.common.errors import NotANumber
+from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.offline.batch import Batch
 from decoders.protocols import Strategy, Verifier
-from decoders.records import Proposal, Request, Sampling
+from decoders.records import COLDEST, PENALTIES, Proposal, Request, Sampling
+from decoders.sampling.filters import penalise, probabilities
 from decoders.sampling.randomness import Generator
 from decoders.strategies import OracleCascade, SequenceCascade, TokenCascade
 from decoders.verify import BiLD, Lenient, Lossless, SpeculativeCascade, deferral
@@ -190,3 +191,29 @@ def test_a_drafter_of_nan_is_not_believed(sampling: Sampling) -> None:
         assert all(0 <= token < V for token in got.ids)
         if sampling.greedy:
             assert got.ids == run(target, alone, GOOD, Request(9)).ids
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("temperature", [COLDEST, 1e-8, 1e30])
+def test_the_most_that_may_be_asked_for(
+    temperature: float, penalty: float, dtype: torch.dtype
+) -> None:
+    logits = torch.tensor([[600.0, 0.0, -600.0, 300.0]], dtype=dtype)
+    sampling = Sampling(temperature, top_p=5e-324, repetition_penalty=penalty)
+    rows = penalise(logits, sampling, torch.ones(1, 4, dtype=torch.bool))
+    assert rows.isfinite().all()
+    assert probabilities(rows, sampling).argmax() == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"temperature": 5e-324}, "temperature must be 0 or at least 1e-30"),
+        ({"repetition_penalty": 5e-324}, "repetition_penalty must be from 0.01 to 100"),
+        ({"repetition_penalty": 1e300}, "repetition_penalty must be from 0.01 to 100"),
+    ],
+)
+def test_more_is_refused(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(DraftpickError, match=says):
+        Sampling(**asked)

@@ -41,6 +41,8 @@ def refused(made: httpx.Response, status: int = 400) -> dict[str, Any]:
          "messages.0.content", "only text"),
         ({"temperature": 3}, "temperature", "less than or equal to 2"),
         ({"temperature": "hot"}, "temperature", "number"),
+        ({"temperature": 5e-324}, None, "temperature must be 0 or at least 1e-30"),
+        ({"repetition_penalty": 5e-324}, "repetition_penalty", "greater than or equal to 0.01"),
         ({"top_p": 0}, "top_p", "greater than 0"),
         ({"max_tokens": 0}, "max_tokens", "greater"),
         ({"max_tokens": 65}, "max_tokens", "at most 64"),
