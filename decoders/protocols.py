@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -589,6 +589,16 @@ class ReadStreamer(Protocol):
     def put_read(self, read: int, total: int) -> None:
         """Of `total` tokens the target has read or need not read so many. What is raised here ends
         the reading, a drafter's too."""
+        ...
+
+
+@runtime_checkable
+class FieldStreamer(Protocol):
+    """A streamer that receives what an endpoint's message holds besides text."""
+
+    def put_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
+        """A part of a message: `tool_calls`, `refusal`. ids: as many as it may have tokens, of no
+        text."""
         ...
 
 

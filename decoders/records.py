@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -122,6 +122,8 @@ class Request:
         of a lossless arm.
     grammar: what the answer must be; None for any text. Each token is then drawn from the target's
         distribution over those tokens alone that the grammar takes next.
+    passed: more fields of OpenAI's request (`tools`, `response_format`), which an endpoint is sent
+        as they are. Arms that do not answer elsewhere refuse them.
     """
 
     max_new_tokens: int = 128
@@ -132,6 +134,7 @@ class Request:
     logprobs: int | None = None
     user: str | None = ""
     grammar: Grammar | None = None
+    passed: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.grammar is not None and self.eos_ids is not None:
@@ -261,11 +264,25 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True)
+class Upstream:
+    """What an endpoint says of its answer besides its text, in its own words.
+
+    fields: `tool_calls` and `refusal` of its message, where it has them.
+    finish_reason: None where it gives none.
+    logprobs: its object of that name; None where it gives none.
+    """
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    finish_reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class DecodeResult:
     """An answer and what it cost. Times are wall seconds, device-synchronised.
 
     ids: the new tokens, the end-of-sequence token included where one was written.
-    text: ids decoded without special tokens.
+    text: ids decoded without special tokens; behind it an endpoint's tool calls as JSON.
     finish_reason: "eos", "stop" or "length".
     rounds: passes of the loop that drafted and verified; the prompt's own pass gives the first
         token.
@@ -288,6 +305,7 @@ class DecodeResult:
         sum is target_calls - 1.
     cached_tokens: of the prompt, that the target did not read, because they were held or kept from
         before; None where it read all.
+    upstream: None where no endpoint answered.
     """
 
     arm: str
@@ -314,6 +332,7 @@ class DecodeResult:
     load_s: float | None = None
     widths: list[int] = field(default_factory=list)
     cached_tokens: int | None = None
+    upstream: Upstream | None = None
 
     @property
     def tokens_read(self) -> int:

@@ -26,6 +26,7 @@ class FakeEndpoint:
     cut_after: events after which it breaks off.
     counted: completion tokens that it claims; None for as many as events.
     counts: whether it says how many tokens there were.
+    choices: of its events, in place of those for words.
     raw: what it sends with its status and `headers` in place of a stream of its own.
     asked: bodies of requests, and `keys` their Authorization, `paths` where they went.
     left: requests whose client went before the end.
@@ -40,6 +41,7 @@ class FakeEndpoint:
     cut_after: int | None = None
     counted: int | None = None
     counts: bool = True
+    choices: list[dict[str, Any]] | None = None
     raw: bytes | None = None
     last_word: str | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -137,6 +139,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         prompt = body["messages"][-1]["content"]
+        if fake.choices is not None:
+            for number, choice in enumerate(fake.choices):
+                if number == fake.cut_after:
+                    return
+                self._event({"choices": [choice]})
+            usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": fake.counted}
+            if fake.counts:
+                self._event({"choices": [], "usage": usage})
+            self.wfile.write(b"data: [DONE]\n\n")
+            return
         words = fake.words(prompt)
         told = words[: body.get("max_tokens", body.get("max_completion_tokens"))]
         self._event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})

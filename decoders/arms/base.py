@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
-from ..common.errors import GrammarError
+from ..common.errors import DraftpickError, GrammarError
 from .length import LONGEST, Length, LengthRecipe
 from .strict import Strict
 from .verifier import LosslessRule, Rule
@@ -68,6 +68,11 @@ class ArmRecipe(Strict):
             raise GrammarError(
                 f"arm {self.name!r} follows no grammar, as only lossless arms of the speculative "
                 "loop do; name one of those, for instance autoregressive, or ask for any text"
+            )
+        if request.passed and not self.remote:
+            raise DraftpickError(
+                f"arm {self.name!r} is no endpoint, which alone reads {', '.join(request.passed)}; "
+                "leave `passed` out"
             )
 
     def check_target(self, target: TargetInfo) -> None:

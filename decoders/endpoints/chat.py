@@ -20,12 +20,12 @@ NOTHING = 0  # the id of no text, for tokens that the server counted and did not
 _WORDS = re.compile(r"\s*\S+|\s+")
 
 
-def chat_ids(messages: Sequence[dict[str, str]]) -> list[int]:
+def chat_ids(messages: Sequence[dict[str, Any]]) -> list[int]:
     """Ids [S] of a chat, each a byte."""
     return list(json.dumps(list(messages), ensure_ascii=False).encode("utf-8"))
 
 
-def chat_of(ids: Sequence[int]) -> list[dict[str, str]]:
+def chat_of(ids: Sequence[int]) -> list[dict[str, Any]]:
     """The chat of such ids. Raises DraftpickError where they are none."""
     try:
         messages = from_json(bytes(ids).decode("utf-8"))

@@ -19,10 +19,11 @@ from ..arms.endpoint import EndpointRecipe
 from ..common.breaker import Breaker
 from ..common.errors import ArmDown, DraftpickError, GrammarError, NoSuchName, UpstreamBroke
 from ..options import EngineOptions
-from ..protocols import RoundStreamer
-from ..records import DecodeResult, Prefilled, Request
-from .chat import Pieces, chat_ids, chat_of
+from ..protocols import FieldStreamer, RoundStreamer
+from ..records import DecodeResult, Prefilled, Request, Upstream
+from .chat import NOTHING, Pieces, chat_ids, chat_of
 from .counting import tokens_of
+from .fields import Joined, shown, tokens_guessed
 from .hashing import HashingEmbedder
 from .stream import Event, Unavailable, client, completions
 
@@ -152,7 +153,7 @@ class EndpointEngine:
 
     # -- answering ----------------------------------------------------------------------------
 
-    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """Ids [S] that stand for the chat (see `chat.py`)."""
         return chat_ids(messages)
 
@@ -166,8 +167,8 @@ class EndpointEngine:
         chat_of(prompt_ids)
         if request.grammar is not None:
             raise GrammarError(
-                "endpoints write their answers themselves, and no grammar binds those; ask for any "
-                "text"
+                "endpoints write their answers themselves, and no grammar of ours binds those; ask "
+                "for any text, or by the request's own fields (`response_format`)"
             )
 
     def prefill(
@@ -234,11 +235,12 @@ class EndpointEngine:
 
 
 def _body(
-    recipe: EndpointRecipe, messages: list[dict[str, str]], request: Request
+    recipe: EndpointRecipe, messages: list[dict[str, Any]], request: Request
 ) -> dict[str, Any]:
     """Fields that OpenAI knows, and where they are asked for those that vLLM and SGLang add."""
     sampling = request.sampling
     body: dict[str, Any] = {
+        **request.passed,
         "messages": messages,
         recipe.limit_field: request.max_new_tokens,
         "stream": True,
@@ -273,6 +275,7 @@ class _Answer:
         self._stopped_by: str | None = None
         self._prompt_tokens: int | None = None
         self._tokens: int | None = None
+        self._fields, self._logprobs = Joined(), dict[str, list[Any]]()
         self.ids: list[int] = []
 
     def read(self, events: Iterator[Event]) -> None:
@@ -283,8 +286,10 @@ class _Answer:
                 self._tokens = event.completion_tokens
             if event.prompt_tokens is not None:
                 self._prompt_tokens = event.prompt_tokens
-            if event.text:
-                self._add(event.text)
+            for name, scored in event.logprobs.items():
+                self._logprobs.setdefault(name, []).extend(scored)
+            if event.text or event.fields:
+                self._add(event.text, event.fields)
         self._last = time.perf_counter()
         if not self._steps:
             self._first = self._last
@@ -297,24 +302,31 @@ class _Answer:
             self._begun = True
             self._streamer.put(torch.tensor([self._prompt_ids]))
 
-    def _add(self, text: str) -> None:
+    def _add(self, text: str, fields: dict[str, Any]) -> None:
         if not self._steps:
             self._first = time.perf_counter()
         self._steps += 1
         ids = self._tokenizer.encode(text)
-        self.ids += ids
+        silent = [NOTHING] * tokens_guessed(fields) if fields else []
+        self.ids += ids + silent
+        if fields:
+            self._fields.add(fields)
         if self._streamer is None:
             return
         import torch
 
         self.begin()
         if isinstance(self._streamer, RoundStreamer):
-            self._streamer.put_round(ids, 0, 0)
-        else:
+            if ids:
+                self._streamer.put_round(ids, 0, 0)
+        elif ids:
             self._streamer.put(torch.tensor(ids))
+        if fields and isinstance(self._streamer, FieldStreamer):
+            self._streamer.put_fields(silent, fields)
 
     def result(self, recipe: EndpointRecipe, request: Request) -> DecodeResult:
-        text = self._tokenizer.decode(self.ids)
+        fields = self._fields.whole()
+        text = "\n".join(filter(None, [self._tokenizer.decode(self.ids), shown(fields)]))
         tokens = self._tokens
         if tokens is None and recipe.tokenizer is not None:
             tokens = tokens_of(recipe.tokenizer, text)
@@ -344,4 +356,5 @@ class _Answer:
             prompt_tokens=prompt_tokens,
             cost=cost,
             counted=tokens is not None,
+            upstream=Upstream(fields, self._reason, self._logprobs or None),
         )

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from ..common.errors import DraftpickError, UpstreamRefused
 from ..common.secrets import masked, secret
 from ..common.text import from_json
 from ..common.wording import in_words
+from .fields import fields_of
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -45,10 +46,14 @@ class Event:
     """What one event of the stream brought; None where it did not contain it.
 
     stopped_by: the stop string that ended the answer, where the server names it (vLLM, SGLang).
+    fields: as of `fields.fields_of`.
+    logprobs: lists of tokens, by what they are the tokens of.
     prompt_tokens, completion_tokens: as the server counts them.
     """
 
     text: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+    logprobs: dict[str, list[Any]] = field(default_factory=dict)
     finish_reason: str | None = None
     stopped_by: str | None = None
     prompt_tokens: int | None = None
@@ -247,7 +252,9 @@ def _event(record: dict[str, Any], of: str = "delta") -> Event:
     """of: where the text lies in a choice, in a `delta` of a stream or a whole `message`."""
     try:
         choice, usage = (record.get("choices") or [{}])[0], record.get("usage") or {}
-        text = (choice.get(of) or {}).get("content") or ""
+        message, scored = choice.get(of) or {}, choice.get("logprobs") or {}
+        text, fields = message.get("content") or "", fields_of(message)
+        logprobs = {name: each for name, each in scored.items() if isinstance(each, list)}
         reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
         counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
         if not isinstance(text, str):
@@ -256,6 +263,8 @@ def _event(record: dict[str, Any], of: str = "delta") -> Event:
         raise Unavailable(f"sent what is no event: {json.dumps(record)[:80]!r}") from error
     return Event(
         text,
+        fields,
+        logprobs,
         reason if isinstance(reason, str) else None,
         stopped_by if isinstance(stopped_by, str) else None,
         *(count if type(count) is int and count >= 0 else None for count in counts),

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from decoders.common.errors import Cancelled
 
@@ -22,12 +23,14 @@ class Round:
 
     accepted, drafted: as in `decoders.protocols.Emit`.
     elapsed_s: seconds since the request came.
+    fields: what an endpoint's message gets besides text, as in `decoders.protocols.FieldStreamer`.
     """
 
     ids: list[int]
     accepted: int
     drafted: int
     elapsed_s: float
+    fields: dict[str, Any] = field(default_factory=dict)
 
     def writers(self) -> list[str]:
         """Who wrote each token: draft, target, or bonus (the target's own after a draft that stood
@@ -71,6 +74,9 @@ class Answer:
 
     def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
         self._hand_on(Round(list(ids), accepted, drafted, time.perf_counter() - self._started))
+
+    def wrote_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
+        self._hand_on(Round(list(ids), 0, 0, time.perf_counter() - self._started, fields))
 
     def done(self, result: RoutedResult) -> None:
         self._hand_on(result)

@@ -28,7 +28,6 @@ from .parsing import AUTO, Limits, RequestParser, Way
 from .replies import ChatReply, Reply, TextReply
 from .scheduler import DEFAULT, Scheduler
 from .schemas import ChatBody, CompletionBody
-from .structured import call_form
 from .timeouts import BODY_S
 
 T = TypeVar("T")
@@ -195,7 +194,7 @@ class Service:
             copies=body.n or 1,
             explain=body.explain,
             usage=body.tells_usage,
-            form=call_form(body, getattr(self._tokenizer, "chat_template", None)),
+            form=self._parser.form(body),
         )
         handed_on = False
         try:

@@ -22,7 +22,8 @@ from ..routing.results import Chosen
 from .errors import ApiError
 from .scheduler import DEFAULT, GenerationRequest
 from .schemas import LONGEST_SEED, ChatBody, CommonFields, CompletionBody
-from .structured import grammar_of
+from .structured import call_form, grammar_of
+from .tools import CallForm
 
 if TYPE_CHECKING:
     from ..protocols import RoutingEngine
@@ -70,6 +71,7 @@ class RequestParser:
     def __init__(self, engine: RoutingEngine, policies: Sequence[str], limits: Limits) -> None:
         self._engine = copy.copy(engine)
         self._engine.tokenizer = copy.deepcopy(engine.tokenizer)  # type: ignore[misc]
+        self._elsewhere = isinstance(engine, EndpointEngine)  # answers are written
         self._policies, self._limits = list(policies), limits
         self._thread = ThreadPoolExecutor(1, "tokenizer")
 
@@ -83,6 +85,13 @@ class RequestParser:
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._requests, body, way, client, user)
+
+    def form(self, body: CommonFields) -> CallForm | None:
+        """How calls stand in an answer's text; None where there are none, and of an endpoint, whose
+        calls are no text. Raises ApiError."""
+        if self._elsewhere:
+            return None
+        return call_form(body, getattr(self._engine.tokenizer, "chat_template", None))
 
     def way(self, body: CommonFields) -> Way:
         """Raises ApiError for names that are not known or contradict each other."""
@@ -147,7 +156,9 @@ class RequestParser:
 
     def _chat(self, body: ChatBody) -> list[tuple[list[int], str | None]]:
         try:
-            messages = as_messages([message.plain() for message in body.messages])
+            messages = as_messages(
+                [each.sent() if self._elsewhere else each.plain() for each in body.messages]
+            )
         except DraftpickError as error:
             raise ApiError(400, str(error), "messages") from error
         try:
@@ -161,9 +172,7 @@ class RequestParser:
         return [(ids, query_text(messages))]
 
     def _texts(self, body: CompletionBody) -> list[tuple[list[int], str | None]]:
-        if isinstance(self._engine, EndpointEngine) and not all(
-            isinstance(each, str) for each in body.prompt
-        ):
+        if self._elsewhere and not all(isinstance(each, str) for each in body.prompt):
             words = "endpoints take texts, not token ids, as their tokenizers are not known here"
             raise ApiError(400, words, "prompt")
         return [
@@ -178,7 +187,12 @@ class RequestParser:
             words = f"an answer may have at most {cap} tokens here, not {asked}"
             raise ApiError(400, words, "max_tokens")
         unasked = min(cap, body.unasked_tokens or cap)
-        grammar, place = grammar_of(body, getattr(self._engine.tokenizer, "chat_template", None))
+        passed: dict[str, Any] = {}
+        if self._elsewhere:
+            grammar, place, passed = None, None, body.passed
+        else:
+            template = getattr(self._engine.tokenizer, "chat_template", None)
+            grammar, place = grammar_of(body, template)
         if grammar is not None and body.ignore_eos:
             words = "an answer in a grammar ends where the grammar does; leave ignore_eos out"
             raise ApiError(400, words, "ignore_eos")
@@ -194,8 +208,9 @@ class RequestParser:
             stop=tuple(body.stop),
             eos_ids=() if body.ignore_eos else None,
             seed=None if body.seed is None else body.seed % (LONGEST_SEED + 1),
-            logprobs=body.likeliest,
+            logprobs=None if "logprobs" in passed else body.likeliest,
             grammar=grammar,
+            passed=passed,
         )
         held, context = len(prompt_ids), self._engine.context
         try:

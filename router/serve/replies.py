@@ -21,6 +21,7 @@ from .tools import CallForm, CallReader
 
 LEAST = -9999.0  # JSON has no minus infinity
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
+SAID = ("stop", "length", "tool_calls", "content_filter")  # by an endpoint, and passed on
 
 Json = dict[str, Any]
 
@@ -91,6 +92,9 @@ class Reply:
         written = self.written(text)
         if reader is not None:
             written["message"] |= reader.whole(text)
+        elif result.upstream is not None and "message" in written:
+            fields = result.upstream.fields
+            written["message"] |= fields | ({"content": text or None} if fields else {})
         ended = {"logprobs": scored, "finish_reason": _finished(result, reader)}
         how = {"draftpick": self._how(answer) | _load(result)} if self.explain else {}
         return {"index": answer.index, **written, **ended, **how}
@@ -109,7 +113,7 @@ class Reply:
             {"id": token, "text": stream.spell(token), "by": writer}
             for token, writer in zip(made.ids, made.writers(), strict=True)
         ]
-        piece = self._piece(answer, stream.add([]))
+        piece = self._piece(answer, stream.add([])) if not made.fields else {"delta": made.fields}
         if piece != self.piece("") or self.explain:
             details = {"tokens": tokens, "drafted": made.drafted, "elapsed_s": made.elapsed_s}
             yield self._chunk(answer, piece, details)
@@ -126,7 +130,7 @@ class Reply:
             if piece != self.piece(""):
                 yield self._chunk(answer, piece, nothing)
         reason = _finished(result, reader)
-        logprobs = self._logprobs(result, self._text(result)) if result.logprobs else None
+        logprobs = self._logprobs(result, self._text(result))
         end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
         done = all(each.result is not None for each in self.answers)
         yield end | (self._metrics() if done and self.explain and not self.usage else {})
@@ -161,7 +165,9 @@ class Reply:
         return stream.add(result.ids) + stream.finish()
 
     def _logprobs(self, result: DecodeResult, text: str) -> Json | None:
-        if result.logprobs is None:
+        if result.upstream is not None:
+            return result.upstream.logprobs
+        if not result.logprobs:
             return None
         return self.logprobs(list(scored_tokens(result, self.tokenizer, text)))
 
@@ -232,6 +238,8 @@ class TextReply(Reply):
 
 def _finished(result: DecodeResult, reader: CallReader | None) -> str:
     """Why an answer ended, in OpenAI's words."""
+    if result.upstream is not None and result.upstream.finish_reason in SAID:
+        return result.upstream.finish_reason
     reason = FINISHED[result.finish_reason]
     return "tool_calls" if reader is not None and reader.called and reason == "stop" else reason
 

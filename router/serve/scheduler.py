@@ -69,6 +69,10 @@ class Callbacks(Protocol):
         """The new tokens of a round, as in `decoders.protocols.Emit`."""
         ...
 
+    def wrote_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
+        """A part of an endpoint's message, as in `decoders.protocols.FieldStreamer`."""
+        ...
+
     def done(self, result: RoutedResult) -> None:
         """The answer is complete; nothing follows."""
         ...
@@ -271,8 +275,8 @@ class Scheduler:
 
 
 class _Rounds:
-    """A RoundStreamer that passes on every round, and ends the answer of a cancelled request, also
-    while its prompt is read."""
+    """A RoundStreamer and FieldStreamer that passes on what it is given, and ends the answer of a
+    cancelled request, also while its prompt is read."""
 
     def __init__(self, handle: RequestHandle) -> None:
         self._handle = handle
@@ -288,6 +292,10 @@ class _Rounds:
 
     def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
         self._handle.callbacks.wrote(ids, accepted, drafted)
+        _stop_if(self._handle)
+
+    def put_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
+        self._handle.callbacks.wrote_fields(ids, fields)
         _stop_if(self._handle)
 
     def end(self) -> None:

@@ -24,6 +24,11 @@ from decoders.records import PENALTIES
 
 LONGEST_SEED = 2**63 - 1
 STOPS, STOP_LENGTH = 16, 1000  # at most
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+PASSED = (  # of a request to an endpoint, which reads them itself
+    "response_format", "tools", "tool_choice", "parallel_tool_calls", "structured_outputs",
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+)  # fmt: skip
 
 
 class Body(BaseModel):
@@ -143,17 +148,22 @@ class ToolCall(Body):
         function = {"name": called.name, "arguments": arguments}
         return {"id": self.id, "type": self.type, "function": function}
 
+    def sent(self) -> dict[str, Any]:
+        """As servers know it, whose arguments are text."""
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return {"id": self.id, "type": self.type, "function": function}
+
 
 class Message(Body):
-    """name is accepted and not read. The fields after tool_calls are those of an answer that a
-    client sends back as it came."""
+    """name and refusal are accepted and not read. The fields after tool_calls are those of an
+    answer that a client sends back as it came."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[Words, BeforeValidator(_joined)]
     name: str | None = None
     tool_call_id: Words | None = None
     tool_calls: list[ToolCall] = []
-    refusal: Annotated[Any, _only()] = None
+    refusal: Words | None = None
     annotations: Annotated[Any, _only([])] = None
     audio: Annotated[Any, _only()] = None
     function_call: Annotated[Any, _only()] = None
@@ -162,9 +172,12 @@ class Message(Body):
     @model_validator(mode="before")
     @classmethod
     def _calls_are_enough(cls, fields: Any) -> Any:
-        if isinstance(fields, dict) and fields.get("tool_calls") and fields.get("content") is None:
+        if not isinstance(fields, dict) or fields.get("content") is not None:
+            return fields
+        if fields.get("tool_calls"):
             return fields | {"content": ""}
-        return fields
+        refusal = fields.get("refusal")
+        return fields | {"content": refusal} if isinstance(refusal, str) else fields
 
     @model_validator(mode="after")
     def _of_its_role(self) -> Message:
@@ -185,10 +198,15 @@ class Message(Body):
             made |= {name: value for name, value in named.items() if value is not None}
         return made
 
+    def sent(self) -> dict[str, Any]:
+        """As servers know it."""
+        calls = [call.sent() for call in self.tool_calls]
+        return self.plain() | ({"tool_calls": calls} if calls else {})
+
 
 class Function(Body):
-    """parameters: the JSON schema of its arguments, an object. They are held to it whether strict
-    is set or not."""
+    """parameters: the JSON schema of its arguments, an object; without one, or with an empty one,
+    it takes none. They are held to it whether strict is set or not."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Words = ""
@@ -197,16 +215,16 @@ class Function(Body):
 
     @model_validator(mode="after")
     def _has_parameters(self) -> Function:
-        if self.parameters is None or self.parameters.get("type") != "object":
+        if self.parameters and self.parameters.get("type") != "object":
             raise ValueError(
-                'has no parameters of type object; for a function without any, give {"type": '
-                '"object", "properties": {}}'
+                "must have parameters of type object; for a function without any, leave them out"
             )
         return self
 
     def plain(self) -> dict[str, Any]:
         """As chat templates know it."""
-        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+        parameters = self.parameters or NO_PARAMETERS
+        return {"name": self.name, "description": self.description, "parameters": parameters}
 
 
 class Tool(Body):
@@ -337,6 +355,15 @@ class CommonFields(Body):
         return off or not self.speculative
 
     @property
+    def passed(self) -> dict[str, Any]:
+        """What an endpoint is sent as it came."""
+        given = self.model_dump(include=set(PASSED), exclude_unset=True, by_alias=True)
+        if not given.get("tools"):  # what is said of none is refused elsewhere
+            for name in ("tools", "tool_choice", "parallel_tool_calls"):
+                given.pop(name, None)
+        return given
+
+    @property
     def tells_usage(self) -> bool:
         """Whether a stream ends with a chunk of token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
@@ -374,6 +401,11 @@ class ChatBody(CommonFields):
             known = ", ".join(names)
             raise ValueError(f"tool_choice names no tool of the request, which are: {known}")
         return self
+
+    @property
+    def passed(self) -> dict[str, Any]:
+        scored = {"logprobs": self.logprobs or None, "top_logprobs": self.top_logprobs}
+        return super().passed | {name: each for name, each in scored.items() if each is not None}
 
     @property
     def offered(self) -> list[dict[str, Any]]:

@@ -2,76 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
-from fake_endpoints import FakeEndpoint, listening
-from serve_toys import Served, served, until
+from endpoint_toys import ANSWER, CHAT, PROMPT, asked, events, serving, text_of
+from fake_endpoints import FakeEndpoint
+from serve_toys import Served, until
 
-from decoders.arms import recipe
-from decoders.endpoints.engine import EndpointEngine
 from decoders.records import Request
-from policies import Decision
 from router.serve import scheduler as desk_module
 from router.serve.scheduler import GenerationRequest
-
-CHAT = "/v1/chat/completions"
-PROMPT = "why is the sky blue"
-ANSWER = "WHY IS THE SKY BLUE"
-
-
-class FirstBest:
-    """Its first arm has the highest score."""
-
-    name, embedder = "first", "any"
-    arms = ("first", "second")
-    origin = SimpleNamespace(arms_fingerprint="", features=())
-
-    def distribution(self, x: Any) -> Any:
-        return np.array([[0.75, 0.25]])
-
-    def choose(self, x: Any, rng: Any = None) -> Any:
-        return Decision("first", 0, 1.0, [2.0, 1.0])
-
-
-@contextmanager
-def serving(slots: int = 3, **body: Any) -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint]]:
-    """body: more of the recipe of the first arm."""
-    first, second = FakeEndpoint(), FakeEndpoint(words=lambda prompt: ["second", " best"])
-    with listening(first, second):
-        usual = {"kind": "endpoint", "model": "m"}
-        arms = {
-            "first": recipe(**{"name": "first", "url": first.url, **usual, **body}),
-            "second": recipe(name="second", url=second.url, **usual),
-        }
-        with served(engine=EndpointEngine(arms), slots=slots, policy=FirstBest()) as server:
-            yield server, first, second
 
 
 @pytest.fixture
 def three() -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint]]:
     with serving() as running:
         yield running
-
-
-def asked(**named: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 16, **named}
-
-
-def text_of(response: Any) -> str:
-    return str(response.json()["choices"][0]["message"]["content"])
-
-
-def events(response: Any) -> list[dict[str, Any]]:
-    return [json.loads(line[6:]) for line in response.text.splitlines() if line[:7] == "data: {"]
 
 
 def test_a_whole_answer_has_the_endpoints_own_counts(three: tuple[Any, ...]) -> None:
@@ -140,7 +91,8 @@ def test_completions_are_texts(three: tuple[Any, ...]) -> None:
         for prompt in ([1, 2, 3], ["a b", list(b'[{"role": "user", "content": "x"}]')]):
             refused = http.post("/v1/completions", json={"prompt": prompt})
             assert refused.status_code == 400 and "not token ids" in refused.text
-        assert http.post(CHAT, json=asked(logprobs=True)).status_code == 400
+        refused = http.post("/v1/completions", json={"prompt": "a b", "logprobs": 1})
+        assert refused.status_code == 400 and "are not read" in refused.text
     assert len(first.asked) == 1
 
 

@@ -1,0 +1,227 @@
+"""Tools, response formats and log-probabilities go to endpoints as they came, and what these make of
+them comes back as they wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endpoint_toys import CHAT, FirstBest, asked, events, serving
+from fake_endpoints import FakeEndpoint, listening
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from serve_toys import served
+
+from decoders.arms import recipe
+from decoders.common.errors import DraftpickError
+from decoders.endpoints.chat import chat_ids
+from decoders.endpoints.engine import EndpointEngine
+from decoders.endpoints.fields import Joined, fields_of
+from decoders.records import Request
+from router.logs.reader import read_log
+
+NOW = {"type": "function", "function": {"name": "now"}}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        "strict": True,
+    },
+}
+CALLS = [
+    {
+        "id": "call_7",
+        "type": "function",
+        "function": {"name": "weather", "arguments": '{"city": 1}'},
+    },
+    {"id": "call_8", "type": "function", "function": {"name": "now", "arguments": ""}},
+]
+
+
+def part(index: int, arguments: str | None = None, **more: Any) -> dict[str, Any]:
+    function = more.pop("function", {}) | ({} if arguments is None else {"arguments": arguments})
+    return {"delta": {"tool_calls": [{"index": index, "function": function, **more}]}}
+
+
+STREAM = [
+    {"delta": {"role": "assistant", "content": "one moment"}},
+    part(0, "", id="call_7", type="function", function={"name": "weather"}),
+    part(0, '{"city"'),
+    part(0, ": 1}"),
+    part(1, "", id="call_8", type="function", function={"name": "now"}),
+    {"delta": {}, "finish_reason": "tool_calls"},
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_come_back_unchanged(stream: bool, tmp_path: Path) -> None:
+    with serving() as (server, first, _):
+        first.choices, first.counted = STREAM, 21
+        if stream:
+            with server.client().chat.completions.stream(
+                model="auto", tools=[WEATHER], **asked(stream_options={"include_usage": True})
+            ) as told:  # type: ignore[call-overload]
+                made = told.get_final_completion()
+        else:
+            made = server.client().chat.completions.create(model="auto", tools=[WEATHER], **asked())
+        (choice,) = made.choices
+        assert choice.finish_reason == "tool_calls" and choice.message.content == "one moment"
+        told = [call.model_dump(exclude={"index"}) for call in choice.message.tool_calls or []]
+        for call in told:
+            call["function"].pop("parsed_arguments", None)
+        assert told == CALLS
+        assert made.usage and made.usage.completion_tokens == 21
+        assert first.asked[-1]["tools"] == [WEATHER]
+
+
+def test_an_answer_of_calls_alone_has_no_content() -> None:
+    with serving() as (server, first, _), server.http() as http:
+        first.choices, first.counts = STREAM[1:], False
+        message = http.post(CHAT, json=asked(tools=[WEATHER])).json()["choices"][0]["message"]
+        assert message["content"] is None and message["tool_calls"] == CALLS
+        told = events(http.post(CHAT, json=asked(tools=[WEATHER], stream=True)))
+        deltas = [chunk["choices"][0]["delta"] for chunk in told]
+        assert deltas[1:-1] == [each["delta"] for each in STREAM[1:-1]]
+        assert told[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_of_a_server_that_does_not_stream(stream: bool) -> None:
+    whole = {"message": {"content": None, "tool_calls": CALLS}, "finish_reason": "tool_calls"}
+    usage = {"prompt_tokens": 5, "completion_tokens": 9}
+    with serving() as (server, first, _), server.http() as http:
+        first.raw = json.dumps({"choices": [whole], "usage": usage}).encode()
+        first.headers = {"Content-Type": "application/json"}
+        made = http.post(CHAT, json=asked(tools=[WEATHER], stream=stream))
+        if not stream:
+            assert made.json()["choices"][0]["message"]["tool_calls"] == CALLS
+            assert made.json()["usage"]["completion_tokens"] == 9
+            return
+        told = [each["choices"][0]["delta"] for each in events(made)]
+        numbered = [call | {"index": number} for number, call in enumerate(CALLS)]
+        assert [each["tool_calls"] for each in told if "tool_calls" in each] == [numbered]
+
+
+def test_the_fields_go_on_as_they_came() -> None:
+    class Trip(BaseModel):
+        city: str
+
+    fields: dict[str, Any] = {
+        "tools": [WEATHER, NOW],
+        "tool_choice": {"type": "function", "function": {"name": "now"}},
+        "parallel_tool_calls": False,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "t", "schema": {}}},
+        "structured_outputs": {"json": {"type": "object"}},
+        "guided_regex": "a|b",
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
+    calls = [{"role": "assistant", "content": "", "tool_calls": CALLS[:1]}]
+    told = [{"role": "tool", "content": "9", "tool_call_id": "call_7"}]
+    asked_first = asked()["messages"]
+    with serving() as (server, first, _), server.http() as http:
+        body = asked(**fields) | {"messages": [*asked_first, *calls, *told]}
+        assert http.post(CHAT, json=body).status_code == 200
+        assert {name: first.asked[-1].get(name) for name in fields} == fields
+        assert first.asked[-1]["messages"] == [*asked_first, *calls, *told]
+        nothing = {name: None for name in fields} | {"tools": [], "tool_choice": "auto"}
+        assert http.post(CHAT, json=asked(**nothing)).status_code == 200
+        assert not fields.keys() & first.asked[-1].keys()
+        first.words = lambda prompt: ['{"city":', ' "oslo"}']
+        made = server.client().chat.completions.parse(
+            model="auto", messages=asked_first, response_format=Trip
+        )
+        assert made.choices[0].message.parsed == Trip(city="oslo")
+        first.refuses = ("response_format",)
+        refused = http.post(CHAT, json=asked(response_format={"type": "json_object"}))
+        assert (
+            refused.status_code == 400 and "response_format" in refused.json()["error"]["message"]
+        )
+        assert http.post(CHAT, json=asked()).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_and_reasons_are_the_endpoints(stream: bool) -> None:
+    scored = [{"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": []} for word in "ab"]
+    with serving() as (server, first, _), server.http() as http:
+        first.choices = [
+            {"delta": {"content": each["token"]}, "logprobs": {"content": [each]}}
+            for each in scored
+        ] + [{"delta": {"refusal": "no"}, "finish_reason": "content_filter"}]
+        response = http.post(CHAT, json=asked(logprobs=True, stream=stream))
+        last = events(response)[-1] if stream else response.json()
+        (choice,) = last["choices"]
+        assert choice["logprobs"] == {"content": scored}
+        assert choice["finish_reason"] == "content_filter"
+        if not stream:
+            assert choice["message"]["refusal"] == "no" and choice["message"]["content"] == "ab"
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_line_in_the_log_counts_what_was_written(counts: bool, tmp_path: Path) -> None:
+    fake = FakeEndpoint(choices=STREAM, counted=21, counts=counts)
+    with listening(fake):
+        arms = {
+            name: recipe(name=name, kind="endpoint", model="m", url=fake.url)
+            for name in ("first", "second")
+        }
+        with (
+            served(engine=EndpointEngine(arms), policy=FirstBest(), log=tmp_path) as server,
+            server.http() as http,
+        ):
+            assert http.post(CHAT, json=asked(tools=[WEATHER])).status_code == 200
+    (row,) = read_log(tmp_path).decisions
+    assert row.outcome.error is None and row.outcome.wall_s
+    tokens = row.outcome.new_tokens or 0
+    assert tokens == 21 if counts else 5 < tokens < 15
+    assert row.outcome.tokens_per_s == pytest.approx(tokens / row.outcome.wall_s)
+    assert row.outcome.rounds == 4
+
+
+def test_the_texts_of_calls_are_an_answers() -> None:
+    fake = FakeEndpoint(choices=STREAM, counted=3)
+    with listening(fake):
+        arm = recipe(name="a", kind="endpoint", model="m", url=fake.url)
+        engine = EndpointEngine({"a": arm})
+        made = engine.decode(
+            "a", chat_ids(asked()["messages"]), Request(passed={"tools": [WEATHER]})
+        )
+    assert made.text.splitlines() == ["one moment", *map(json.dumps, CALLS)]
+    assert len(made.ids) == 3 and engine.tokenizer.decode(made.ids) == "one moment"
+    with pytest.raises(DraftpickError, match="no endpoint, which alone reads tools"):
+        recipe(name="plain", kind="autoregressive").check(Request(passed={"tools": []}))
+
+
+BAD = [5, "x", [5], [{"function": 5}], [{"index": "0"}], [{"index": -1}], [{"index": True}]]
+
+
+@pytest.mark.parametrize("calls", BAD)
+def test_what_are_no_calls_is_the_endpoints_fault(calls: Any) -> None:
+    with serving() as (server, first, _), server.http() as http:
+        first.choices = [{"delta": {"tool_calls": calls}, "finish_reason": "stop"}]
+        made = http.post(CHAT, json=asked())
+        assert made.headers["x-draftpick-arm"] == "second"  # the next best
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.text("ab", max_size=3)), max_size=8))
+def test_parts_of_several_calls_may_come_in_any_order(parts: list[tuple[int, str]]) -> None:
+    joined = Joined()
+    for index, text in parts:
+        joined.add(fields_of(part(index, text, id=f"c{index}")["delta"]))
+    wanted = [
+        {"id": f"c{n}", "function": {"arguments": "".join(t for i, t in parts if i == n)}}
+        for n in sorted({index for index, _ in parts})
+    ]
+    assert joined.whole().get("tool_calls", []) == wanted
+
+
+def test_a_stream_that_breaks_off_within_a_call_is_an_error() -> None:
+    with serving() as (server, first, _), server.http() as http:
+        first.choices, first.cut_after = STREAM[1:], 2
+        *told, last = events(http.post(CHAT, json=asked(tools=[NOW], stream=True)))
+        assert told[-1]["choices"][0]["delta"] == STREAM[2]["delta"]
+        assert last["error"]["code"] == "upstream_broke_off"
