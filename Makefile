@@ -33,7 +33,14 @@ $(VLLM)/.installed:
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
-engines: install $(VLLM)/.installed
+AGENTS := $(ENGINES)/agents
+
+$(AGENTS)/.installed:
+	test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
+	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check openai-agents==0.24.0 'pydantic-ai-slim[openai]==2.68.0'
+	touch $@
+
+engines: install $(VLLM)/.installed $(AGENTS)/.installed
 	$(BIN)/python -m pytest -q -m engines tests/engines
 
 # What depends on the processor's instructions, as where there is AVX2 alone.

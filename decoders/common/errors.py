@@ -34,6 +34,10 @@ class GrammarError(DraftpickError):
     """A grammar that cannot be compiled, or that no token of the target can follow."""
 
 
+class StillCompiling(DraftpickError):
+    """A grammar was not compiled, as those of others have not ended; asked again it may be."""
+
+
 class ArmDown(DraftpickError):
     """An arm that cannot answer now and may again later; nothing of an answer was given out.
 

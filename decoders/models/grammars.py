@@ -6,23 +6,28 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.errors import GrammarError
+from ..common.errors import GrammarError, StillCompiling
 from ..protocols import GrammarState
 from ..records import Grammar
 from .token_texts import TokenTexts
 
-KEPT = 64  # compiled grammars, those asked for last
+KEPT = 64  # compiled grammars, those asked for last, and as many of those that take too long
+COMPILING_S = 5.0  # usual schemas take milliseconds, some that are made for it take hours
+AT_ONCE = 2  # grammars that are compiled
+T = TypeVar("T")
 ONE_LINE: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 
 
 class Grammars:
-    """Safe among threads. Nothing is loaded before the first grammar.
+    """Safe among threads; what is compiled waits for nothing that is not. Nothing is loaded before
+    the first grammar.
 
     tokenizer: transformers' own, byte-level or SentencePiece's.
     vocab_size: V, as many logits as the target gives.
@@ -33,24 +38,56 @@ class Grammars:
         self._tokenizer, self._vocab_size, self._eos_ids = tokenizer, vocab_size, eos_ids
         self._read: Any = None  # the tokenizer as llguidance knows it
         self._begun: OrderedDict[Grammar, _Matched] = OrderedDict()
-        self._lock = threading.Lock()
+        self._slow: OrderedDict[Grammar, None] = OrderedDict()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._free = threading.BoundedSemaphore(AT_ONCE)
 
     def begin(self, grammar: Grammar) -> GrammarState:
         """The state before an answer's first token. Raises GrammarError for a grammar that cannot
-        be compiled, or that no token can begin."""
+        be compiled, or not in COMPILING_S, or that no token can begin; StillCompiling where
+        AT_ONCE others are being compiled all that time."""
         with self._lock:
-            if grammar not in self._begun:
-                self._begun[grammar] = self._compiled(grammar)
-                while len(self._begun) > KEPT:
-                    self._begun.popitem(last=False)
-            self._begun.move_to_end(grammar)
-            return self._begun[grammar].copy()
+            made = self._begun.get(grammar)
+            if made is not None:
+                self._begun.move_to_end(grammar)
+                return made.copy()
+            if grammar in self._slow:
+                raise _too_slow(grammar)
+        with self._reading:
+            if self._read is None:
+                self._read = self._vocabulary()
+        return self._in_time(grammar).copy()
+
+    def _in_time(self, grammar: Grammar) -> _Matched:
+        """Compiled by a thread of its own, as nothing else can be left while it goes on."""
+        if not self._free.acquire(timeout=COMPILING_S):
+            raise StillCompiling("other grammars are still being compiled; ask again in a moment")
+        made: Future[_Matched] = Future()
+
+        def work() -> None:
+            try:
+                compiled = self._compiled(grammar)
+                with self._lock:
+                    _keep(self._begun, grammar, compiled)
+                    self._slow.pop(grammar, None)
+                made.set_result(compiled)
+            except Exception as error:
+                made.set_exception(error)
+            finally:
+                self._free.release()
+
+        threading.Thread(target=work, name="grammar", daemon=True).start()
+        try:
+            return made.result(COMPILING_S)
+        except TimeoutError:
+            with self._lock:
+                if grammar not in self._begun:
+                    _keep(self._slow, grammar, None)
+            raise _too_slow(grammar) from None
 
     def _compiled(self, grammar: Grammar) -> _Matched:
         from llguidance import LLMatcher, LLParserLimits
 
-        if self._read is None:
-            self._read = self._vocabulary()
         limits = LLParserLimits(verbose_errors=False)
         try:
             source = _SOURCES[grammar.kind](grammar.source)
@@ -217,6 +254,12 @@ def _on_one_line(schema: dict[str, Any]) -> str:
     return json.dumps(schema | {"x-guidance": ONE_LINE})
 
 
+def _keep(several: OrderedDict[Grammar, T], grammar: Grammar, value: T) -> None:
+    several[grammar] = value
+    while len(several) > KEPT:
+        several.popitem(last=False)
+
+
 _SOURCES = {
     "json_schema": _json_schema,
     "regex": _regex,
@@ -232,8 +275,17 @@ _NAMES = {
 
 
 def _not_compiled(grammar: Grammar, why: str) -> GrammarError:
-    name = _NAMES.get(grammar.kind, grammar.kind)
-    return GrammarError(f"the {name} does not compile: {_sentence(why)}")
+    return GrammarError(f"the {_name(grammar)} does not compile: {_sentence(why)}")
+
+
+def _too_slow(grammar: Grammar) -> GrammarError:
+    return GrammarError(
+        f"the {_name(grammar)} takes more than {COMPILING_S:g} s to compile; give a simpler one"
+    )
+
+
+def _name(grammar: Grammar) -> str:
+    return _NAMES.get(grammar.kind, grammar.kind)
 
 
 def _sentence(message: str) -> str:

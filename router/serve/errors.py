@@ -12,6 +12,7 @@ from decoders.common.errors import (
     ContextTooLong,
     DraftpickError,
     NotANumber,
+    StillCompiling,
     UpstreamBroke,
     UpstreamRefused,
 )
@@ -93,6 +94,8 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(503, "the server shut down before the answer ended; ask again")
         case ContextTooLong():
             return ApiError(400, str(error), code="context_length_exceeded")
+        case StillCompiling():
+            return ApiError(503, str(error), code="still_compiling")
         case ArmDown():
             logger.error("%s", error)
             return ApiError(503, str(error), code="arm_down")

@@ -15,7 +15,8 @@ from decoders.common.errors import ContextTooLong, DraftpickError, GrammarError
 from decoders.common.seeds import derived_seed
 from decoders.endpoints.engine import EndpointEngine
 from decoders.engine import Engine
-from decoders.records import Request, Sampling
+from decoders.models.grammars import AT_ONCE
+from decoders.records import Grammar, Request, Sampling
 
 from ..routing.messages import as_messages
 from ..routing.results import Chosen
@@ -74,6 +75,7 @@ class RequestParser:
         self._elsewhere = isinstance(engine, EndpointEngine)  # answers are written
         self._policies, self._limits = list(policies), limits
         self._thread = ThreadPoolExecutor(1, "tokenizer")
+        self._compiling = ThreadPoolExecutor(AT_ONCE, "grammars")
 
     async def requests(
         self, body: ChatBody | CompletionBody, way: Way, client: str, user: str | None = ""
@@ -84,7 +86,13 @@ class RequestParser:
         user: as of `decoders.records.Request`.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._requests, body, way, client, user)
+        asked = await loop.run_in_executor(self._thread, self._bound, body)
+        if asked is not None:
+            await loop.run_in_executor(self._compiling, self._compile, *asked)
+        bound = None if asked is None else asked[0]
+        return await loop.run_in_executor(
+            self._thread, self._requests, body, way, client, user, bound
+        )
 
     def form(self, body: CommonFields) -> CallForm | None:
         """How calls stand in an answer's text; None where there are none, and of an endpoint, whose
@@ -120,8 +128,33 @@ class RequestParser:
             raise ApiError(400, f"no policy is loaded; name one of: {', '.join(arms)}", "model")
         return Way(None, body.policy or DEFAULT, "drawn" if body.dynamic else "best")
 
+    def _bound(self, body: ChatBody | CompletionBody) -> tuple[Grammar, str | None] | None:
+        """What the answer must be, and the field that says so. Raises ApiError."""
+        if self._elsewhere:
+            return None
+        template = getattr(self._engine.tokenizer, "chat_template", None)
+        grammar, place = grammar_of(body, template)
+        if grammar is None:
+            return None
+        if body.ignore_eos:
+            words = "an answer in a grammar ends where the grammar does; leave ignore_eos out"
+            raise ApiError(400, words, "ignore_eos")
+        return grammar, place
+
+    def _compile(self, grammar: Grammar, place: str | None) -> None:
+        """So that the engine has it, which may take seconds. Raises ApiError and StillCompiling."""
+        try:
+            self._engine.check([0], Request(1, grammar=grammar))
+        except GrammarError as error:
+            raise ApiError(400, str(error), place) from error
+
     def _requests(
-        self, body: ChatBody | CompletionBody, way: Way, client: str, user: str | None
+        self,
+        body: ChatBody | CompletionBody,
+        way: Way,
+        client: str,
+        user: str | None,
+        grammar: Grammar | None,
     ) -> list[GenerationRequest]:
         copies = body.n or 1
         prompts = self._chat(body) if isinstance(body, ChatBody) else self._texts(body)
@@ -131,7 +164,7 @@ class RequestParser:
         request_id = uuid.uuid4().hex
         requests: list[GenerationRequest] = []
         for prompt_ids, text in prompts:
-            wanted = replace(self._request(body, prompt_ids), user=user)
+            wanted = replace(self._request(body, prompt_ids, grammar), user=user)
             if text is None:
                 text = self._engine.tokenizer.decode(prompt_ids, skip_special_tokens=True)
             for _ in range(copies):
@@ -180,22 +213,16 @@ class RequestParser:
             for each in body.prompt
         ]
 
-    def _request(self, body: ChatBody | CompletionBody, prompt_ids: list[int]) -> Request:
+    def _request(
+        self, body: ChatBody | CompletionBody, prompt_ids: list[int], grammar: Grammar | None
+    ) -> Request:
         usual, cap = self._limits.usual, self._limits.most_tokens
         asked = body.most_tokens
         if asked is not None and asked > cap:
             words = f"an answer may have at most {cap} tokens here, not {asked}"
             raise ApiError(400, words, "max_tokens")
         unasked = min(cap, body.unasked_tokens or cap)
-        passed: dict[str, Any] = {}
-        if self._elsewhere:
-            grammar, place, passed = None, None, body.passed
-        else:
-            template = getattr(self._engine.tokenizer, "chat_template", None)
-            grammar, place = grammar_of(body, template)
-        if grammar is not None and body.ignore_eos:
-            words = "an answer in a grammar ends where the grammar does; leave ignore_eos out"
-            raise ApiError(400, words, "ignore_eos")
+        passed = body.passed if self._elsewhere else {}
         given: dict[str, Any] = {
             name: value
             for name in ("temperature", "top_p", "top_k", "repetition_penalty")
@@ -215,8 +242,6 @@ class RequestParser:
         held, context = len(prompt_ids), self._engine.context
         try:
             self._engine.check(prompt_ids, wanted)
-        except GrammarError as error:
-            raise ApiError(400, str(error), place) from error
         except ContextTooLong as error:
             if asked is not None or held >= context:
                 words = (

@@ -45,8 +45,11 @@ def fast_tokenizer(template: str | None = HERMES) -> Any:
     return made
 
 
-def toy_engine(template: str | None = HERMES, seed: int = 4) -> Engine:
-    """Its answers begin with a call where they may, and end after one."""
+def toy_engine(template: str | None = HERMES, seed: int = 4, words: tuple[str, ...] = ()) -> Engine:
+    """Its answers begin with a call where they may, and end after one.
+
+    words: each ends an answer, and follows its first letter.
+    """
     tokenizer = fast_tokenizer(template)
     size = len(tokenizer) + 3  # logits of no tokens, as many models have
     after = torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
@@ -54,6 +57,10 @@ def toy_engine(template: str | None = HERMES, seed: int = 4) -> Engine:
     colon, closing = tokenizer.encode(":>")
     after[colon, call] += 50.0
     after[closing, end] += 50.0
+    for word in words:
+        ids = tokenizer.encode(word)
+        for last, token in zip(ids, [*ids[1:], end], strict=True):
+            after[last, token] += 50.0
     target = ToyBackend(after.expand(size, size, size), context=4096)
     arms = arms_of({"arms": ARMS}, Path("toys"))
     return Engine(target, arms, name="toy", tokenizer=tokenizer, eos_ids=(end,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from grammar_toys import ARMS, fast_tokenizer, toy_engine
 
 from decoders import Engine
 from decoders.arms import arms_of
-from decoders.common.errors import DraftpickError, GrammarError
+from decoders.common.errors import DraftpickError, GrammarError, StillCompiling
 from decoders.continuous_batching import ContinuousBatch
+from decoders.models import grammars as module
 from decoders.models.grammars import Grammars
 from decoders.protocols import GrammarState
 from decoders.records import Grammar, Request, Sampling
@@ -254,3 +256,30 @@ def test_answers_share_passes_each_in_its_own_grammar(tiny: Callable[..., Path])
 def test_other_arms_refuse(engine: Engine) -> None:
     with pytest.raises(DraftpickError, match="follows no grammar"):
         engine.decode("beams", [1, 2], Request(4, grammar=JSON))
+
+
+def test_what_takes_too_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And holds up nobody whose grammar is compiled already."""
+    tokenizer = fast_tokenizer()
+    made = Grammars(tokenizer, len(tokenizer), (tokenizer.eos_token_id,))
+    made.begin(JSON)
+    ends, honest = threading.Event(), made._compiled
+
+    def slow(grammar: Grammar) -> Any:
+        ends.wait(10)
+        return honest(grammar)
+
+    monkeypatch.setattr(module, "COMPILING_S", 0.02)
+    monkeypatch.setattr(made, "_compiled", slow)
+    several = [Grammar("regex", letter) for letter in "abc"]
+    for grammar in several[: module.AT_ONCE]:
+        with pytest.raises(GrammarError, match=r"expression takes more than 0.02 s to compile"):
+            made.begin(grammar)
+    with pytest.raises(StillCompiling, match="ask again"):
+        made.begin(several[-1])
+    with pytest.raises(GrammarError, match="takes more than"):
+        made.begin(several[0])  # known by now
+    assert made.begin(JSON).allowed().any()
+    ends.set()
+    monkeypatch.setattr(module, "COMPILING_S", 10.0)
+    assert made.begin(several[-1]).allowed().any()

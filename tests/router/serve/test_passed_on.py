@@ -1,5 +1,5 @@
-"""Tools, response formats and log-probabilities go to endpoints as they came, and what these make of
-them comes back as they wrote it."""
+"""Tools, response formats and log-probabilities go to endpoints as they came, and what these write
+comes back unchanged."""
 
 from __future__ import annotations
 

@@ -138,14 +138,25 @@ def test_llama_s_form() -> None:
         assert free.choices[0].message.content or free.choices[0].message.tool_calls
 
 
-BARE = {"type": "function", "function": {"name": "now"}}
+def test_a_function_may_have_no_parameters(toy: Served) -> None:
+    bare = BARE["function"]
+    for function in (bare, bare | {"parameters": {}}, bare | {"parameters": None}):
+        made = toy.client().chat.completions.create(
+            **REQUIRED | {"tools": [BARE | {"function": function}], "temperature": 1, "seed": 2}
+        )
+        (call,) = made.choices[0].message.tool_calls or []
+        assert (call.function.name, call.function.arguments) == ("now", "{}")
+
+
+BARE: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
 EMPTY = {"type": "object", "properties": {}}
 
 
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [
-        ({"tools": [BARE]}, "tools.0.function", "has no parameters"),
+        ({"tools": [BARE | {"function": {"name": "now", "parameters": {"type": "string"}}}]},
+         "tools.0.function", "parameters of type object"),
         ({"tools": [{"type": "function"}]}, "tools.0.function", "required"),
         ({"tools": [{"type": "function", "function": {"name": "a b", "parameters": EMPTY}}]},
          "tools.0.function.name", "pattern"),
