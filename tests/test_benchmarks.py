@@ -328,3 +328,41 @@ def test_prompts_are_timed_by_their_length(
     told = capsys.readouterr().out
     assert "native, float32" in told and "hf, float32" in told
     assert [line.split("│")[1].strip() for line in told.splitlines() if "│" in line] == ["5", "40"]
+
+
+def test_answers_in_json_are_validated(
+    tmp_path: Path,
+    script: Main,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from grammar_toys import toy_engine
+    from serve_toys import served
+
+    from router.serve.app import Settings
+    from router.serve.parsing import Limits
+
+    out = tmp_path / "json.json"
+    with served(Settings(Limits(most_tokens=1000)), engine=toy_engine(seed=1)) as server:
+        options = ["--url", server.url, "--model", "copy", "--max-new-tokens", 1000, "--out", out]
+        with pytest.raises(SystemExit) as ended:
+            script("json_answers", *options, "--requests", 5)
+        assert ended.value.code == 0 and "python benchmarks/json_answers.py" in (
+            capsys.readouterr().out
+        )
+        found = held(out)["figures"]
+        assert set(found) == {"all", "person", "order", "meeting", "review", "journey"}
+        assert found["all"]["valid"] == found["all"]["requests"] == 5
+        assert found["all"]["low"] <= found["all"]["ratio"] <= found["all"]["high"]
+        monkeypatch.setattr("json_answers.what_is_wrong", lambda *_: "all of it")
+        with pytest.raises(SystemExit) as ended:
+            script("json_answers", *options, "--requests", 1)
+        assert ended.value.code == 1
+
+
+@pytest.mark.slow
+def test_the_default_target_writes_valid_json(tmp_path: Path, script: Main) -> None:
+    out = tmp_path / "json.json"
+    with pytest.raises(SystemExit) as ended:
+        script("json_answers", "--requests", 5, "--temperature", 1, "--out", out)
+    assert ended.value.code == 0 and held(out)["figures"]["all"]["valid"] == 5
