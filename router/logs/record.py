@@ -71,7 +71,7 @@ class Result(_Part):
 
     rounds, drafted, accepted, prefill_s, decode_s: as in `decoders.DecodeResult`.
     wall_s: seconds for the whole answer, the choice of the arm included.
-    tokens_per_s: new_tokens / wall_s.
+    tokens_per_s: new_tokens / wall_s; both None too where an endpoint did not count its tokens.
     error: the exception's name.
     """
 

@@ -84,7 +84,7 @@ class Recorder:
 
 def outcome_of(result: DecodeResult, choosing_s: float) -> Result:
     """An answer as the log knows it. choosing_s: seconds that embedding and policy took."""
-    wall_s, tokens = result.wall_s + choosing_s, len(result.ids)
+    wall_s, tokens = result.wall_s + choosing_s, len(result.ids) if result.counted else None
     return Result(
         new_tokens=tokens,
         rounds=result.rounds,
@@ -93,7 +93,7 @@ def outcome_of(result: DecodeResult, choosing_s: float) -> Result:
         prefill_s=result.prefill_s,
         decode_s=result.decode_s,
         wall_s=wall_s,
-        tokens_per_s=tokens / wall_s if wall_s > 0 else 0.0,
+        tokens_per_s=None if tokens is None else tokens / wall_s if wall_s > 0 else 0.0,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from decoders.records import DecodeResult
 
 FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
-HIDDEN = ("result", "scores", "draft_calls", "draft_work", "logprobs", "counted")
+HIDDEN = ("result", "scores", "draft_calls", "draft_work", "logprobs", "counted", "upstream")
 
 
 @dataclass(frozen=True)
