@@ -19,7 +19,7 @@ from ..records import Grammar
 from .token_texts import TokenTexts
 
 KEPT = 64  # compiled grammars, those asked for last, and as many of those that take too long
-COMPILING_S = 5.0  # usual schemas take milliseconds, some that are made for it take hours
+COMPILING_S = 5.0  # usual schemas take milliseconds, some that are made for it minutes or more
 AT_ONCE = 2  # grammars that are compiled
 T = TypeVar("T")
 ONE_LINE: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}

@@ -12,6 +12,9 @@ from grammar_toys import toy_engine
 from pydantic import BaseModel, Field
 from serve_toys import Served, ToyPolicy, served
 
+from decoders.common.errors import StillCompiling
+from decoders.models.grammars import Grammars
+from decoders.records import Grammar
 from router.serve.app import Settings
 from router.serve.parsing import Limits
 
@@ -133,6 +136,22 @@ def test_bad_input_is_a_400_and_the_connection_kept(
         again = http.post(CHAT, json={"messages": ASKED, "guided_choice": ["a"]})
         assert again.json()["choices"][0]["message"]["content"] == "a"
         assert again.extensions["network_stream"] is connection
+
+
+def test_a_new_grammar_may_have_to_wait_for_others(
+    toy: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(self: Grammars, grammar: Grammar) -> None:
+        raise StillCompiling("other grammars are still being compiled; ask again in a moment")
+
+    with toy.http() as http:
+        known = {"messages": ASKED, "guided_choice": ["a"]}
+        assert http.post(CHAT, json=known).status_code == 200
+        monkeypatch.setattr(Grammars, "_in_time", busy)
+        made = http.post(CHAT, json={"messages": ASKED, "guided_regex": "a{7}"})
+        assert (made.status_code, made.json()["error"]["code"]) == (503, "still_compiling")
+        assert made.headers["retry-after"]
+        assert http.post(CHAT, json=known).status_code == 200
 
 
 class Searching(ToyPolicy):
