@@ -132,6 +132,8 @@ class Engine:
             for recipe in recipes.values():
                 recipe.check(request)
         target, backend, context = options.target, options.backend, options.context
+        if options.made_for:
+            print(f"arms that ship for {options.made_for} (--config names others)", file=sys.stderr)
         folder = targets.resolve(target)
         dtype = precision_of(options.dtype, folder, where, backend)
         kind, rounding = targets.dtype_of(dtype), targets.ROUNDINGS.get(dtype)

@@ -21,7 +21,8 @@ class EngineOptions:
     """Which model answers, with which arms, and how it runs.
 
     target: a known name (`draftpick models`), a hub id, a transformers folder or a .gguf file.
-    arms: a YAML file, recipes by name, or None for those that ship.
+    arms: a YAML file, recipes by name, or None for those that ship: the target's own where it is
+        known by name or by what its GGUF file says of itself, else the default target's.
     dtype: auto, bfloat16, float16, float32 (exact), int8 or int4 (of the weights), or file (a GGUF
         file's own blocks). On a CPU auto is file of a GGUF file, and int4 where the model's own
         weights have four bits, as the default target's; else bfloat16.
@@ -46,14 +47,24 @@ class EngineOptions:
     drafter_memory: int | None = None
     kv_dtype: str = "auto"
 
+    @property
+    def made_for(self) -> str | None:
+        """The known name of a target whose own arms are taken; None where those are the default
+        target's, or of the user's choice."""
+        from .arms import arms_made_for
+
+        path = None if self.arms is not None else arms_made_for(self.target)
+        return None if path is None else path.stem
+
     def recipes(self, only: Sequence[str] | None = None) -> dict[str, ArmRecipe]:
         """The arms by name, or those of `only` in their order; plugins are imported first. Raises
         DraftpickError naming every mistake of a file, and NoSuchName."""
-        from .arms import choose, load_arms
+        from .arms import arms_made_for, choose, load_arms
 
         plugins.load()
         if self.arms is None or isinstance(self.arms, str | Path):
-            declared = load_arms(None if self.arms is None else Path(self.arms))
+            path = arms_made_for(self.target) if self.arms is None else Path(self.arms)
+            declared = load_arms(path)
         else:
             declared = dict(self.arms)
         return choose(declared, list(only) if only else None)

@@ -18,7 +18,7 @@ from decoders.options import EngineOptions
 from decoders.records import Request
 from router.commands import collect as collect_command
 from router.commands.listing import Listing
-from router.commands.options import AsJson, Config, engine_options, names_in
+from router.commands.options import AsJson, Config, Target, engine_options, names_in
 from router.commands.renamed import Renames
 from router.commands.with_records import with_records
 
@@ -267,7 +267,7 @@ def specbench(
     from decoders.common.files import check_folder
     from decoders.common.provenance import measured_on
 
-    from .routing.loading import DEFAULT_POLICY
+    from .routing.loading import FIXED, shipped_policy
     from .specbench import track
     from .specbench.bench import result_tables
     from .specbench.bench import specbench as run_specbench
@@ -303,7 +303,7 @@ def specbench(
         request,
         out,
         arms=named,
-        policy_label=policy_label(policy or DEFAULT_POLICY) if routed else None,
+        policy_label=policy_label(policy or shipped_policy(options) or FIXED) if routed else None,
         seed=seed,
         hardware=measured_on(precision, options.device),
         ask=ask,
@@ -351,6 +351,7 @@ def report(
 @app.command()
 def arms(
     config: Config = None,
+    target: Target = EngineOptions.target,
     kinds: Annotated[
         bool,
         typer.Option("--kinds", help="List what an arms file can hold: kinds and their fields."),
@@ -363,14 +364,16 @@ def arms(
     Examples:
       draftpick arms
       draftpick arms --config arms.yaml
+      draftpick arms --target qwen2.5-coder-1.5b-instruct
       draftpick arms --kinds
     """
     from .commands.views import arms_json, arms_table, kinds_json, kinds_table
 
+    listed = EngineOptions(target, config)
     if as_json:
-        _print_json(kinds_json() if kinds else arms_json(config))
+        _print_json(kinds_json() if kinds else arms_json(listed))
     else:
-        show(lambda width: [kinds_table() if kinds else arms_table(config)])
+        show(lambda width: [kinds_table() if kinds else arms_table(listed)])
 
 
 @app.command()
@@ -378,6 +381,10 @@ def models(
     clear: Annotated[
         list[str] | None,
         typer.Option(help="Remove this entry of the cache from the disk; may be given repeatedly."),
+    ] = None,
+    fetch: Annotated[
+        list[str] | None,
+        typer.Option(help="Fetch this model into the cache; may be given repeatedly."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -387,6 +394,7 @@ def models(
     \b
     Examples:
       draftpick models
+      draftpick models --fetch qwen2.5-coder-0.5b-instruct
       draftpick models --clear compiled
     """
     from .commands.views import megabytes, models_json, models_tables
@@ -396,6 +404,11 @@ def models(
 
         for name in clear:
             typer.echo(f"removed {name}, {megabytes(remove(name).size_bytes)}")
+    elif fetch:
+        from decoders.models import targets
+
+        for name in fetch:
+            typer.echo(targets.resolve(name))
     elif as_json:
         _print_json(models_json())
     else:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from ..common import plugins
 from ..common.errors import DraftpickError, NoSuchName
 from ..common.wording import in_words
+from ..zoo.recognise import known_as
 from .base import ArmRecipe
 from .kinds import fields_of, recipe, recipe_of
 from .mistakes import explained
@@ -54,6 +55,15 @@ def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
     """
     path = path or SHIPPED_ARMS
     return arms_of(read_mapping(path, "arms"), path)
+
+
+def arms_made_for(target: str) -> Path | None:
+    """The file of the arms that ship for a target other than the default one, by its known name or
+    by what its GGUF file says of itself; None where there are none. Raises DraftpickError where
+    such a file cannot be read."""
+    name = known_as(target)
+    path = None if name is None else SHIPPED_ARMS.with_name(f"{name}.yaml")
+    return path if path is not None and path.is_file() else None
 
 
 def read_mapping(path: Path, needed: str) -> dict[str, Any]:

@@ -14,9 +14,22 @@ if TYPE_CHECKING:
 
 
 class DraftModelRecipe(DraftingRecipe):
-    """drafter: a shipped name, a local transformers folder or a hub id."""
+    """drafter: a shipped name, a local transformers folder or a hub id.
+    fetch: whether a model that is known by name may be fetched for this arm; with false it has to
+        be on disk, and elsewhere the arm is down.
+    """
 
     drafter: ModelName
+    fetch: bool = True
+
+    @property
+    def found(self) -> str:
+        """`drafter`. Raises DraftpickError where it would have to be fetched, but may not."""
+        from ..zoo.catalogue import require_on_disk
+
+        if not self.fetch:
+            require_on_disk(self.name, self.drafter)
+        return self.drafter
 
     @property
     def doubts(self) -> bool:
@@ -29,13 +42,13 @@ class DraftModelRecipe(DraftingRecipe):
         """Check as `check_target`; no model with another tokenizer will do."""
         from ..models.drafts import fitting
 
-        fitting(self.name, self.drafter, target)
+        fitting(self.name, self.found, target)
 
     def load_model(self, target: Backend, tokenizer: Any) -> tuple[Backend, DraftVocab | None]:
         """The draft model, and the part of the target's vocabulary that it knows (None: all)."""
         from ..models.drafts import find
 
-        return find(self.name, self.drafter, target, tokenizer).load()
+        return find(self.name, self.found, target, tokenizer).load()
 
 
 class NeuralRecipe(DraftModelRecipe):
@@ -52,7 +65,7 @@ class NeuralRecipe(DraftModelRecipe):
     def check_target(self, target: TargetInfo) -> None:
         from ..models.foreign import foreign
 
-        if foreign(self.name, self.drafter, target) is None:
+        if foreign(self.name, self.found, target) is None:
             super().check_target(target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
@@ -60,7 +73,7 @@ class NeuralRecipe(DraftModelRecipe):
         from ..models.drafts import TargetInfo
         from ..models.foreign import foreign
 
-        model = foreign(self.name, self.drafter, TargetInfo.of(target, tokenizer))
+        model = foreign(self.name, self.found, TargetInfo.of(target, tokenizer))
         if model is not None:
             return model.load(target, self.translate)
         return NeuralDrafter(*self.load_model(target, tokenizer))

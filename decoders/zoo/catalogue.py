@@ -237,6 +237,16 @@ def catalogue() -> list[ModelCard]:
     return cards
 
 
+def require_on_disk(arm: str, name: str) -> None:
+    """Raise DraftpickError where an arm's model is known by name and would have to be fetched."""
+    for card in catalogue():
+        if card.name == name and not card.on_disk:
+            raise DraftpickError(
+                f"arm {arm!r} drafts with {name}, which is not on disk: `draftpick models --fetch "
+                f"{name}` fetches it ({card.size_bytes / 1e6:,.0f} MB)"
+            )
+
+
 def shipped_folder(name: str) -> Path:
     """The folder of a shipped model; raises NoSuchName."""
     known = shipped_folders()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from mlflow.types import Schema
 
 BASE = ("mlflow", "numpy", "pandas", "safetensors")
-DATA = ("__pycache__", "zoo/*/*", "shipped", "default_policy", "page")  # these do not travel
+DATA = (  # these do not travel
+    "__pycache__", "zoo/*/*", "shipped", "default_policy", "model_policies", "page",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ Target = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(metavar="YAML", help="File that declares the arms. Default: the shipped arms."),
+    typer.Option(metavar="YAML", help="File that declares the arms. Default: those that ship "
+        "for the target."),
 ]
 Dtype = Annotated[
     str,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from decoders.arms import ArmRecipe
+    from decoders.options import EngineOptions
     from policies.ope.estimators import Estimate
 
     from ..logs.judge import Judgement
@@ -25,24 +26,23 @@ FIELDS = ("kind", "drafter", "length", "verifier", "settings", "lossless", "note
 # -- arms and models -------------------------------------------------------------------------------
 
 
-def arms_json(path: Path | None = None) -> list[dict[str, Any]]:
-    """One object for each arm: name and FIELDS; `settings` are what the recipe sets besides them.
+def arms_json(options: EngineOptions) -> list[dict[str, Any]]:
+    """One object for each of the options' arms: name and FIELDS; `settings` are what the recipe
+    sets besides them.
 
     Raises DraftpickError with every mistake in the file.
     """
-    from decoders.arms import load_arms
-
     return [
         {"name": name, **{field: _plain(getattr(recipe, field, None)) for field in FIELDS}}
         | {"settings": _settings(recipe)}
-        for name, recipe in load_arms(path).items()
+        for name, recipe in options.recipes().items()
     ]
 
 
-def arms_table(path: Path | None = None) -> Table:
+def arms_table(options: EngineOptions) -> Table:
     """Each arm: its note, and what its recipe sets."""
     rows = []
-    for arm in arms_json(path):
+    for arm in arms_json(options):
         how = "; ".join(
             f"{'draft length' if field == 'length' else field}: {describe(arm[field])}"
             for field in ("drafter", "length", "verifier", "settings")

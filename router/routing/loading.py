@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder
 from collect.features import FEATURES
 from decoders.options import EngineOptions
+from decoders.zoo.catalogue import TARGET
 
 from ..protocols import RoutingEngine
 
@@ -20,13 +21,43 @@ if TYPE_CHECKING:
     from policies import Policy
 
 DEFAULT_POLICY = Path(__file__).parents[1] / "default_policy"
+MODEL_POLICIES = Path(__file__).parents[1] / "model_policies"  # a folder each, by known name
 BEST_FIXED = "hybrid"  # the arm that ships and is best on average
-UNTRAINED = "max-gram"  # the arm for a target that nothing was trained for
+UNTRAINED = "max-gram"  # the arm for a target that no policy was trained for
+FIXED = "fixed"  # the policy that always takes it
 OWN_POLICY = (
     "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
     "`draftpick train --rewards rewards --out policy`, and add --policy policy; or name an arm, "
     "for instance --arm autoregressive"
 )
+
+
+def shipped_policy(options: EngineOptions) -> Path | None:
+    """The folder of the policy that ships for the target's own arms, or for the default target's;
+    None where none was trained for these arms."""
+    name = options.made_for
+    folder = DEFAULT_POLICY if name is None else MODEL_POLICIES / name
+    return folder if (folder / "policy.json").is_file() else None
+
+
+def shipped_for(options: EngineOptions) -> tuple[EngineOptions, Policy]:
+    """Options and policy where the user named no policy."""
+    import policies
+
+    folder = shipped_policy(options)
+    if folder is None:
+        print(
+            f"no policy ships for {options.made_for}: every query goes to {UNTRAINED}. To do "
+            f"better, make a policy with `draftpick collect --target {options.target} --out "
+            "rewards` and `draftpick train --rewards rewards --out policy`, and add --policy "
+            "policy; or name an arm, for instance --arm autoregressive",
+            file=sys.stderr,
+        )
+        return options, policies.fixed_policy(list(options.recipes()), UNTRAINED)
+    chosen = policies.load(folder)
+    if options.arms is None and options.made_for is None and options.target != TARGET:
+        return for_any_target(options, chosen)
+    return options, chosen
 
 
 def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptions, Policy]:

@@ -20,7 +20,6 @@ from decoders.common.errors import ArmDown, Cancelled, DraftpickError, NoSuchNam
 from decoders.common.seeds import derived_seed, draw_of
 from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Grammar, Prefilled, Request, Sampling
-from decoders.zoo.catalogue import TARGET
 
 from ..logs.record import Result
 from ..logs.recorder import Recorder, outcome_of
@@ -32,11 +31,11 @@ from .fallback import passed_over, redirected, unfit
 from .learning import Learning
 from .loading import (
     BEST_FIXED,
-    DEFAULT_POLICY,
     OWN_POLICY,
+    UNTRAINED,
     embedder_of,
-    for_any_target,
     require_features,
+    shipped_for,
 )
 from .messages import Message, as_messages
 from .results import Chosen, RoutedResult
@@ -217,13 +216,10 @@ class Router:
         plugins.load()
         if options.arms is not None:
             options = replace(options, arms=options.recipes())
-        chosen = (
-            policies.load(DEFAULT_POLICY if policy is None else policy)
-            if policy is None or isinstance(policy, str | Path)
-            else policy
-        )
-        if policy is None and options.arms is None and options.target != TARGET:
-            options, chosen = for_any_target(options, chosen)
+        if policy is None:
+            options, chosen = shipped_for(options)
+        else:
+            chosen = policies.load(policy) if isinstance(policy, str | Path) else policy
         reader = embedder_of(chosen, embedder, options.device)
         engine = loading.load_engine(options)
         try:
@@ -235,12 +231,13 @@ class Router:
                 raise policies.PolicyError(
                     f"the policy that ships does not fit: {error}. Else {OWN_POLICY}"
                 ) from error
+            best = UNTRAINED if options.made_for else BEST_FIXED
             print(
-                f"the policy that ships does not fit: {error}. Every query goes to {BEST_FIXED}, "
-                f"the arm that is best on average. To do better, {OWN_POLICY}",
+                f"the policy that ships does not fit: {error}. Every query goes to {best}. To do "
+                f"better, {OWN_POLICY}",
                 file=sys.stderr,
             )
-            router = cls(engine, policies.fixed_policy(chosen.arms, BEST_FIXED))
+            router = cls(engine, policies.fixed_policy(chosen.arms, best))
         return router
 
     def generate(

@@ -24,6 +24,7 @@ from decoders.drafters.horizontal import HorizontalDrafter
 from decoders.drafters.vertical import VerticalDrafter
 from decoders.loop import SpeculativeDecoding
 from decoders.models import targets
+from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from router.commands.views import arms_json
@@ -183,7 +184,7 @@ def test_a_mapped_verifying_model(tiny: Tiny) -> None:
 
 
 def test_the_view_names_what_drafts(file: Path) -> None:
-    said = {arm["name"]: arm["drafter"] for arm in arms_json(file)}
+    said = {arm["name"]: arm["drafter"] for arm in arms_json(EngineOptions(arms=file))}
     assert "verifying neural" in said["vertical"]
     assert "verifying vertical" in said["two-deep"] and "max_gram" in said["two-deep"]
     assert said["horizontal"].startswith("early_exit") and "then max_gram" in said["horizontal"]

@@ -14,6 +14,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.offline.batch import Batch
+from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
 from decoders.verify import BiLD, Lossless, Lossy, SpeculativeCascade
 from router.commands.views import arms_json, describe
@@ -106,7 +107,7 @@ def test_a_copy_has_no_confidence_to_compare(rule: str, tmp_path: Path) -> None:
 
 def test_the_json_view_shows_rule_and_thresholds(tmp_path: Path) -> None:
     path = arms_file(tmp_path, "lossless", "{rule: opt, alpha: 0.5, log_loss: true}")
-    none, plain, optimal = arms_json(path)
+    none, plain, optimal = arms_json(EngineOptions(arms=path))
     assert (none["verifier"], none["lossless"]) == (None, True)
     assert (plain["verifier"], plain["lossless"]) == ("lossless", True)
     assert optimal["verifier"] == {"rule": "opt", "alpha": 0.5, "log_loss": True}
@@ -122,7 +123,7 @@ def test_the_json_view_shows_what_is_the_kind_s_own(tmp_path: Path) -> None:
         "  copy: {kind: max_gram, length: {k: 9}, stop_below: 0.25}\n"
         "  cs: {kind: cs_drafting, models: [m, {kind: max_gram}], K: [[2, 3], [0, 3]]}\n"
     )
-    found = {arm["name"]: arm["settings"] for arm in arms_json(path)}
+    found = {arm["name"]: arm["settings"] for arm in arms_json(EngineOptions(arms=path))}
     assert found == {
         "autoregressive": None,
         "copy": {"stop_below": 0.25},

@@ -16,6 +16,7 @@ from toy_engine import ToyEngine
 
 from collect.sweeps.progress import SweepProgress
 from decoders.common.terminal import progress
+from decoders.options import EngineOptions
 from decoders.records import Request
 from policies import RewardTable
 from policies.selection.headroom import headroom
@@ -61,7 +62,7 @@ def whole(text: str, cells: Any) -> None:
 
 
 def test_arms() -> None:
-    text = at_eighty(arms_table())
+    text = at_eighty(arms_table(EngineOptions()))
     figures = ["k=16", "min_confidence=0.0", "stop_below=0.12"]
     whole(text, ["autoregressive", "draft-general", *figures])
     assert "…" not in text

@@ -83,6 +83,6 @@ def load_engine(
     from decoders.offline.batch import Batch
     from decoders.zoo.catalogue import cache_dir
 
-    arms = [AUTOREGRESSIVE, *only] if only else None
+    arms = [AUTOREGRESSIVE, *(only or options.recipes())]  # all are used, so all are checked
     engine = Engine.from_options(options, only=arms)
     return engine, Batch(engine, at_once=at_once, folder=cache_dir() / "costs")
