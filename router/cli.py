@@ -367,9 +367,18 @@ def arms(
       draftpick arms --target qwen2.5-coder-1.5b-instruct
       draftpick arms --kinds
     """
+    from decoders.arms.file import own_arms
+    from decoders.common.errors import DraftpickError
+    from decoders.zoo.catalogue import TARGET
+
     from .commands.views import arms_json, arms_table, kinds_json, kinds_table
 
     listed = EngineOptions(target, config)
+    if config is None and target != TARGET and listed.made_for is None:
+        raise DraftpickError(
+            f"--target {target}: no arms ship for it; give a model for which some do "
+            f"({', '.join([TARGET, *own_arms()])}), or declare arms in a file for --config"
+        )
     if as_json:
         _print_json(kinds_json() if kinds else arms_json(listed))
     else:
@@ -399,16 +408,15 @@ def models(
     """
     from .commands.views import megabytes, models_json, models_tables
 
-    if clear:
+    if clear or fetch:
         from decoders.zoo import clear as remove
 
-        for name in clear:
+        for name in clear or ():
             typer.echo(f"removed {name}, {megabytes(remove(name).size_bytes)}")
-    elif fetch:
-        from decoders.models import targets
+        for name in fetch or ():
+            from decoders.models import targets
 
-        for name in fetch:
-            typer.echo(targets.resolve(name))
+            typer.echo(targets.fetch_known(name))
     elif as_json:
         _print_json(models_json())
     else:

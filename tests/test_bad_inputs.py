@@ -105,8 +105,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         "--out": "out folder", "--collect-limit": "count", "--limit": "count",
         "--max-new-tokens": "count",
     }),
-    "arms": (("arms",), {"--config": "file"}),
-    "models": (("models",), {"--clear": "name"}),
+    "arms": (("arms",), {"--config": "file", "--target": "target"}),
+    "models": (("models",), {"--clear": "name", "--fetch": "name"}),
     "collect": (("collect", *ARMS, "--queries", "queries.jsonl", "--out", "out"), {
         "more": "file", "--queries": "file", "--out": "out folder", "--arms": "names",
         "--limit": "count", "--max-new-tokens": "count", "--temperatures": "numbers",

@@ -61,9 +61,13 @@ def arms_made_for(target: str) -> Path | None:
     """The file of the arms that ship for a target other than the default one, by its known name or
     by what its GGUF file says of itself; None where there are none. Raises DraftpickError where
     such a file cannot be read."""
-    name = known_as(target)
-    path = None if name is None else SHIPPED_ARMS.with_name(f"{name}.yaml")
-    return path if path is not None and path.is_file() else None
+    return own_arms().get(known_as(target) or "")
+
+
+def own_arms() -> dict[str, Path]:
+    """By the known name of a target other than the default one: the file of its arms."""
+    files = sorted(Path(__file__).parent.glob("*.yaml"))
+    return {file.stem: file for file in files if file not in (SHIPPED_ARMS, UNTRAINED_ARMS)}
 
 
 def read_mapping(path: Path, needed: str) -> dict[str, Any]:

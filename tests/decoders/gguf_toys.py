@@ -43,7 +43,7 @@ def save_gguf(
 ) -> Path:
     """kinds: of some tensors by their short names; the others are of `kind`.
     without: a tensor to leave out.
-    metadata: numbers to write besides the usual.
+    metadata: numbers and texts to write besides the usual.
     """
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(path, architecture)
@@ -105,4 +105,4 @@ def _describe(writer: GGUFWriter, metadata: dict[str, Any]) -> None:
     writer.add_token_merges(["a b", "c d", "e f", "g h", "i j"])
     writer.add_eos_token_id(0)
     for name, value in metadata.items():
-        writer.add_uint32(name, value)
+        (writer.add_string if isinstance(value, str) else writer.add_uint32)(name, value)
