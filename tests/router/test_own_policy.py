@@ -1,0 +1,97 @@
+"""The policy that ships for a known model, or prompt lookup until one does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from router_fakes import FakeEngine, FakePolicy
+from test_own_arms import LARGE, SAID, saying
+
+import policies
+from decoders.arms import load_arms
+from decoders.arms.file import own_arms
+from decoders.arms.fingerprint import fingerprint
+from decoders.options import EngineOptions
+from router import cli
+from router.routing import loading
+from router.routing.loading import MODEL_POLICIES, shipped_for, shipped_policy
+from router.routing.router import Router
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    return str(saying(tmp_path / "mine.gguf", **SAID))
+
+
+def test_until_a_policy_ships_prompt_lookup_answers(
+    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loading, "MODEL_POLICIES", tmp_path)
+    options, policy = shipped_for(EngineOptions(mine))
+    assert options.made_for == LARGE
+    assert policy.arms == tuple(load_arms(own_arms()[LARGE])) and policy.name == "fixed"
+    said = capsys.readouterr().err
+    assert f"no policy ships for {LARGE}" in said and f"draftpick collect --target {mine}" in said
+
+
+def test_a_policy_that_ships_for_the_model_is_taken(
+    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "MODEL_POLICIES", tmp_path)
+    policies.uniform_policy(list(load_arms(own_arms()[LARGE]))).save(tmp_path / LARGE)
+    for target in (mine, LARGE):
+        assert shipped_policy(EngineOptions(target)) == tmp_path / LARGE
+        assert shipped_for(EngineOptions(target))[1].name == "uniform"
+    assert shipped_policy(EngineOptions()) == loading.DEFAULT_POLICY
+    assert shipped_policy(EngineOptions(mine, tmp_path)) == loading.DEFAULT_POLICY
+
+
+def test_a_policy_of_ones_own_wins(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
+    own = FakePolicy(FakeEngine().arm_names)
+    assert Router.from_pretrained(mine, own).policy is own
+
+
+def test_where_the_model_s_policy_does_not_fit_prompt_lookup_answers(
+    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = FakeEngine().arm_names
+    monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
+    monkeypatch.setattr("router.routing.router.UNTRAINED", arms[1])
+    monkeypatch.setattr(loading, "MODEL_POLICIES", tmp_path)
+    (tmp_path / LARGE).mkdir()
+    (tmp_path / LARGE / "policy.json").touch()
+    monkeypatch.setattr(policies, "load", lambda *_: FakePolicy(arms, embedder="target:other"))
+    assert Router.from_pretrained(mine).generate("abcd").arm == arms[1]
+    assert f"Every query goes to {arms[1]}" in capsys.readouterr().err
+
+
+def test_policies_that_ship_are_of_the_arms_that_ship() -> None:
+    for manifest in MODEL_POLICIES.glob("*/policy.json"):
+        policy = policies.load(manifest.parent)
+        arms = load_arms(own_arms()[manifest.parent.name])
+        assert set(policy.arms) <= set(arms)
+        assert policy.origin.arms_fingerprint == fingerprint({n: arms[n] for n in policy.arms})
+
+
+def test_arms_lists_them(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["arms", "--target", mine, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [arm["name"] for arm in listed] == list(load_arms(own_arms()[LARGE]))
+    assert cli.main(["arms", "--target", "models/other"]) == 2
+    assert "no arms ship for it; give a model for which some do (smollm2" in (
+        said := capsys.readouterr().err
+    )
+    assert LARGE in said
+
+
+def test_a_known_model_is_fetched_when_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("decoders.models.targets.resolve", lambda name: Path("/at") / name)
+    assert cli.main(["models", "--fetch", LARGE]) == 0
+    assert capsys.readouterr().out.strip() == f"/at/{LARGE}"
+    assert cli.main(["models", "--fetch", "nope"]) == 2
+    assert LARGE in capsys.readouterr().err
