@@ -29,6 +29,14 @@ class HasScript(Protocol):
 
 
 @runtime_checkable
+class IsSure(Protocol):
+    """An adapter that says whether drafts follow from the text alone, so that all of them can be
+    had by asking the drafter along the answer."""
+
+    def sure(self, temperature: float) -> bool: ...
+
+
+@runtime_checkable
 class HasTrials(Protocol):
     """An adapter that knows how likely each token is to be accepted."""
 

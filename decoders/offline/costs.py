@@ -57,6 +57,7 @@ def measure(target: Backend, drafters: Mapping[str, Drafter], again: bool = Fals
 
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int], repeats: int) -> float:
     drafter = adapter_of(drafter).timed
+    counted = adapter_of(drafter).counts_calls
     sampling, chance = Sampling(), Generator(target.device, 0)
     context = [*decoder_prefix(target, prompt), 5]
     newest = torch.tensor(context[-1:], device=target.device)
@@ -64,10 +65,11 @@ def _draft_s(target: Backend, drafter: Drafter, prompt: list[int], repeats: int)
     drafter.reset(prompt)
     spent, spared = [], []
     for _ in range(repeats):
-        started = time.perf_counter()
+        started, calls = time.perf_counter(), drafter.calls
         proposal = drafter.propose(context, DraftRequest(DRAFTED, sampling, chance))
         synchronize(target.device)
-        spent.append((time.perf_counter() - started) / max(1, len(proposal.ids)))
+        tokens = drafter.calls - calls if counted else len(proposal.ids)
+        spent.append((time.perf_counter() - started) / max(1, tokens))
         if isinstance(target, ExitBackend) and target.ahead > target.length:  # by an early exit
             drafted = torch.cat([newest, proposal.ids[: proposal.depth]])  # without siblings
             prepared = seconds_of(target, drafted)

@@ -74,6 +74,7 @@ ADAPTERS: dict[str, Adapter] = watched(
         "decoders.drafters.recurrent:RecurrentDrafter": _ours("recurrent", "RecurrentReplay"),
         "decoders.drafters.hybrid:HybridDrafter": _ours("hybrid", "HybridReplay"),
         "decoders.drafters.suffix:SuffixDrafter": _ours("suffix", "SuffixReplay"),
+        "decoders.drafters.translated:TranslatedDrafter": _ours("translated", "TranslatedReplay"),
         "decoders.drafters.widened:WidenedDrafter": _ours("widened", "WidenedReplay"),
     },
 )

@@ -28,10 +28,12 @@ from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
+from decoders.costs.measured import Costs
 from decoders.drafters.translated import By, TranslatedDrafter
 from decoders.lengths import FixedLength
 from decoders.models.token_texts import TokenTexts
 from decoders.models.translation import Translation
+from decoders.offline.batch import Batch
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
@@ -280,6 +282,40 @@ def test_an_arm_writes_what_the_target_writes(
     drafted = made.decode("small", prompt, Request(24))
     assert drafted.ids == plain.ids
     assert drafted.drafted > 0 and drafted.draft_calls > drafted.rounds
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize(
+    ("temperature", "translate"), [(0.0, "tokens"), (0.0, "text"), (1.0, "text")]
+)
+def test_its_rounds_along_an_answer_are_those_of_the_loop(
+    engine: Callable[..., Engine], temperature: float, translate: str, hybrid: bool
+) -> None:
+    """The answer that the arm wrote has the rounds that it took, as drafts follow from the text."""
+    made = engine(byte_level(340, TEXTS[1:]), translate=translate)
+    if hybrid:
+        model = {"kind": "neural", "drafter": made.arms["small"].drafter, "translate": translate}  # type: ignore[attr-defined]
+        made.arms["small"] = recipe(name="small", kind="hybrid", model=model, length={"k": 4})
+    prompts = [made.encode_text(text) for text in ("The naïve", "the the the the the")]
+    request = Request(24, Sampling(temperature), seed=3)
+    wrote = [made.decode("small", prompt, request) for prompt in prompts]
+    batch = Batch(made, Costs((1.0,) * 32, {"small": 0.1}))
+    answers = [one.ids for one in wrote]
+    found: Any = (
+        batch.expected("small", prompts, answers, 24, temperature, [0, 0])
+        if temperature
+        else batch.replay("small", prompts, answers, 24)
+    )
+    for one, replayed in zip(wrote, found, strict=True):
+        assert (replayed.rounds, replayed.drafted) == (one.rounds, one.drafted)
+        assert replayed.accepted == one.accepted and replayed.calls == one.draft_calls - 1
+    assert sum(one.accepted for one in wrote) > 0
+
+
+def test_drafts_that_are_drawn_do_not_follow_from_an_answer(engine: Callable[..., Engine]) -> None:
+    made = engine(byte_level(340, TEXTS[1:]))
+    batch = Batch(made, Costs((1.0,) * 32, {"small": 0.1}))
+    assert batch.expected("small", [[1, 2]], [[3, 4]], 2, 0.7, [0]) is None
 
 
 def test_a_vocabulary_that_shares_nothing_is_refused(tiny: Tiny) -> None:

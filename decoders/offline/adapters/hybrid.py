@@ -19,12 +19,12 @@ from ...protocols import (
     ReplayedLoop,
     decoder_prefix,
 )
-from ...records import Expected, Proposal, Replay, Sampling
-from ...sampling.randomness import Generator
-from ..chain import HasScript, HasTrials, chances_of, sure_part
+from ...records import Expected, Proposal, Replay
+from ..chain import HasScript, HasTrials, IsSure, chances_of, sure_part
 from ..expected import drawn, simulated
 from ..registry import ReplayAdapter, adapter_of
 from ..replay import Draft, replay_with_agreement
+from .along import all_along, along
 
 
 class ScriptedDrafter:
@@ -71,7 +71,12 @@ class HybridReplay(ReplayAdapter):
     def steps(self, answers: int) -> float:
         return self._model.steps(answers)
 
+    def _sure(self, temperature: float) -> bool:
+        return isinstance(self._model, IsSure) and self._model.sure(temperature)
+
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
+        if self._sure(0.0):
+            return all_along(self.drafter, answers, loop, 0.0)
         script = self._model.script(answers) if isinstance(self._model, HasScript) else None
         if script is None:
             return None
@@ -96,7 +101,11 @@ class HybridReplay(ReplayAdapter):
     def expected(
         self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]
     ) -> list[Expected] | None:
-        """Simulated: the choice remembers what was accepted before."""
+        """Simulated: the choice remembers what was accepted before. Exact where the model's drafts
+        are sure."""
+        if self._sure(temperature):
+            made = all_along(self.drafter, answers, loop, temperature)
+            return [Expected.of(each) for each in made]
         model, target = self._model, answers.target
         trials = model.trials(answers, temperature) if isinstance(model, HasTrials) else None
         if trials is None:
@@ -121,27 +130,3 @@ class HybridReplay(ReplayAdapter):
             simulate(row, seed)
             for row, (_, seed) in enumerate(zip(answers.ids, seeds, strict=True))
         ]
-
-
-def along(
-    drafter: Drafter,
-    target: Backend,
-    prompt: list[int],
-    answer: list[int],
-    temperature: float = 0.0,
-    min_confidence: float = 0.0,
-) -> Draft:
-    """The drafter asked from round to round. One that draws what it does has seed 0."""
-    drafter.reset(prompt)
-    start, chance = decoder_prefix(target, prompt), Generator(target.device, 0)
-    sampling = Sampling(temperature)
-
-    def draft(at: int, k: int) -> list[int]:
-        context = start + answer[:at]
-        if at > 1:
-            drafter.commit(context)
-        asked = DraftRequest(k, sampling, chance, min_confidence)
-        ids: list[int] = drafter.propose(context, asked).ids.tolist()
-        return ids
-
-    return Draft(draft, lambda: drafter.calls)

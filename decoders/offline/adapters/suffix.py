@@ -11,8 +11,8 @@ from ...protocols import Backend, KnownAnswers, ReplayedLoop
 from ...records import Expected, Replay, Written
 from ..registry import ReplayAdapter
 from ..replay import Draft, replay_with_agreement
+from .along import along
 from .copied import write_copies
-from .hybrid import along
 
 
 class SuffixReplay(ReplayAdapter):
