@@ -251,7 +251,7 @@ def test_the_readme_stays_short() -> None:
 def test_every_page_is_in_the_index() -> None:
     docs = ROOT / "docs"
     pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} - {"README.md"}
-    assert pages == set(re.findall(r"\]\(([\w/]+\.md)\)", page("docs/README.md"))) & pages
+    assert pages == set(re.findall(r"\]\(([\w/-]+\.md)\)", page("docs/README.md"))) & pages
 
 
 # -- Python ---------------------------------------------------------------------------------------
@@ -492,6 +492,15 @@ def test_the_guide_lists_the_arms_that_ship() -> None:
     table = page("docs/which_arm.md").partition("| arm |")[2].partition("\n\n")[0]
     listed = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
     assert sorted(listed) == sorted(load_arms())
+
+
+def test_the_guide_lists_the_arms_of_known_models() -> None:
+    from decoders.arms import load_arms
+    from decoders.arms.file import own_arms
+
+    tables = page("docs/which_arm.md").split("| its arm |")[1:]
+    listed = [re.findall(r"^\| `([\w.-]+)` \|", each.partition("\n\n")[0], re.M) for each in tables]
+    assert listed == [list(load_arms(path)) for path in own_arms().values()]
 
 
 def test_the_fields_of_json_are_listed() -> None:
