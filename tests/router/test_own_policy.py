@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from router_fakes import FakeEngine, FakePolicy
-from test_own_arms import LARGE, SAID, saying
+from test_own_arms import LARGE, SAID, SMALL, saying
+from tiny_models import target_model
 
 import policies
 from decoders.arms import load_arms
@@ -85,6 +86,27 @@ def test_arms_lists_them(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
         said := capsys.readouterr().err
     )
     assert LARGE in said
+
+
+def test_a_collection_asks_for_every_drafter_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also for those that were not named: all arms are used."""
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("the target was loaded")
+
+    monkeypatch.setenv("DRAFTPICK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("decoders.models.targets.load_backend", load)
+    target_model(tmp_path / "target")
+    arms, queries = tmp_path / "arms.yaml", tmp_path / "queries.jsonl"
+    arms.write_text(f"arms:\n  small: {{kind: neural, drafter: {SMALL}, fetch: false}}\n")
+    queries.write_text('{"id": "1", "task": "qa", "turns": ["what is the river"]}\n')
+    words = ["collect", "--target", tmp_path / "target", "--config", arms, "--queries", queries,
+             "--out", tmp_path / "rewards"]  # fmt: skip
+    assert cli.main([str(word) for word in words]) == 2
+    assert f"`draftpick models --fetch {SMALL}` fetches it (491 MB)" in capsys.readouterr().err
+    assert not (tmp_path / "rewards").exists()
 
 
 def test_a_known_model_is_fetched_when_asked(
