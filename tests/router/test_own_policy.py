@@ -32,7 +32,7 @@ def test_until_a_policy_ships_prompt_lookup_answers(
     monkeypatch.setattr(loading, "MODEL_POLICIES", tmp_path)
     options, policy = shipped_for(EngineOptions(mine))
     assert options.made_for == LARGE
-    assert policy.arms == tuple(load_arms(own_arms()[LARGE])) and policy.name == "fixed"
+    assert policy.arms == list(load_arms(own_arms()[LARGE])) and policy.name == "fixed"
     said = capsys.readouterr().err
     assert f"no policy ships for {LARGE}" in said and f"draftpick collect --target {mine}" in said
 
