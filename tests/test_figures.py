@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +11,28 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)")
-FIGURE = re.compile(r"(?<![\w.,/-])(?!95%)(\d[\d,]*(?:\.\d+)?)(?=x\b|%| points| tokens/s)")
+UNIT = r"(?=x\b|%| points| tokens/s)"
+FIGURE = re.compile(rf"(?<![\w.,/-])(?!95%)(\d[\d,]*(?:\.\d+)?){UNIT}")
+DECIMAL = re.compile(  # of conclusions: all that has decimals, too, but for sizes and versions
+    rf"(?<![\w.,/-])(?!95%)(\d[\d,]*(?:\.\d+)?{UNIT}|\d[\d,]*\.\d+(?![\w.]|,\d| [bm]illion))"
+)
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
 HEADING = re.compile(r"^(#+) +(.*)$", re.MULTILINE)
+CONCLUSIONS = "Conclusions"
+CONCLUDED = sorted(
+    str(page.relative_to(ROOT))
+    for page in (ROOT / "docs").rglob("*.md")
+    if f"\n## {CONCLUSIONS}\n" in page.read_text(encoding="utf-8")
+)
+METHODS = "docs/notes/methods_measured.md"
 SAID = (  # page, and the section whose figures are to be found; None for all of it
     ("README.md", None),
     ("docs/which_arm.md", "What decides"),
-    ("docs/results.md", "Conclusions"),
-    ("docs/reproduction.md", "Conclusions"),
-    ("docs/risk_control.md", "Conclusions"),
+    (METHODS, "What the papers claim, and what these models show"),
+    *((name, CONCLUSIONS) for name in CONCLUDED),
 )
-TABLES = ("docs/results.md", "docs/reproduction.md", "docs/scaling.md")
+COMMAND = r"^```bash$|`(make|draftpick|python) |`benchmarks/\w+\.(py|sh)`|cannot be run again"
+TABLES = sorted({*CONCLUDED, "docs/scaling.md"})
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,8 @@ def blocks(text: str) -> list[str]:
 
 
 def sources(name: str, block: str, said: str | None) -> str:
-    """What a block links to, and of a page with conclusions all the rest of it."""
+    """What a block links to, and of a page with conclusions all the rest of it: its tables, other
+    sections, and of a CSV that it links to the rows of the methods that the block names."""
     here = (ROOT / name).parent
     found = []
     for page, at in LINK.findall(block):
@@ -89,8 +102,31 @@ def sources(name: str, block: str, said: str | None) -> str:
             found.append(section(str(there.relative_to(ROOT)), at))
     if said:
         page = (ROOT / name).read_text(encoding="utf-8")
-        found.append(page.replace(section(name, anchor(said)), ""))
+        found += [here / at for at, _ in LINK.findall(page) if at.endswith(".csv")]
+        found = [rows_of(one, block) if isinstance(one, Path) else one for one in found]
+        found.append("\n".join(line for line in page.splitlines() if line.startswith("|")))
+        for other, title in SAID:
+            if other == name and title:
+                page = page.replace(section(name, anchor(title)), "")
+        found.append(page)
     return "\n".join(found)
+
+
+def rows_of(path: Path, block: str) -> str:
+    """Rows of a CSV whose method, without its threshold, stands in a block as code."""
+    named = set(re.findall(r"`([^`]+)`", block))
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [list(row.values()) for row in csv.DictReader(file)
+                if row["method"].partition("@")[0] in named]  # fmt: skip
+    return "\n".join(" | ".join(row) for row in rows)
+
+
+def figures(block: str, said: str | None) -> list[str]:
+    """Those that a block says; of a section with tables of its own not those in them."""
+    text = re.sub(r"\]\([^)]*\)|`[^`]*`|\bal\., [\d.]+", "]", block)
+    if said:
+        text = re.sub(r"^\|.*$", "", text, flags=re.M)
+    return (DECIMAL if said else FIGURE).findall(text)
 
 
 def value(number: str) -> float:
@@ -110,7 +146,7 @@ CASES = [
     (name, said, block)
     for name, said in SAID
     for block in blocks(section(name, anchor(said) if said else None))
-    if FIGURE.search(re.sub(r"\]\([^)]*\)", "]", block))
+    if figures(block, said)
 ]
 
 
@@ -119,8 +155,7 @@ CASES = [
 )
 def test_a_figure_is_found_where_it_is_from(name: str, said: str | None, block: str) -> None:
     found = sources(name, block, said)
-    figures = FIGURE.findall(re.sub(r"\]\([^)]*\)", "]", block))
-    missing = [figure for figure in figures if not stands(figure, found)]
+    missing = [figure for figure in figures(block, said) if not stands(figure, found)]
     assert not missing, f"{name} says {', '.join(missing)}, which stands nowhere that it links to"
 
 
@@ -137,9 +172,9 @@ def tabled(name: str) -> list[Section]:
 )  # fmt: skip
 def test_a_table_names_its_command(name: str, one: Section) -> None:
     """In a block or in a sentence, in its section or one that this is in; tests/test_docs.py parses
-    all of them."""
+    all of them. Or a sentence says that it cannot be run again."""
     said = "\n".join([one.own, *one.above])
-    assert re.search(r"^```bash$|`(make|draftpick|python) ", said, re.MULTILINE), one.title
+    assert re.search(COMMAND, said, re.MULTILINE), one.title
 
 
 def test_a_figure_that_stands_nowhere_is_caught() -> None:
@@ -147,3 +182,17 @@ def test_a_figure_that_stands_nowhere_is_caught() -> None:
     assert not stands("1.5", "0.6% and 3.7%, 11.5 or 1.56") and not stands("7.1", "v7.1.3 17.1")
     assert stands("57", "| 0.568 |") and not stands("57", "| 0.58 |")
     assert blocks("a 1%\n\n| x |\n| 2% |\n\n- b\n- c") == ["a 1%\n| x |\n| 2% |", "- b", "- c"]
+
+
+def test_figures_of_a_block_are_those_it_claims() -> None:
+    block = "`a@0.1` gives 1.03x at 88% (Lee et al., 3.4), 0.55 instead of 2.13, for 1.2 billion"
+    assert figures(block, "Conclusions") == ["1.03", "88", "0.55", "2.13"]
+    assert figures(block, None) == ["1.03", "88"]
+    assert figures("so 2%\n| a | 3.5% |", "Conclusions") == ["2"]
+
+
+def test_rows_of_a_csv_are_found_by_the_methods_that_are_named() -> None:
+    path = (ROOT / METHODS).with_suffix(".csv")
+    found = rows_of(path, "`max-gram` and `bild`, not neural")
+    assert stands("1.30", found) and "bild@2" in found and "neural" not in found
+    assert stands("0.93", rows_of(path, "`neural-3`")) and not rows_of(path, "max-gram")

@@ -15,7 +15,9 @@ from decoders.arms import AUTOREGRESSIVE
 from decoders.common.errors import DraftpickError
 from decoders.records import DecodeResult
 from policies import load
+from policies.evaluation.bootstrap import resample
 from router.specbench.protocol import check_measures
+from router.specbench.quality import bleu
 from router.specbench.records import Answer, Row, Turn
 from router.specbench.summary import summarise
 
@@ -25,10 +27,10 @@ from benchmarks.reproduce import queries
 from benchmarks.reproduce.__main__ import main
 from benchmarks.reproduce.captions import captions
 from benchmarks.reproduce.draws import margin, spread, together, walls_of
+from benchmarks.reproduce.fronts import RESAMPLES, counts_of, fronts
 from benchmarks.reproduce.page import as_json, render, verdict
-from benchmarks.reproduce.records import MEAN, Claim, Curve, Measured, Reproduction
+from benchmarks.reproduce.records import MEAN, Claim, Curve, Measured, Point, Reproduction
 from benchmarks.reproduce.registry import REPRODUCTIONS, reproduction
-from benchmarks.reproduce.rules import at_quality, in_time
 from benchmarks.reproduce.run import Scale, engine_options, keep_scale, require_weights, write
 from benchmarks.reproduce.t5 import FAMILY
 
@@ -249,9 +251,23 @@ def test_margins_are_paired_by_question() -> None:
         margin(found, "run", "one", "nobody", "qa")
 
 
-def answered(tokens: int, seconds: float, error: str | None = None) -> Answer:
+def answered(tokens: int, seconds: float, error: str | None = None, text: str = "") -> Answer:
     result = DecodeResult(
-        "arm", [1], [1] * tokens, "", "length", tokens, 0, 0, [], tokens, 0, 0.0, 0.0, seconds, 0.0
+        "arm",
+        [1],
+        [1] * tokens,
+        text,
+        "length",
+        tokens,
+        0,
+        0,
+        [],
+        tokens,
+        0,
+        0.0,
+        0.0,
+        seconds,
+        0.0,
     )
     return Answer((Turn(result, 1.0, 0.0, 0.0, seconds, tokens),), error)
 
@@ -278,28 +294,129 @@ def test_draws_are_pooled_by_question_and_their_deviation_is_told() -> None:
 
 
 def test_a_claim_on_what_was_not_measured_has_no_verdict() -> None:
-    claim = Claim("says", lambda found: found.value("sampling", "nobody", "math") > 1)
+    claim = Claim("says", lambda found: [margin(found, "sampling", "nobody", None, "math")])
     assert verdict(claim, measured(dict.fromkeys(
         ("autoregressive", "draft-en-de", "draft-sum", "policy"), 1.0
     ))) == "cannot be said"  # fmt: skip
 
 
-def test_rules_are_compared_at_the_target_s_own_quality() -> None:
-    def cells(speed: float, quality: float) -> dict[str, Any]:
-        return {"translation": {"speedup_vs_ar": speed, "quality": quality}}
+def rows_of_rules(
+    words: dict[str, tuple[float, str]], questions: int = 40, scatter: float = 0.0, draws: int = 1
+) -> list[list[Row]]:
+    """Captions of eight words; arm -> its speed-up, and what it writes in the last word's place."""
+    rng = np.random.default_rng(0)
+    made = []
+    for _ in range(draws):
+        rows = []
+        for n in range(questions):
+            right = [f"w{n}{i}" for i in range(8)]
+            answers = {
+                name: answered(10, 1 / (speed * np.exp(scatter * rng.normal())),
+                               text=" ".join([*right[:-1], word or right[-1]]))
+                for name, (speed, word) in {"autoregressive": (1.0, "x")}.items() | words.items()
+            }  # fmt: skip
+            rows.append(Row(str(n), "translation", None, " ".join(right), [], 0.0, answers))
+        made.append(rows)
+    return made
 
-    arms = {
-        "autoregressive": cells(1.0, 0.30), "opt@0.1": cells(1.2, 0.31), "opt@0.3": cells(1.6, 0.2),
-        "diff@0.1": cells(1.1, 0.30), "diff@0.3": cells(0.9, 0.4), "chow@0.1": cells(2.0, 0.29),
-    }  # fmt: skip
-    found = Measured({"sampling": {"arms": arms, "oracle": {}}}, {})
-    assert at_quality(found, "sampling", "opt@") == 1.2
-    assert at_quality(found, "sampling", "diff@") == 1.1
-    assert in_time(found, "sampling", "diff@") == 0.30
-    verdicts = {one.says: verdict(one, found) for one in reproduction("speccascade").claims}
-    assert [holds for says, holds in verdicts.items() if "diff" in says] == ["holds"] * 2
-    chow = "OPT is faster than chow where each has at least the target's own BLEU"
-    assert verdicts[chow] == "cannot be said"
+
+def of_rules(run: str, draws: list[list[Row]]) -> Measured:
+    walls = walls_of(together(draws), {})
+    return Measured({run: {"arms": {}}}, {}, {run: walls}, {run: counts_of(draws)})
+
+
+def test_bleu_of_resampled_questions_is_that_of_their_texts() -> None:
+    draws = rows_of_rules({"arm": (1.2, "")}, 6, draws=2)
+    for n, word in enumerate(("a b c", "", "w0 w1", "w30 w31 w32 w33 x", "y", "z")):
+        draws[1][n].answers["arm"] = answered(10, 1.0, text=word)
+    found = fronts(of_rules("sampling", draws), "sampling", "translation")
+    texts = [[row.answers["arm"].turns[0].result.text for row in rows] for rows in draws]
+    references = [row.reference or "" for row in draws[0]]
+    assert found.quality["arm"][0] == pytest.approx(
+        np.mean([bleu(each, references) for each in texts])
+    )
+    twice = resample(6, 0, RESAMPLES)[0].astype(int)
+    again = [[t for t, k in zip(each, twice, strict=True) for _ in range(k)] for each in texts]
+    those = [r for r, k in zip(references, twice, strict=True) for _ in range(k)]
+    assert found.quality["arm"][1] == pytest.approx(np.mean([bleu(each, those) for each in again]))
+
+
+RULES = {
+    "opt@0.1": (1.2, ""), "opt@0.3": (1.6, "y z"), "diff@0.1": (1.1, ""), "diff@0.3": (0.9, ""),
+    "chow@0.1": (2.0, "y z"), "lossy@0.1": (1.19, ""), "lossless": (1.1, "x"),
+}  # fmt: skip
+TITLE = "OPT is faster than {} where each has at least the target's own BLEU"
+
+
+def verdicts(name: str, found: Measured) -> dict[str, str]:
+    return {one.says: verdict(one, found) for one in reproduction(name).claims}
+
+
+def test_rules_are_compared_at_the_target_s_own_quality() -> None:
+    found = verdicts("speccascade", of_rules("sampling", rows_of_rules(RULES)))
+    assert found[TITLE.format("diff")] == "holds"
+    assert found[TITLE.format("chow")] == "cannot be said", "none has the target's own quality"
+    better = "OPT has more BLEU than {} within the target's own time"
+    assert found[better.format("chow")] == "holds"
+    assert found[better.format("lossy")] == "not settled", "the same answers"
+    turned = RULES | {"diff@0.1": (1.4, "")}
+    found = verdicts("speccascade", of_rules("sampling", rows_of_rules(turned)))
+    assert found[TITLE.format("diff")] == "does not hold"
+
+
+def test_a_rule_s_lead_within_its_noise_is_not_settled() -> None:
+    found = verdicts("speccascade", of_rules("sampling", rows_of_rules(RULES, scatter=0.2)))
+    assert found[TITLE.format("lossy")] == "not settled", "1.20 and 1.19"
+    one = rows_of_rules(RULES)
+    for row in one[0][:20]:  # half of the questions are worse than the target's own, half better
+        row.answers["opt@0.1"] = answered(10, 1 / 1.2, text=f"{row.reference} z z")
+    found = verdicts("speccascade", of_rules("sampling", one))
+    assert found[TITLE.format("diff")] in ("not settled", "cannot be said")
+
+
+def test_bild_is_compared_within_a_point() -> None:
+    arms = {"lossless": (1.1, "x"), "printed@1": (1.3, "x"), "keeping@1": (1.4, "y z z z")}
+    found = verdicts("bild", of_rules("greedy decoding", rows_of_rules(arms)))
+    assert list(found.values()) == ["holds", "cannot be said"]
+    noisy = of_rules("greedy decoding", rows_of_rules(arms | {"printed@1": (1.12, "x")}, 40, 0.3))
+    assert list(verdicts("bild", noisy).values()) == ["not settled", "cannot be said"]
+
+
+def point(share: Any, earned: Any = 1.0, by_costs: Any = ()) -> Point:
+    """Of three seeds and 20 queries, two of a source; arms as in Figure 2."""
+    shares = np.broadcast_to(share, (3, 20))
+    rest = {name: (1 - shares) / 2 for name in ("exit-1", "exit-2")}
+    arms = {"draft-en-de": shares / 2, "draft-sum": shares / 2, **rest}
+    rewards = np.ones((20, len(arms)))
+    dynamic = np.array(np.broadcast_to(earned, (3, 20)))
+    return Point(dynamic, dynamic, arms, rewards, np.array(by_costs), np.arange(20) // 2)
+
+
+def test_a_figure_s_claims_have_margins() -> None:
+    queries_, seeds = np.random.default_rng(0).normal(0, 0.2, 20), np.array([[0.3], [0.0], [-0.3]])
+    title = "Speed-up of the dynamic policy by alpha"
+
+    def alphas(first: Any, last: Any) -> list[str]:
+        found = Measured({}, {title: {"0": point(first), "1": point(last)}})
+        return list(verdicts("figure-2", found).values())
+
+    assert alphas(0.6 + queries_, 0.5 + queries_) == ["holds", "does not hold"], "paired by query"
+    assert alphas(0.5, 0.5) == ["not settled"] * 2
+    assert alphas(0.55 + seeds, 0.5) == ["not settled"] * 2, "another training moves it as much"
+    assert alphas(0.5 + seeds, 0.9 + seeds) == ["does not hold", "holds"]
+
+
+def test_few_queries_do_within_the_error_of_costs() -> None:
+    title = "Speed-up of the policy by the queries that it learnt from"
+    spread_ = np.linspace(0.5, 1.5, 20)
+
+    def said(few: float, by_costs: Any = (), whole: Any = ()) -> list[str]:
+        each = {"64": point(0.5, few * spread_, by_costs), "192": point(0.5, spread_, whole)}
+        return list(verdicts("figure-3", Measured({}, {title: each})).values())
+
+    assert said(0.99) == ["holds"] and said(0.97) == ["does not hold"]
+    assert said(0.985, [0.985] * 5, [1.0] * 5) == ["holds"]
+    assert said(0.985, [0.965, 1.005, 0.985, 0.96, 1.01], [1.0] * 5) == ["not settled"]
 
 
 # -- end to end -----------------------------------------------------------------------------------

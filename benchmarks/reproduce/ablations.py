@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from . import t5
-from .records import Claim, Column, Curve, Measured, PolicyPlan, Reproduction, Run, Table
+from .held_out import ahead
+from .records import Claim, Column, Curve, Interval, Measured, PolicyPlan, Reproduction, Run, Table
 from .specialists import DRAWN, POLICY
 from .t5 import DRAFTERS, EN_DE, SPEED, SUM
 
@@ -20,10 +21,10 @@ def figure_3() -> Reproduction:
         for n in LEARNT_FROM
     )
 
-    def few_do(found: Measured) -> bool:
-        curve = found.curves[CURVE]
-        whole = curve[str(LEARNT_FROM[-1])]["dynamic"]
-        return curve["64"]["dynamic"] >= 0.98 * whole
+    def few_do(found: Measured) -> list[Interval]:
+        few, every = found.points[CURVE]["64"], found.points[CURVE][str(LEARNT_FROM[-1])]
+        by_costs = few.by_costs - 0.98 * every.by_costs
+        return [ahead(few.dynamic, 0.98 * every.dynamic, few.groups, by_costs)]
 
     return Reproduction(
         name="figure-3",

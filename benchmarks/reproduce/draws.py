@@ -92,14 +92,14 @@ def margin(
             mine, other = mine[first], other[second]
         columns = mine[:, 1:] if other is None else np.hstack([mine[:, 1:], other[:, 1:]])
         sums = resampled_sums(columns, number)
-        against = 1.0 if other is None else _speedups(sums[:, 4:])
-        drawn.append(_speedups(sums[:, :4]) - share * against)
+        against = 1.0 if other is None else speedups(sums[:, 4:])
+        drawn.append(speedups(sums[:, :4]) - share * against)
     tail = 1 - CONFIDENCE
     low, high = np.quantile(np.mean(drawn, axis=0), [tail, 1 - tail])
     return float(low), float(high)
 
 
-def _speedups(sums: Float64) -> Float64:
+def speedups(sums: Float64) -> Float64:
     """[B, 4], tokens and seconds of both sides, to [B]."""
     return np.asarray(sums[:, 0] * sums[:, 3] / (sums[:, 1] * sums[:, 2]))
 

@@ -9,6 +9,7 @@ from router.specbench.candidates import DRAWN
 from router.specbench.markdown import interval, percent, table_lines, times
 
 from .draws import drawn_above
+from .held_out import figures
 from .records import MEAN, Claim, Column, Curve, Line, Measured, Reproduction, Table
 
 SHARES = ("acceptance_rate", "quality")
@@ -33,7 +34,10 @@ def as_json(what: Reproduction, found: Measured, about: dict[str, Any]) -> dict[
             }
             for table in what.tables
         },
-        "curves": {curve.title: found.curves[curve.title] for curve in what.curves},
+        "curves": {
+            title: {at: figures(point) for at, point in points.items()}
+            for title, points in found.points.items()
+        },
         "claims": [{"says": one.says, "verdict": verdict(one, found)} for one in what.claims],
         "by_chance": by_chance(what, found),
     }
@@ -46,14 +50,12 @@ def verdict(claim: Claim, found: Measured) -> str:
     """HOLDS or FAILS, where margins decide with 95% confidence, else OPEN; UNSAID where figures
     that it needs are missing, or nothing meets its condition."""
     try:
-        holds = claim.holds(found)
+        margins = claim.margins(found)
     except (KeyError, TypeError):
         return UNSAID
-    if isinstance(holds, bool):
-        return HOLDS if holds else FAILS
-    if all(low > 0 for low, _ in holds):
+    if all(low > 0 for low, _ in margins):
         return HOLDS
-    return FAILS if any(high < 0 for _, high in holds) else OPEN
+    return FAILS if any(high < 0 for _, high in margins) else OPEN
 
 
 def by_chance(what: Reproduction, found: Measured) -> list[str]:
@@ -98,7 +100,7 @@ def _lines(what: Reproduction, told: dict[str, Any]) -> Iterator[str]:
         ["claim", "here"], [[claim["says"], claim["verdict"]] for claim in told["claims"]]
     )
     yield ""
-    yield "A comparison of speeds holds, or does not, where its margin says so with 95% confidence."
+    yield "A claim holds, or does not, where its margin says so with 95% confidence."
     yield from told["by_chance"]
     yield from ("", "## What differs from the paper", "")
     yield from (f"- {sentence}" for sentence in what.differs)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from collect.queries import Query
 from policies.records import Float64
 
@@ -15,6 +18,7 @@ MEAN = "mean"  # in the place of a task: the plain mean over tasks
 Arms: TypeAlias = Mapping[str, Mapping[str, Any]]  # name -> the body of its recipe
 Summaries: TypeAlias = Mapping[str, dict[str, Any]]  # a run's name -> its benchmark's summary
 Walls: TypeAlias = Mapping[str, Mapping[str, Float64]]  # see `draws.walls_of`
+Counts: TypeAlias = Mapping[str, Mapping[str, Float64]]  # see `fronts.counts_of`
 Interval: TypeAlias = tuple[float, float]  # bounds, each with 95% confidence
 Draw: TypeAlias = Callable[[int], list[Query]]  # a limit a task -> queries
 
@@ -124,23 +128,42 @@ class Curve:
 class Claim:
     """A sentence of the paper, and whether what was measured agrees.
 
-    holds: of the measured summaries and judged curves: whether it does, or margins of all that it
-        compares (see `draws.margin`), each above 0 where it does. Raises KeyError where they are
-        incomplete.
+    margins: of what was measured, bounds of all that it compares (`draws.margin`, `fronts.lead`,
+        `held_out.ahead`), each above 0 where it holds. Raises KeyError where they are incomplete.
     """
 
     says: str
-    holds: Callable[[Measured], bool | Sequence[Interval]]
+    margins: Callable[[Measured], Sequence[Interval]]
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A policy's S seeds on Q held-out queries.
+
+    dynamic, greedy: [S, Q] what each seed's policy earns by drawing its arm, and by its best one.
+    shares: [S, Q] of each arm, how likely it is drawn.
+    rewards: [Q, A] of each arm.
+    by_costs: [R] the mean of `dynamic` by each measurement of the costs; empty of one alone.
+    groups: [Q] of the queries, from 0, which alone are independent.
+    """
+
+    dynamic: Float64
+    greedy: Float64
+    shares: Mapping[str, Float64]
+    rewards: Float64
+    by_costs: Float64
+    groups: NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """summaries: by run. curves: by title, value -> {"dynamic": mean, ...} (see `judged`).
-    walls: by run, what every method's answers took, for margins."""
+    """summaries: by run. points: by a curve's title, value -> policies judged.
+    walls, counts: by run, what every method's answers took, and how good they are, for margins."""
 
     summaries: Summaries
-    curves: Mapping[str, dict[str, dict[str, float]]]
+    points: Mapping[str, Mapping[str, Point]] = field(default_factory=dict)
     walls: Mapping[str, Walls] = field(default_factory=dict)
+    counts: Mapping[str, Counts] = field(default_factory=dict)
 
     def cell(self, run: str, method: str, task: str) -> dict[str, Any]:
         """The figures of an arm or a group of policies on a task; MEAN gives those overall."""

@@ -3,13 +3,13 @@ Table 1. What is compared are rules to accept drafts, at equal quality."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from decoders.arms import AUTOREGRESSIVE
 
 from . import queries, t5
-from .records import Arms, Claim, Column, Line, Measured, Reproduction, Run, Table
+from .fronts import Fronts, fronts, lead
+from .records import Arms, Claim, Column, Interval, Line, Reproduction, Run, Table
 from .t5 import EN_DE, FAMILY, GREEDY, QUALITY, SAMPLED, SPEED
 
 TASK = "translation"
@@ -35,15 +35,13 @@ def speccascade() -> Reproduction:
     def faster(other: str) -> Claim:
         return Claim(
             f"OPT is faster than {other} where each has at least the target's own BLEU",
-            lambda found: (
-                at_quality(found, SAMPLED, "opt@") > at_quality(found, SAMPLED, f"{other}@")
-            ),
+            lambda found: quicker(fronts(found, SAMPLED, TASK), "opt@", f"{other}@"),
         )
 
     def better(other: str) -> Claim:
         return Claim(
             f"OPT has more BLEU than {other} within the target's own time",
-            lambda found: in_time(found, SAMPLED, "opt@") > in_time(found, SAMPLED, f"{other}@"),
+            lambda found: finer(fronts(found, SAMPLED, TASK), "opt@", f"{other}@"),
         )
 
     return _of_rules(
@@ -68,9 +66,7 @@ def bild() -> Reproduction:
         return Claim(
             f"BiLD, the {form} form, is faster than the same drafts without loss, within one point "
             "of the target's own BLEU",
-            lambda found: (
-                at_quality(found, GREEDY, f"{form}@", POINT) > found.value(GREEDY, LOSSLESS, TASK)
-            ),
+            lambda found: near(fronts(found, GREEDY, TASK), f"{form}@"),
         )
 
     return _of_rules(
@@ -82,28 +78,19 @@ def bild() -> Reproduction:
     )
 
 
-def at_quality(found: Measured, run: str, prefix: str, loss: float = 0.0) -> float:
-    """The highest speed-up of these arms that have the target's own quality, less `loss`, or more.
-    Raises KeyError where none has."""
-    least = found.value(run, AUTOREGRESSIVE, TASK, QUALITY) - loss
-    return _best(
-        found, run, prefix, SPEED, lambda arm: found.value(run, arm, TASK, QUALITY) >= least
-    )
+def quicker(arms: Fronts, ours: str, theirs: str) -> list[Interval]:
+    """The fastest of each prefix that has the target's own quality."""
+    return [lead(arms.fastest(ours), arms.fastest(theirs))]
 
 
-def in_time(found: Measured, run: str, prefix: str) -> float:
-    """The best quality of these arms that are no slower than the target alone. Raises KeyError
-    where none is."""
-    return _best(found, run, prefix, QUALITY, lambda arm: found.value(run, arm, TASK) >= 1)
+def finer(arms: Fronts, ours: str, theirs: str) -> list[Interval]:
+    """The best of each prefix that is as fast as the target alone."""
+    return [lead(arms.best(ours), arms.best(theirs))]
 
 
-def _best(
-    found: Measured, run: str, prefix: str, measure: str, kept: Callable[[str], bool]
-) -> float:
-    arms = [arm for arm in found.summaries[run]["arms"] if arm.startswith(prefix) and kept(arm)]
-    if not arms:
-        raise KeyError(f"no arm of {prefix} qualifies")
-    return max(found.value(run, arm, TASK, measure) for arm in arms)
+def near(arms: Fronts, ours: str) -> list[Interval]:
+    """The fastest within a point of the target's own quality, beside drafts without loss."""
+    return [lead(arms.fastest(ours, POINT), arms.speed[LOSSLESS])]
 
 
 def _draft(drafted: int, verifier: dict[str, Any], confidence: float = 0.0) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from collect.queries import Query
 from collect.store.collection import Collection
 from collect.sweeps.batch import SweepOptions
@@ -23,7 +21,8 @@ from decoders.common.provenance import measured_on
 from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
 
-from .records import Arms, Curve, Measured, PolicyPlan, Reproduction, Run, Walls
+from . import held_out
+from .records import Arms, Counts, Measured, Point, PolicyPlan, Reproduction, Run, Walls
 
 if TYPE_CHECKING:
     from policies import RewardTable
@@ -67,7 +66,7 @@ def write(what: Reproduction, out: Path, scale: Scale = Scale()) -> dict[str, An
     started = time.perf_counter()
     found = reproduce(what, out, scale)
     asked = [summary["questions"] for summary in found.summaries.values()]
-    asked += [int(point["queries"]) for curve in found.curves.values() for point in curve.values()]
+    asked += [len(point.groups) for curve in found.points.values() for point in curve.values()]
     about = {
         "scale": {**asdict(scale), "questions": max(asked)},
         "seconds": time.perf_counter() - started,
@@ -92,19 +91,20 @@ def reproduce(what: Reproduction, out: Path, scale: Scale = Scale()) -> Measured
         collect(what, train, rewards, tokens, scale.device)
         _say(f"training {len(what.policies)} policies, {scale.seeds} seeds each")
         trained = train_all(what, rewards, out / "policies", scale.seeds)
-    curves = {}
+    points: dict[str, dict[str, Point]] = {}
     if what.curves:
         held = out / "held-out"
         temperatures = sorted({0.0, *(curve.temperature for curve in what.curves)})
         _say(f"collecting {len(test)} held-out queries, to judge policies by")
         collect(what, test, held, tokens, scale.device, temperatures)
-        curves = {curve.title: judged(curve, trained, held, what) for curve in what.curves}
-    summaries, walls = {}, {}
+        plans = {plan.name: plan for plan in what.policies}
+        points = {c.title: held_out.points(c, trained, held, plans) for c in what.curves}
+    summaries, walls, counts = {}, {}, {}
     for run in what.runs:
         _say(f"measuring {run.name}, {len(run.arms)} arms, {len(run.policies)} policies")
-        summary, walls[run.name] = measure(what, run, test, trained, out, tokens, scale)
-        summaries[run.name] = summary
-    return Measured(summaries, curves, walls)
+        measured = measure(what, run, test, trained, out, tokens, scale)
+        summaries[run.name], walls[run.name], counts[run.name] = measured
+    return Measured(summaries, points, walls, counts)
 
 
 def require_weights(what: Reproduction) -> None:
@@ -208,41 +208,6 @@ def table_of(plan: PolicyPlan, rewards: Path, seed: int) -> RewardTable:
     return table if plan.train_size is None else subsample(table, plan.train_size, seed)
 
 
-def judged(
-    curve: Curve, trained: Mapping[str, Sequence[Path]], held: Path, what: Reproduction
-) -> dict[str, dict[str, float]]:
-    """value -> what the policies of that point earn on held-out queries: `dynamic` and `greedy`,
-    the seeds' mean, with their deviation; beside them each fixed arm, under its name."""
-    from collect.table import reward_table
-    from policies import load, value
-
-    plans = {plan.name: plan for plan in what.policies}
-    found: dict[str, dict[str, float]] = {}
-    collection = Collection.open(held)
-    for at, name in curve.points.items():
-        options = TableOptions(
-            curve.judge,
-            arms=plans[name].arms,
-            features=[],
-            temperatures=[curve.temperature],
-        )
-        table = reward_table(collection, options)
-        policies = [load(folder) for folder in trained[name]]
-        told: dict[str, float] = {"queries": len(table)}
-        for way in ("dynamic", "greedy"):
-            values = [value(one, table, greedy=way == "greedy").mean for one in policies]
-            told[way] = float(np.mean(values))
-            told[f"{way}_deviation"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-        shares = np.mean([one.distribution(table.inputs).mean(axis=0) for one in policies], axis=0)
-        for i, arm in enumerate(table.arms):
-            told[f"always {arm}"] = float(np.nanmean(table.rewards[:, i]))
-            told[f"share of {arm}"] = float(shares[i])
-        told["uniform"] = float(np.nanmean(table.rewards))
-        told["oracle"] = float(np.nanmax(table.rewards, axis=1).mean())
-        found[at] = told
-    return found
-
-
 def measure(
     what: Reproduction,
     run: Run,
@@ -251,7 +216,7 @@ def measure(
     out: Path,
     max_new_tokens: int,
     scale: Scale,
-) -> tuple[dict[str, Any], Walls]:
+) -> tuple[dict[str, Any], Walls, Counts]:
     """An interleaved benchmark, as `draftpick specbench --candidate ... --dynamic` does: at
     temperature 0 one, with every seed of the policies, above it one with each seed (`draws`)."""
     from decoders import Engine
@@ -262,6 +227,7 @@ def measure(
     from router.specbench.summary import summarise
 
     from .draws import spread, together, walls_of
+    from .fronts import counts_of
 
     asked = [query for query in questions if not run.tasks or query.task in run.tasks]
     options = engine_options(what, run.arms, scale.device)
@@ -286,7 +252,7 @@ def measure(
 
     if run.temperature == 0:
         drawn = once(0, trained, folder)
-        return drawn.summary, walls_of(drawn.rows, drawn.groups)
+        return drawn.summary, walls_of(drawn.rows, drawn.groups), counts_of([drawn.rows])
     draws = [
         once(seed, {name: each[seed : seed + 1] for name, each in trained.items()}, into)
         for seed in range(scale.seeds)
@@ -296,7 +262,7 @@ def measure(
     pooled = summarise(rows, greedy=False, eos_ids=engine.eos_ids, groups=groups)
     summary = {**draws[0].summary, **pooled}
     summary["seeds"] = spread(summary, [one.summary for one in draws])
-    return summary, walls_of(rows, groups)
+    return summary, walls_of(rows, groups), counts_of([one.rows for one in draws])
 
 
 @dataclass(frozen=True)
