@@ -14,15 +14,17 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fleet_model import Fleet, Load, Served, Work, daily, simulate
+from fleet_model import Fleet, Load, Passes, Served, Work, between, daily, simulate
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from collect.records import Outcome
 from collect.store.collection import Collection
 from collect.store.manifest import read_manifest
 from decoders.common.errors import DraftpickError
@@ -40,19 +42,42 @@ class Traffic:
 
     arms: the lossless ones, plain decoding first.
     tokens: [n] of the answer after the first. prompts: [n] tokens.
-    rounds, drafted: [n, A] for each of these tokens.
-    guessed_rounds, guessed_drafted: [n, A] what a regression says that has not seen the query.
+    known: what each of these tokens took.
+    guessed: the same by a regression that has not seen the query.
     left_out: rows where an arm failed or nothing was decoded.
     """
 
     arms: list[str]
     tokens: Floats
     prompts: Floats
-    rounds: Floats
-    drafted: Floats
-    guessed_rounds: Floats
-    guessed_drafted: Floats
+    known: Taken
+    guessed: Taken
     left_out: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """passes: [..., A, W] for a token, at index i those that read i + 1 rows.
+    steps: [..., A] of the drafters.
+    """
+
+    passes: Floats
+    steps: Floats
+
+    @cached_property
+    def rounds(self) -> Floats:
+        """[..., A]"""
+        return np.asarray(self.passes.sum(axis=-1))
+
+    @cached_property
+    def shares(self) -> Floats:
+        """[..., A, W] of the rounds, by their width."""
+        return np.asarray(self.passes / self.rounds[..., None])
+
+    @cached_property
+    def drafted(self) -> Floats:
+        """[..., A] a round."""
+        return np.asarray(self.shares @ np.arange(self.shares.shape[-1]))
 
 
 def read_traffic(folder: Path, only: Sequence[str] = (), seed: int = 0) -> Traffic:
@@ -69,7 +94,7 @@ def read_traffic(folder: Path, only: Sequence[str] = (), seed: int = 0) -> Traff
     if not infos or not infos[0].autoregressive:
         raise DraftpickError(f"{folder} has no plain decoding; collect with `autoregressive`")
     queries = collection.queries
-    kept, inputs, groups, left_out = [], [], [], 0
+    kept, passes, steps, inputs, groups, left_out = [], [], [], [], [], 0
     for key, outcomes in sorted(collection.outcomes.items()):
         query, temperature = key.query, key.temperature
         if key.running:
@@ -81,25 +106,34 @@ def read_traffic(folder: Path, only: Sequence[str] = (), seed: int = 0) -> Traff
             continue
         tokens = here[0].new_tokens - 1
         prompt = len(queries[query].prompt_ids)
-        kept.append([tokens, prompt, *(x for one in here for x in (one.rounds, one.drafted))])
+        kept.append([tokens, prompt])
+        passes.append([passes_of(one) for one in here])
+        steps.append([one.drafted if one.calls is None else one.calls for one in here])
         inputs.append([*queries[query].embedding, temperature, np.log(prompt)])
         groups.append(query)
     if not kept:
         raise DraftpickError(f"{folder} holds no query that every lossless arm answered")
     table = np.array(kept, dtype=np.float64)
-    each = table[:, 2:].reshape(len(table), len(arms), 2) / table[:, :1, None]  # [n, A, 2]
-    guessed = _guessed(np.array(inputs), each.reshape(len(each), -1), groups, seed)
-    guessed = guessed.reshape(each.shape)
-    return Traffic(
-        arms,
-        table[:, 0],
-        table[:, 1],
-        each[..., 0],
-        each[..., 1],
-        np.clip(guessed[..., 0], 0.05, 1.0),
-        np.clip(guessed[..., 1], 0.0, None),
-        left_out,
-    )
+    widest = max(len(each) for row in passes for each in row)
+    padded = [[np.pad(each, (0, widest - len(each))) for each in row] for row in passes]
+    tokens = table[:, :1]
+    taken = np.array(padded), np.array(steps, dtype=np.float64)
+    known = Taken(taken[0] / tokens[..., None], taken[1] / tokens)
+    flat = np.concatenate([known.passes, known.steps[..., None]], axis=-1)  # [n, A, W + 1]
+    said = _guessed(np.array(inputs), flat.reshape(len(flat), -1), groups, seed)
+    said = np.clip(said.reshape(flat.shape), 0.0, None)
+    rounds = said[..., :-1].sum(axis=-1, keepdims=True)
+    fair = np.where(rounds > 0, said[..., :-1], known.passes.mean(axis=0))
+    fair *= np.clip(rounds, 0.05, 1.0) / fair.sum(axis=-1, keepdims=True)
+    guessed = Taken(fair, said[..., -1])
+    return Traffic(arms, table[:, 0], table[:, 1], known, guessed, left_out)
+
+
+def passes_of(outcome: Outcome) -> Floats:
+    """[W] its rounds by their width; around their mean where nobody counted."""
+    if outcome.widths is not None:
+        return np.array(outcome.widths, dtype=np.float64)
+    return outcome.rounds * between(outcome.drafted / outcome.rounds)
 
 
 def _guessed(x: Floats, y: Floats, groups: list[str], seed: int) -> Floats:
@@ -119,28 +153,28 @@ def _guessed(x: Floats, y: Floats, groups: list[str], seed: int) -> Floats:
 
 @dataclass(frozen=True)
 class Machine:
-    """One replica. draft_s: by arm. most: requests decoded together."""
+    """One replica. draft_s: by arm, of a step. most: requests decoded together."""
 
-    pass_s: Callable[[float], float]
+    passes: Passes
     draft_s: Floats
     most: int
 
-    def alone_s(self, rounds: Floats, drafted: Floats) -> Floats:
+    def alone_s(self, taken: Taken) -> Floats:
         """[n, A] seconds of a token of a request that has the replica for itself."""
-        passes = np.vectorize(self.pass_s)(1 + drafted / rounds)
-        return np.asarray(rounds * passes + drafted * self.draft_s)
+        passes = self.passes.alike(taken.shares, 1)[..., 0]
+        return np.asarray(taken.rounds * passes + taken.steps * self.draft_s)
 
-    def cheapest(self, rounds: Floats, drafted: Floats, load: Load) -> int:
-        """The arm with the shortest time for a token if all requests there used it; one that
-        nobody there uses makes the others wait for its drafts, too. rounds, drafted: [A] for each
-        token."""
-        best, least = 0, np.inf
-        for arm, draft_s in enumerate(self.draft_s):
-            width = drafted[arm] / rounds[arm]
-            drafting = width * draft_s * (1 if load.users[arm] else load.requests)
-            cost = rounds[arm] * (self.pass_s(load.requests * (1 + width)) + drafting)
-            if cost < least:
-                best, least = arm, cost
+    def cheapest(self, taken: Taken) -> Callable[[int, Load], int]:
+        """Of a row and a load the arm with the shortest time for a token if all requests there used
+        it; one that nobody there uses makes the others wait for its drafts, too."""
+        together = self.passes.alike(taken.shares, self.most)  # [n, A, most]
+        drafting = taken.steps / taken.rounds * self.draft_s
+
+        def best(row: int, load: Load) -> int:
+            waiting = np.where(load.users, 1, load.requests)
+            passes = together[row, :, load.requests - 1]
+            return int((taken.rounds[row] * (passes + drafting[row] * waiting)).argmin())
+
         return best
 
 
@@ -149,24 +183,23 @@ Choice = Callable[[int, Load], int]
 
 def choices(traffic: Traffic, machine: Machine) -> dict[str, Choice]:
     """By name, what gives the arm of a row where the load is such."""
-    weights = traffic.tokens[:, None] / traffic.tokens.sum()
-    rounds = (traffic.rounds * weights).sum(axis=0)
-    drafted = (traffic.drafted * weights).sum(axis=0)
-    routed = machine.alone_s(traffic.guessed_rounds, traffic.guessed_drafted).argmin(axis=1)
+    weights = traffic.tokens / traffic.tokens.sum()
+    whole = Taken(
+        np.tensordot(weights, traffic.known.passes, 1)[None], (weights @ traffic.known.steps)[None]
+    )
+    routed = machine.alone_s(traffic.guessed).argmin(axis=1)
+    loaded = machine.cheapest(whole)
 
     def fixed(arm: int) -> Choice:
         return lambda row, load: arm
 
-    def by_load(rounds_of: Floats, drafted_of: Floats) -> Choice:
-        return lambda row, load: machine.cheapest(rounds_of[row], drafted_of[row], load)
-
     return {
         "plain": fixed(0),
         **{arm: fixed(index) for index, arm in enumerate(traffic.arms) if index},
-        "by load": lambda row, load: machine.cheapest(rounds, drafted, load),
+        "by load": lambda row, load: loaded(0, load),
         "routed": lambda row, load: int(routed[row]),
-        "routed with load": by_load(traffic.guessed_rounds, traffic.guessed_drafted),
-        "hindsight with load": by_load(traffic.rounds, traffic.drafted),
+        "routed with load": machine.cheapest(traffic.guessed),
+        "hindsight with load": machine.cheapest(traffic.known),
     }
 
 
@@ -184,16 +217,21 @@ def run_day(traffic: Traffic, machine: Machine, chosen: Choice, rate: float, giv
     seconds = given.requests / rate
     arrivals = daily(rate * given.replicas, seconds, 1, given.swing, rng)
     rows = rng.integers(len(traffic.tokens), size=len(arrivals))
-    per_round = traffic.drafted / traffic.rounds
-    whole = traffic.rounds * traffic.tokens[:, None]
+    known = traffic.known
+    rounds = known.rounds * traffic.tokens[:, None]
+    steps = known.steps / known.rounds
 
     def work_of(number: int, load: Load) -> Work:
         row = rows[number]
         arm = chosen(row, load)
-        prompt_s = machine.pass_s(traffic.prompts[row]) if given.prompts else 0.0
-        return Work(whole[row, arm], per_round[row, arm], arm, prompt_s)
+        prompt_s = machine.passes.pass_s(traffic.prompts[row]) if given.prompts else 0.0
+        at = row, arm
+        return Work(rounds[at], known.drafted[at], arm, prompt_s, steps[at], known.shares[at])
 
-    fleet = Fleet(given.replicas, machine.pass_s, tuple(machine.draft_s), machine.most)
+    passes = machine.passes
+    fleet = Fleet(
+        given.replicas, passes.pass_s, tuple(machine.draft_s), machine.most, widest=passes.widest
+    )
     return Day(simulate(fleet, arrivals, work_of, rng), rows)
 
 
@@ -218,7 +256,7 @@ def most_traffic(
 ) -> float:
     """The most requests a second of a replica of which the share `given.share` is good, by
     bisection in logarithms; 0 where not even a thousandth of what plain decoding carries is."""
-    top = 8 * machine.most / machine.pass_s(machine.most) / traffic.tokens.mean()
+    top = 8 * machine.most / machine.passes.pass_s(machine.most) / traffic.tokens.mean()
     low, high = top / 1000, top
 
     def holds(rate: float) -> bool:
@@ -246,7 +284,7 @@ def machine_of(folder: Path, arms: list[str], given: Any) -> Machine:
         passes = PassCosts(tuple(np.interp(widths, rows, micros / 1e6).tolist()))
         scale = passes(1) / costs.verify_s[0]
     draft_s = np.array([costs.draft_s.get(arm, 0.0) * scale for arm in arms])
-    return Machine(passes, draft_s, given.most)
+    return Machine(Passes(passes, len(passes.verify_s)), draft_s, given.most)
 
 
 def draw(curves: dict[str, list[dict[str, float]]], loads: list[float], path: Path) -> None:
@@ -300,7 +338,7 @@ def main() -> None:
     only = given.arms.split(",") if given.arms else ()
     traffic = read_traffic(given.rewards, only, given.seed)
     machine = machine_of(given.rewards, traffic.arms, given)
-    bound_s = given.bound * machine.pass_s(1)
+    bound_s = given.bound * machine.passes.pass_s(1)
     by_name = choices(traffic, machine)
     rates = {
         name: most_traffic(traffic, machine, chosen, bound_s, given)

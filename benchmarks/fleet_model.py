@@ -1,11 +1,11 @@
 """A fleet of replicas that answer in batches, as a discrete-event simulation.
 
 Each replica runs one round after another over all requests that it holds: a round costs one pass of
-the target over their rows (the newest token and the draft of each) and the drafting. A request
-leaves after its rounds. Between two events nothing changes on a replica, so its next departure
-follows from one division, and an event costs the logarithm of the batch, not the rounds in it:
-processor sharing (Kleinrock, *Queueing Systems* volume 2, chapter 4) at a rate that depends on who
-shares.
+the target over their rows (the newest token and the draft of each) and the drafting, in the mean
+over rounds. A request leaves after its rounds. Between two events nothing changes on a replica, so
+its next departure follows from one division, and an event costs what the batch does, not the rounds
+in it: processor sharing (Kleinrock, *Queueing Systems* volume 2, chapter 4) at a rate that depends
+on who shares.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +29,97 @@ class Work:
     """What one request asks of a replica.
 
     rounds: passes until it is done.
-    drafted: tokens drafted a round, so that it adds 1 + drafted rows to each.
+    drafted: tokens drafted a round, so that it adds 1 + drafted rows to each, in the mean.
     arm: whose drafting is paid once a round for all that use it.
     prompt_s: seconds that reading its prompt keeps the replica from decoding.
+    steps: drafted one after another a round, where it is not each of them, as copies are not.
+    widths: at index i, the share of its rounds in which it adds i + 1 rows; empty where `drafted`
+        is the same in all of them.
     """
 
     rounds: float
     drafted: float = 0.0
     arm: int = 0
     prompt_s: float = 0.0
+    steps: float | None = None
+    widths: Sequence[float] | Floats = ()
+
+    @property
+    def drafting(self) -> float:
+        """Steps of a drafter a round."""
+        return self.drafted if self.steps is None else self.steps
+
+    @cached_property
+    def shares(self) -> Floats:
+        """`widths`; a number that is not whole is taken for the two around it."""
+        return np.asarray(self.widths) if len(self.widths) else between(self.drafted)
+
+
+def between(drafted: float) -> Floats:
+    """Shares of widths with this mean, on the two whole numbers around it."""
+    below = int(drafted)
+    shares = np.zeros(below + 2)
+    shares[below:] = (1 - (drafted - below), drafted - below)
+    return shares
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of a pass, where the rows that requests add to it vary from round to round: a pass is
+    no straight line of its rows, so that the mean of them does not tell its price.
+
+    pass_s: of so many rows, a straight line from `widest` of them on.
+    """
+
+    pass_s: Callable[[float], float]
+    widest: int = 1
+
+    @cached_property
+    def _bends(self) -> Floats:
+        """[widest - 1]: how far a pass over 1, 2, ... rows is from the line."""
+        return np.array([self.pass_s(w) - self.line(w) for w in range(1, self.widest)])
+
+    @cached_property
+    def _slope(self) -> float:
+        return self.pass_s(self.widest + 1) - self.pass_s(self.widest)
+
+    @cached_property
+    def _start(self) -> float:
+        return self.pass_s(self.widest)
+
+    def line(self, rows: Any) -> Any:
+        """Of this many rows and more in every round; rows: their mean."""
+        return self._start + (rows - self.widest) * self._slope
+
+    def together(self, rows: float, works: Sequence[Work]) -> float:
+        """Of a pass for these, whose widths are independent of each other. rows: their mean sum."""
+        line: float = self.line(rows)
+        within = max(0, self.widest - len(works))  # more rows than one a request, off the line
+        total = np.ones(1)
+        for work in works:
+            total = np.convolve(total, work.shares)[:within]
+        start = len(works) - 1
+        return line + float(total @ self._bends[start : start + len(total)])
+
+    def alike(self, shares: Floats, most: int) -> Floats:
+        """[..., W] to [..., most]: of 1, 2, ... requests whose rows have the same shares."""
+        more = (shares * np.arange(shares.shape[-1])).sum(axis=-1)  # rows beyond one, in the mean
+        found = np.stack([self.line(n * (1 + more)) for n in range(1, most + 1)], axis=-1)
+        total = np.ones((*shares.shape[:-1], 1))
+        for n in range(1, min(most, self.widest - 1) + 1):
+            total = _convolved(total, shares, self.widest - n)
+            bends = self._bends[n - 1 : n - 1 + total.shape[-1]]
+            found[..., n - 1] += (total * bends).sum(axis=-1)
+        return np.asarray(found)
+
+
+def _convolved(left: Floats, right: Floats, most: int) -> Floats:
+    """[..., a] and [..., b] to [..., min(a + b - 1, most)]."""
+    found = np.zeros((*left.shape[:-1], min(left.shape[-1] + right.shape[-1] - 1, most)))
+    for i in range(min(right.shape[-1], most)):
+        upto = min(left.shape[-1], most - i)
+        found[..., i : i + upto] += left[..., :upto] * right[..., i : i + 1]
+    return found
 
 
 @dataclass(frozen=True)
@@ -54,8 +138,8 @@ class Load:
 class Fleet:
     """Replicas, all alike.
 
-    pass_s: seconds of a pass over so many rows.
-    draft_s: by arm, seconds of one drafted token for everybody who uses the arm.
+    pass_s, widest: as of `Passes`.
+    draft_s: by arm, seconds of one step of its drafter for everybody who uses the arm.
     most: requests decoded together by a replica; the others wait.
     dispatch: "two" (the shorter of two queues drawn at random), "random" (of one), or "central"
         (one queue for all, from which a free place takes the next).
@@ -66,6 +150,11 @@ class Fleet:
     draft_s: Sequence[float] = (0.0,)
     most: int = 1
     dispatch: str = "two"
+    widest: int = 1
+
+    @cached_property
+    def passes(self) -> Passes:
+        return Passes(self.pass_s, self.widest)
 
 
 @dataclass(frozen=True)
@@ -135,7 +224,7 @@ class _Replica:
         self.version += 1
         self.rows += sign * (1 + work.drafted)
         self.users[work.arm] += sign
-        self.drafts[work.arm] += sign * work.drafted
+        self.drafts[work.arm] += sign * work.drafting
         if not self.members:  # sums of floats drift
             self.rows, self.drafts = 0.0, [0.0] * len(self.drafts)
         else:
@@ -146,7 +235,12 @@ class _Replica:
                 )
                 if users
             )
-            self.step = self.fleet.pass_s(max(1.0, self.rows)) + drafting
+            passes = self.fleet.passes
+            if len(self.members) < passes.widest:
+                works = [work for _, _, work in self.members]
+                self.step = passes.together(self.rows, works) + drafting
+            else:
+                self.step = passes.line(self.rows) + drafting
 
 
 def simulate(

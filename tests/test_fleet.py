@@ -86,6 +86,65 @@ def test_a_batch_whose_pass_costs_the_same_has_no_load() -> None:
     assert found.took == pytest.approx(rounds)
 
 
+def curved(rows: float) -> float:
+    """Seconds of a pass: steps of four rows up to 17, then a straight line."""
+    return 1.0 + 0.5 * (min(rows, 17) - 1) // 4 + 0.2 * max(0.0, rows - 17)
+
+
+def shares_of(**widths: float) -> Any:
+    found = np.zeros(18)
+    for width, share in widths.items():
+        found[int(width[1:]) - 1] = share
+    return found
+
+
+def test_a_pass_is_priced_width_by_width() -> None:
+    """A copy of 16 tokens in one round of ten costs more than a token or two in each."""
+    shares = shares_of(w1=0.9, w17=0.1)
+    fleet = Fleet(1, curved, widest=17)
+    alone = simulate(
+        fleet, [0.0], lambda i, _: Work(10.0, 1.6, widths=shares), np.random.default_rng(0)
+    )
+    assert alone.done == pytest.approx([9 * curved(1) + curved(17)])
+    assert alone.done[0] > 10 * curved(2.6) + 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 16, 17, 18])
+def test_widths_of_a_batch_add_up_by_chance(count: int) -> None:
+    """Against all sums enumerated; the line goes on from 17 rows, however many add up."""
+    kinds = [shares_of(w1=0.7, w3=0.3), shares_of(w2=1.0), shares_of(w1=0.5, w5=0.2, w18=0.3)]
+    works = [Work(1.0, widths=kinds[i % 3]) for i in range(count)]
+    sums = {0: 1.0}
+    for work in works:
+        more: dict[int, float] = {}
+        for rows, chance in sums.items():
+            for i in np.flatnonzero(work.widths):
+                more[rows + i + 1] = more.get(rows + i + 1, 0.0) + chance * work.widths[i]
+        sums = more
+    mean = sum(rows * chance for rows, chance in sums.items())
+    passes = model.Passes(curved, 17)
+    exact = sum(curved(rows) * chance for rows, chance in sums.items())
+    assert passes.together(mean, works) == pytest.approx(exact)
+
+
+def test_a_batch_of_one_arm_is_priced_as_its_requests_together() -> None:
+    passes = model.Passes(curved, 17)
+    shares = np.stack([shares_of(w1=0.9, w17=0.1), shares_of(w1=0.2, w4=0.8)])
+    alike = passes.alike(shares, 20)
+    for each, prices in zip(shares, alike, strict=True):
+        rows = 1 + each @ np.arange(18)
+        for n in (1, 2, 7, 16, 17, 20):
+            works = [Work(1.0, widths=each)] * n
+            assert prices[n - 1] == pytest.approx(passes.together(n * rows, works))
+
+
+def test_a_width_that_nobody_counted_lies_on_the_two_around_its_mean() -> None:
+    assert model.between(1.25).tolist() == [0, 0.75, 0.25] and model.between(2.0)[2] == 1
+    assert model.Passes(curved, 17).together(2.25, [Work(1.0, 1.25)]) == pytest.approx(
+        0.75 * curved(2) + 0.25 * curved(3)
+    )
+
+
 def test_drafting_is_paid_once_a_round_by_all_who_use_the_arm() -> None:
     fleet = Fleet(1, lambda rows: rows, draft_s=(0.0, 10.0), most=4)
     works = [Work(2, drafted=3, arm=1), Work(2, drafted=1, arm=1)]
