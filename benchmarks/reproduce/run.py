@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,11 +170,16 @@ def collect(
 
 def train_all(what: Reproduction, rewards: Path, out: Path, seeds: int) -> dict[str, list[Path]]:
     """Every policy's folders, one a seed. Those that were trained on this very table stay."""
-    return {
-        plan.name: [train_one(plan, rewards, out / f"{plan.name}.{seed}", seed)
-                    for seed in range(seeds)]
-        for plan in what.policies
-    }  # fmt: skip
+    from decoders.common.terminal import progress
+
+    trained: dict[str, list[Path]] = {plan.name: [] for plan in what.policies}
+    with progress("training", "policies") as tick:
+        for number, (plan, seed) in enumerate(product(what.policies, range(seeds))):
+            tick(number, len(what.policies) * seeds)
+            folder = out / f"{plan.name}.{seed}"
+            trained[plan.name].append(train_one(plan, rewards, folder, seed))
+        tick(len(what.policies) * seeds, len(what.policies) * seeds)
+    return trained
 
 
 def train_one(plan: PolicyPlan, rewards: Path, folder: Path, seed: int) -> Path:
@@ -253,11 +259,11 @@ def measure(
     if run.temperature == 0:
         drawn = once(0, trained, folder)
         return drawn.summary, walls_of(drawn.rows, drawn.groups), counts_of([drawn.rows])
-    draws = [
-        once(seed, {name: each[seed : seed + 1] for name, each in trained.items()}, into)
-        for seed in range(scale.seeds)
-        for into in (folder / f"draw-{seed + 1}",)
-    ]
+    draws = []
+    for seed in range(scale.seeds):
+        _say(f"draw {seed + 1} of {scale.seeds}")
+        own = {name: each[seed : seed + 1] for name, each in trained.items()}
+        draws.append(once(seed, own, folder / f"draw-{seed + 1}"))
     groups, rows = draws[0].groups, together([one.rows for one in draws])
     pooled = summarise(rows, greedy=False, eos_ids=engine.eos_ids, groups=groups)
     summary = {**draws[0].summary, **pooled}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.errors import DraftpickError
-from decoders.common.files import write_atomically
+from decoders.common.files import replacing, write_atomically
 from decoders.common.provenance import measured_on, versions
 from decoders.common.terminal import progress, tables
 from decoders.records import Request, Sampling
@@ -137,9 +137,9 @@ def write_outputs(out: Path, summary: dict[str, Any]) -> None:
     write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     write_atomically(out / "summary.md", markdown.render(summary))
     folder = out / "plots"
-    folder.mkdir(exist_ok=True)
     for name, draw in plots.all_of(summary).items():
-        (folder / f"{name}.png").write_bytes(plots.png(draw(summary)))
+        with replacing(folder / f"{name}.png") as stream:
+            stream.write(plots.png(draw(summary)))
 
 
 def result_tables(summary: dict[str, Any], width: int) -> list[Table]:
