@@ -94,7 +94,9 @@ class Passes:
     def together(self, rows: float, works: Sequence[Work]) -> float:
         """Of a pass for these, whose widths are independent of each other. rows: their mean sum."""
         line: float = self.line(rows)
-        within = max(0, self.widest - len(works))  # more rows than one a request, off the line
+        within = self.widest - len(works)  # more rows than one a request, off the line
+        if within <= 0:
+            return line
         total = np.ones(1)
         for work in works:
             total = np.convolve(total, work.shares)[:within]
@@ -236,7 +238,7 @@ class _Replica:
                 if users
             )
             passes = self.fleet.passes
-            if len(self.members) < passes.widest:
+            if len(self.members) < passes.widest:  # else their number is enough
                 works = [work for _, _, work in self.members]
                 self.step = passes.together(self.rows, works) + drafting
             else:
