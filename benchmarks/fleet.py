@@ -30,6 +30,8 @@ from collect.store.manifest import read_manifest
 from decoders.common.errors import DraftpickError
 from decoders.common.files import replacing, write_atomically
 from decoders.costs.passes import PassCosts
+from policies.base import moments
+from policies.learners.regression import ridge_weights
 
 Floats = NDArray[np.float64]
 FOLDS = 5
@@ -110,7 +112,7 @@ def read_traffic(folder: Path, only: Sequence[str] = (), seed: int = 0) -> Traff
         passes.append([passes_of(one) for one in here])
         steps.append([one.drafted if one.calls is None else one.calls for one in here])
         inputs.append([*queries[query].embedding, temperature, np.log(prompt)])
-        groups.append(query)
+        groups.append(queries[query].group or query)
     if not kept:
         raise DraftpickError(f"{folder} holds no query that every lossless arm answered")
     table = np.array(kept, dtype=np.float64)
@@ -120,7 +122,8 @@ def read_traffic(folder: Path, only: Sequence[str] = (), seed: int = 0) -> Traff
     taken = np.array(padded), np.array(steps, dtype=np.float64)
     known = Taken(taken[0] / tokens[..., None], taken[1] / tokens)
     flat = np.concatenate([known.passes, known.steps[..., None]], axis=-1)  # [n, A, W + 1]
-    said = _guessed(np.array(inputs), flat.reshape(len(flat), -1), groups, seed)
+    flat_y = flat.reshape(len(flat), -1)
+    said = guessed_from(np.array(inputs), flat_y, known.rounds, groups, seed)
     said = np.clip(said.reshape(flat.shape), 0.0, None)
     rounds = said[..., :-1].sum(axis=-1, keepdims=True)
     fair = np.where(rounds > 0, said[..., :-1], known.passes.mean(axis=0))
@@ -136,18 +139,24 @@ def passes_of(outcome: Outcome) -> Floats:
     return outcome.rounds * between(outcome.drafted / outcome.rounds)
 
 
-def _guessed(x: Floats, y: Floats, groups: list[str], seed: int) -> Floats:
-    """[n, ...] ridge regression, cross-fitted: no query's own rows teach its prediction."""
-    from sklearn.linear_model import RidgeCV
-    from sklearn.model_selection import GroupKFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
+def guessed_from(x: Floats, y: Floats, deciding: Floats, groups: list[str], seed: int) -> Floats:
+    """[n, k] ridge regression of y, cross-fitted: no row of a query's own group, the queries of its
+    source, teaches its prediction or the strength. deciding: [n, A], by whose error the strength is
+    chosen."""
     found = np.empty_like(y)
-    folds = GroupKFold(min(FOLDS, len(set(groups))), shuffle=True, random_state=seed)
-    for learn, judge in folds.split(x, y, groups):
-        model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 11)))
-        found[judge] = model.fit(x[learn], y[learn]).predict(x[judge])
+    names, group = np.unique(groups, return_inverse=True)
+    fold = (np.random.default_rng(seed).permutation(len(names)) % FOLDS)[group]
+    for part in set(fold.tolist()):
+        learn, judge = fold != part, fold == part
+        if not learn.any():  # one group alone
+            learn = judge
+        mean, std = moments(x[learn], True)
+        inside, outside = (x[learn] - mean) / std, (x[judge] - mean) / std
+        own, of = group[learn].tolist(), deciding[learn]
+        _, strength = ridge_weights(inside, of - of.mean(axis=0), None, own)
+        center = y[learn].mean(axis=0)
+        weights, _ = ridge_weights(inside, y[learn] - center, strength, own)
+        found[judge] = center + outside @ weights.T
     return found
 
 

@@ -207,6 +207,16 @@ def test_a_day_has_its_noon() -> None:
     assert (np.diff(times) >= 0).all()
 
 
+def test_the_strength_of_a_guess_is_not_chosen_by_a_query_s_other_rows() -> None:
+    """Nothing can be known of these queries but by the twin of a row, at another temperature."""
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.normal(size=(80, 40)), 2, axis=0)
+    y = np.repeat(rng.normal(size=(80, 2)), 2, axis=0)
+    groups = [f"q{i // 2}" for i in range(160)]
+    guess = import_module("fleet").guessed_from(x, y, y, groups, 0)
+    assert np.square(guess - y).mean() < 1.1 * y.var()
+
+
 def test_the_script_finds_what_each_choice_carries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
