@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.evaluation.bootstrap import CONFIDENCE, resample
 from policies.records import Float64
@@ -78,11 +78,13 @@ class Fronts:
         return _best(self.quality, prefix, lambda arm: self.speed[arm] >= 1)
 
 
-def _best(of: Mapping[str, Float64], prefix: str, kept: Callable[[str], np.ndarray]) -> Float64:
+def _best(
+    of: Mapping[str, Float64], prefix: str, kept: Callable[[str], NDArray[np.bool_]]
+) -> Float64:
     arms = [arm for arm in of if arm.startswith(prefix)]
     if not arms:
         raise KeyError(f"no arm of {prefix}")
-    return np.max([np.where(kept(arm), of[arm], -np.inf) for arm in arms], axis=0)
+    return np.asarray(np.max([np.where(kept(arm), of[arm], -np.inf) for arm in arms], axis=0))
 
 
 def fronts(found: Measured, run: str, task: str) -> Fronts:
@@ -90,9 +92,9 @@ def fronts(found: Measured, run: str, task: str) -> Fronts:
     there are none."""
     counts = {arm: tables[task] for arm, tables in found.counts[run].items()}
     walls = {arm: found.walls[run][arm][task] for arm in counts}
-    numbers = [table[:, 0] for table in (*walls.values(), *counts.values())]
-    common = reduce(np.intersect1d, numbers) if numbers else np.zeros(0)
-    if not len(common):
+    answered = [set(table[:, 0].tolist()) for table in (*walls.values(), *counts.values())]
+    common = sorted(set.intersection(*answered)) if answered else []
+    if not common:
         raise KeyError(f"no question of {task} that every arm of {run} answered")
     weights = np.vstack([np.ones(len(common)), resample(len(common), 0)])
 

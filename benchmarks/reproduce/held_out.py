@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.evaluation.bootstrap import CONFIDENCE, group_sums, resample
 from policies.evaluation.bounds import costs_margin
@@ -30,7 +31,8 @@ def points(
     from collect.table_options import TableOptions
     from policies import load
 
-    collection, found = Collection.open(held), {}
+    collection = Collection.open(held)
+    found: dict[str, Point] = {}
     for at, name in curve.points.items():
         arms, temperatures = plans[name].arms, [curve.temperature]
         options = TableOptions(curve.judge, arms=arms, features=[], temperatures=temperatures)
@@ -38,7 +40,8 @@ def points(
         table = table.rows(np.flatnonzero(~np.isnan(table.rewards).all(axis=1)).tolist())
         units = units_of(table)
         chosen = [aligned(load(folder), table) for folder in trained[name]]
-        repeats = [] if table.repeats is None else table.repeats
+        none = np.zeros((0, *table.rewards.shape))
+        repeats = none if table.repeats is None else table.repeats
         found[at] = Point(
             _earned(chosen, table.rewards, units),
             _earned([greedy_probs(each) for each in chosen], table.rewards, units),
@@ -75,7 +78,10 @@ def figures(point: Point) -> dict[str, float]:
 
 
 def ahead(
-    ours: Float64, theirs: Float64, groups: np.ndarray, by_costs: Float64 | None = None
+    ours: Float64,
+    theirs: Float64,
+    groups: NDArray[np.intp],
+    by_costs: Float64 | None = None,
 ) -> Interval:
     """Bounds of the mean of ours less theirs, [S, Q] each, each with 95% confidence.
 
