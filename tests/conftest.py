@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import effort  # noqa: F401  # before any test's settings
 import pytest
@@ -19,16 +19,24 @@ from policies import mlflow_store
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks property tests, which `make slow` runs with every example, and as slow all cases but
     every nth of a test that is marked so."""
-    cases = Counter[str]()
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)
         every = item.get_closest_marker("every")
-        if every is not None:
-            test = item.nodeid.partition("[")[0]
-            if cases[test] % every.args[0]:
-                item.add_marker(pytest.mark.slow)
-            cases[test] += 1
+        if every is not None and place(item) % every.args[0]:
+            item.add_marker(pytest.mark.slow)
+
+
+def place(item: Any) -> int:
+    """Of a case in the product of its parameters: the sum of its places along each of them, so that
+    every nth case has each value, and not one value alone."""
+    places = dict(item.callspec.indices)
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0]
+        names = [one.strip() for one in names.split(",")] if isinstance(names, str) else names
+        for together in names[1:]:
+            del places[together]
+    return sum(places.values())
 
 
 @pytest.fixture(scope="session", autouse=True)

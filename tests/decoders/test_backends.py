@@ -92,12 +92,12 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
     return backend
 
 
-@pytest.fixture(params=MADE)
+@pytest.fixture(scope="module", params=MADE)
 def backend(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> Backend:
     return make(request.param, tiny, tiny_t5)
 
 
-@pytest.fixture(params=DECODERS)
+@pytest.fixture(scope="module", params=DECODERS)
 def decoder(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> Backend:
     """Reads the prompt and the answer as one sequence."""
     return make(request.param, tiny, tiny_t5)

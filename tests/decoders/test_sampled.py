@@ -24,7 +24,7 @@ from decoder_toys import (
     run,
     speculative,
 )
-from effort import examples, slow_after
+from effort import FULL, examples, slow_after
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -129,13 +129,14 @@ def enumerated(engine: Engine, prompt: list[int], most: int) -> dict[tuple[int, 
     return found
 
 
+@pytest.mark.property  # of longer answers in `make slow`
 @pytest.mark.parametrize(("drafter", "length"), slow_after(8, ARMS))
 def test_the_loop_on_average(drafter: str, length: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer by answer: what is exact to the last digits, what is simulated within its error."""
     monkeypatch.setattr(recursion, "RUNS", 1000)
     target = ToyBackend.random(V, 1, 1.5)
     engine = engine_of(target, DRAFTERS[drafter](target), LENGTHS[length]())
-    prompt, most = [0, 1, 0], 5
+    prompt, most = [0, 1, 0], 5 if FULL else 4
     live = enumerated(engine, prompt, most)
     answers = [list(ids) for ids in live]
     assert sum(figures.weight for figures in live.values()) == pytest.approx(1)

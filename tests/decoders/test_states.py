@@ -20,7 +20,7 @@ Tiny = Callable[..., Path]
 LAYERED = ("native-float64", "native-int8", "hf-seq2seq", "hf-seq2seq-with-exit")
 
 
-@pytest.fixture(params=MADE)
+@pytest.fixture(scope="module", params=MADE)
 def backend(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> StateBackend:
     made = make(request.param, tiny, tiny_t5)
     assert isinstance(made, StateBackend)

@@ -62,7 +62,7 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
     return opened
 
 
-@pytest.fixture(params=MADE)
+@pytest.fixture(scope="module", params=MADE)
 def backend(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
     return make(request.param, tiny, tiny_t5)
 

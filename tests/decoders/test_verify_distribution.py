@@ -249,10 +249,9 @@ def truth_of(
     return answer_distribution(target, draft, RULES[name][1], sampling, prompt, bar)
 
 
-@pytest.mark.parametrize(
-    ("name", "sampling"),
-    [*((name, sampling) for name in RULES for sampling in ("plain", "cold"))],
-)
+@pytest.mark.every(2)
+@pytest.mark.parametrize("sampling", ["plain", "cold"])
+@pytest.mark.parametrize("name", RULES)
 def test_each_drafted_position_follows_the_rule(name: str, sampling: str) -> None:
     chosen = SAMPLINGS[sampling]
     distribution = distribution_of(verifier_of(name), chosen)
@@ -263,6 +262,7 @@ def test_each_drafted_position_follows_the_rule(name: str, sampling: str) -> Non
         assert distance(distribution, answer_distribution(target, draft, alone, chosen)) > 1e-3
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sampling", ["top_k", "nucleus", "penalty"])
 @pytest.mark.parametrize("name", ["lossy", "lossy-star", "diff", "opt-log", "bild-star", "bild"])
 def test_with_filters_and_penalty(name: str, sampling: str) -> None:

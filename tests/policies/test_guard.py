@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import examples
+from effort import FULL, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_tables import ARMS, separable, table, tiny, with_features
@@ -28,13 +29,17 @@ from policies.selection.guard import LEARNERS, candidates
 from policies.selection.leave_one_arm_out import leave_one_arm_out
 from policies.selection.verdict import verdict
 
-SEEDS = 120
+SEEDS = 120 if FULL else 40
+
+
+@cache
+def counts_of(queries: int) -> np.ndarray:
+    return resamples(independent(queries), 0)
 
 
 def bounded(gains: np.ndarray, tests: int = 1) -> Gain:
     """Of queries that have nothing in common."""
-    units = independent(len(gains))
-    return gain_of(gains, units, resamples(units, 0), tests)
+    return gain_of(gains, independent(len(gains)), counts_of(len(gains)), tests)
 
 
 def noise(seed: int, kind: str, n: int = 60) -> RewardTable:
@@ -60,6 +65,7 @@ def banded(n: int = 120, seed: int = 0) -> RewardTable:
     return with_features(plain, temperature=temperature, words=rng.integers(5, 500, size=n))
 
 
+@pytest.mark.property  # of random tables: three times as many in `make slow`
 @pytest.mark.parametrize("kind", ["normal", "skewed", "one arm ahead"])
 @pytest.mark.parametrize("policy", ["knn", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_noise_is_left_to_the_best_fixed_arm(kind: str, policy: str) -> None:

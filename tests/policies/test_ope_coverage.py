@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class World:
         return Log(actions, self.table.rewards[index][taken], chances[taken]), index
 
 
+@cache
 def world(linear: bool) -> World:
     """Rewards are linear in the inputs, or not at all as a ridge regression sees them."""
     rng = np.random.default_rng(0)
@@ -58,9 +60,10 @@ def world(linear: bool) -> World:
     return World(known, logger.distribution(x), softmax(0.8 * signal))
 
 
-def runs(made: World, logs: int = LOGS) -> list[Comparison]:
-    found = []
-    for seed in range(logs):
+@cache
+def runs(linear: bool) -> list[Comparison]:
+    made, found = world(linear), []
+    for seed in range(LOGS):
         log, index = made.log(np.random.default_rng(seed))
         predicted = cross_fitted(made.table.inputs[index], log, 3, seed=seed)
         found.append(
@@ -89,8 +92,7 @@ LEAST, MOST = binom.ppf(0.001, LOGS, CONFIDENCE - 0.03), binom.ppf(0.999, LOGS, 
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    made = world(linear=True)
-    found = runs(made)
+    made, found = world(linear=True), runs(linear=True)
     counted = hits(found, made.truth)
     assert all(LEAST <= counted[name] <= MOST for name in CORRECTED), counted
     assert width(found, "dr") < 0.7 * width(found, "ips")
@@ -98,8 +100,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 
 def test_so_do_those_of_gains() -> None:
-    made = world(linear=True)
-    found = runs(made)
+    made, found = world(linear=True), runs(linear=True)
     logged = float((made.logger * made.table.rewards).sum(axis=1).mean())
     counted = hits(found, made.truth - logged, "gains")
     assert all(LEAST <= counted[name] <= MOST for name in CORRECTED), counted
@@ -107,8 +108,7 @@ def test_so_do_those_of_gains() -> None:
 
 
 def test_a_wrong_model_spoils_the_direct_method_alone() -> None:
-    made = world(linear=False)
-    found = runs(made)
+    made, found = world(linear=False), runs(linear=False)
     counted = hits(found, made.truth)
     assert all(LEAST <= counted[name] <= MOST for name in ("ips", "snips", "dr")), counted
     assert width(found, "dr") < width(found, "ips")
