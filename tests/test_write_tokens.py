@@ -66,11 +66,11 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixty of two tasks, one of them too long."""
+    """Thirty of two tasks, one of them too long."""
     path = tmp_path_factory.mktemp("queries") / "queries.jsonl"
     rows = [
         {"id": f"q{i}", "task": ("qa", "math")[i % 2], "turns": ["abc" * (i % 5 + 1), "and?"]}
-        for i in range(60)
+        for i in range(30)
     ]
     rows[7]["turns"] = ["a" * 200]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -91,7 +91,7 @@ def write(target: Path, queries: Path, monkeypatch: pytest.MonkeyPatch) -> Write
             "max_new_tokens": 20,
             "max_asking": 40,
             "max_prompt": 100,
-            "shard_tokens": 1500,
+            "shard_tokens": 750,
             "device": "cpu",
             "dtype": "float32",
         }
@@ -114,7 +114,7 @@ def test_all_that_is_wanted_is_written(
     write: Write, target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path)
-    assert "59 prompts, 1 longer than 100 tokens left out" in capsys.readouterr().out
+    assert "29 prompts, 1 longer than 100 tokens left out" in capsys.readouterr().out
     assert len(list(tmp_path.glob("train-*.npz"))) > 1
     engine = Engine.load(str(target), {}, dtype="float32", device="cpu")
     seen: list[str] = []
@@ -139,8 +139,8 @@ def test_all_that_is_wanted_is_written(
                 expected = target_answer(engine, prompt)
                 assert answer == expected
     assert len(seen) == len(set(seen))
-    assert sum(not name.startswith("own") for name in seen) == 59 * 4
-    assert sum(name.startswith("own") for name in seen) > 20
+    assert sum(not name.startswith("own") for name in seen) == 29 * 4
+    assert sum(name.startswith("own") for name in seen) > 10
 
 
 def target_answer(engine: Engine, prompt: list[int]) -> list[int]:
@@ -158,7 +158,7 @@ def target_answer(engine: Engine, prompt: list[int]) -> list[int]:
 
 def test_a_stopped_run_goes_on(write: Write, tmp_path: Path) -> None:
     write(tmp_path / "whole")
-    write(tmp_path / "cut", tokens=900)
+    write(tmp_path / "cut", tokens=450)
     first = read(tmp_path / "cut", "train")[1]
     (tmp_path / "cut/train-99999.json").write_text('["q0 0 0"]')  # of a shard never written
     write(tmp_path / "cut")
@@ -173,23 +173,23 @@ def test_a_stopped_run_goes_on(write: Write, tmp_path: Path) -> None:
 
 
 def test_a_run_cut_short_has_as_much_of_each_task(write: Write, tmp_path: Path) -> None:
-    write(tmp_path, tokens=1200, cool=1, warm=0, own=0, held_out_percent=0)
+    write(tmp_path, tokens=600, cool=1, warm=0, own=0, held_out_percent=0)
     made = read(tmp_path, "train")[0]
     counts = [int((made.names() == task).sum()) for task in ("qa", "math")]
-    assert sum(counts) < 59 * 2 and abs(counts[0] - counts[1]) <= 6
+    assert sum(counts) < 29 * 2 and abs(counts[0] - counts[1]) <= 6
 
 
 def test_sampling_begins_anew_where_there_is_time(write: Write, tmp_path: Path) -> None:
-    write(tmp_path, tokens=12_000, greedy=1, cool=1, warm=0, own=0, held_out_percent=0)
+    write(tmp_path, tokens=6_000, greedy=1, cool=1, warm=0, own=0, held_out_percent=0)
     made, names = read(tmp_path, "train")
-    assert len(names) == len(set(names)) > 59 * 2
-    assert np.sum(made.temperature == 0) == 59
+    assert len(names) == len(set(names)) > 29 * 2
+    assert np.sum(made.temperature == 0) == 29
     assert {"q0 0.7 0", "q0 0.7 1"} <= set(names)
 
 
 def test_everything_may_be_held_out(write: Write, tmp_path: Path) -> None:
     write(tmp_path, cool=0, warm=0, own=0, held_out_percent=100, tokens=10**9)
-    assert len(read(tmp_path, "held-out")[1]) == 59
+    assert len(read(tmp_path, "held-out")[1]) == 29
     assert not list(tmp_path.glob("train-*"))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from decoder_toys import CPU
+from decoder_toys import CPU, answer_of
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, MT5Config, PreTrainedModel, T5Config, UMT5Config
 
@@ -95,16 +95,7 @@ def from_scratch(model: PreTrainedModel, source: list[int]) -> Callable[[list[in
 
 def generate_t5(model: PreTrainedModel, source: list[int], most: int, **options: Any) -> list[int]:
     """transformers' own greedy answer, the start token left out."""
-    ids = torch.tensor([source])
-    out = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=most,
-        do_sample=False,
-        pad_token_id=0,
-        **options,
-    )
-    return out[0, 1:].tolist()
+    return answer_of(model, source, most, options)[1:]
 
 
 def lens_exit(

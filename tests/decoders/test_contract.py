@@ -137,6 +137,7 @@ EVERYWHERE = (
 SAME_TWICE = [m for m in METHODS if not m.startswith("beam") and m != "neural-adaptive"]
 PROMPTS = ([3], [3, 1, 4, 1, 5, 1])
 LONG = 16
+IN_BATCHES = ("native-float32", "hf", "hf-seq2seq")  # others have near-ties in a batch
 
 
 class Letters:
@@ -183,9 +184,17 @@ def placed(value: Any, places: dict[str, str]) -> Any:
     return places.get(value, value) if isinstance(value, str) else value
 
 
-def on_backends(names: Iterable[str], backends: Sequence[str] = BACKENDS) -> pytest.MarkDecorator:
+def on_backends(
+    names: Iterable[str], backends: Sequence[str] = BACKENDS, every: int = 3
+) -> pytest.MarkDecorator:
     """Each method on the first backend, and on the others those that touch a backend in a way of
-    their own; the rest of the product is slow."""
+    their own, of which each on every third of them; the rest of the product is slow."""
+
+    def usual(name: str, backend: str) -> bool:
+        if backend == BACKENDS[0] or name not in EVERYWHERE:
+            return backend == BACKENDS[0]
+        return (EVERYWHERE.index(name) + BACKENDS.index(backend)) % every == 0
+
     return pytest.mark.parametrize(
         ("name", "backend"),
         [
@@ -193,7 +202,7 @@ def on_backends(names: Iterable[str], backends: Sequence[str] = BACKENDS) -> pyt
                 name,
                 backend,
                 id=f"{backend}-{name}",
-                marks=[] if backend == BACKENDS[0] or name in EVERYWHERE else [pytest.mark.slow],
+                marks=[] if usual(name, backend) else [pytest.mark.slow],
             )
             for backend in backends
             for name in names
@@ -252,7 +261,7 @@ def test_every_kind_is_here() -> None:
     assert {body.get("kind", name) for name, body in METHODS.items()} == set(KINDS) - remote
 
 
-@on_backends(METHODS)
+@on_backends(METHODS, every=1)
 def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
     """A prompt of one token and a longer one; never more than asked; an end token and a stop string
     wherever they come. What is lossless writes what plain decoding does."""
@@ -326,7 +335,7 @@ class Untimed:
         self._length.observe(replace(stats, draft_s=0.001 * stats.drafted, verify_s=0.01))
 
 
-@on_backends(METHODS, ("native-float32", "hf", "hf-seq2seq"))  # others have near-ties in a batch
+@on_backends(METHODS, IN_BATCHES, every=1)
 def test_a_replay_counts_as_the_loop(
     name: str, backend: str, engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +449,7 @@ def test_all_and_none_accepted(name: str, pair: tuple[Engine, Engine]) -> None:
         assert none.accepted < every.accepted and none.rounds > every.rounds
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", DRAFTED)
 def test_an_end_inside_a_draft_that_stands(name: str, pair: tuple[Engine, Engine]) -> None:
     engine, prompt = pair[0], PROMPTS[1]

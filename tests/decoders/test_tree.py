@@ -226,6 +226,7 @@ def distribution_error(
     return distance(distribution, reference_distribution(toy_logits(target), prompt, request, eos))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(("branch", "every"), [((2,), False), ((3,), False), ((2,), True)])
 def test_children_drawn_without_replacement_keep_the_distribution(
@@ -243,8 +244,9 @@ def test_children_drawn_without_replacement_keep_the_distribution(
     slow_after(
         2,
         [
-            ("all", TreeShape((2, 2))),
+            ("top_k", TreeShape((2, 2))),
             ("top_k", TreeShape((2, 2), every=True)),
+            ("all", TreeShape((2, 2))),
             ("plain", TreeShape((2, 2))),
             ("plain", TreeShape((2, 1), every=True)),  # a chain along each branch
             ("all", TreeShape((2, 1), every=True)),
