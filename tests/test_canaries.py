@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from fake_endpoints import FakeEndpoint, listening
 
+from collect.sweeps.endpoints import Endpoints
 from router import cli
 
 MARK = "canary"
@@ -71,6 +73,8 @@ def place(tmp_path: Path, server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
     for name in ("http_proxy", "https_proxy", "no_proxy", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
+    # a collection waits a minute for a server that is dead
+    monkeypatch.setattr(Endpoints.__init__, "__defaults__", (0.05, time.sleep))
     (folder / "queries.jsonl").write_text(QUERIES)
     (folder / "arms.yaml").write_text(arms(server.url))
     return folder

@@ -62,6 +62,7 @@ ARMS = [
 UNDRAFTED = ("autoregressive", "calm")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm(arm: str, sampling: Sampling, broken: Engine) -> None:

@@ -227,6 +227,7 @@ def test_more_than_one_unread_token(tiny: Tiny) -> None:
 # -- distributions --------------------------------------------------------------------------------
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("vocab", [None, [0, 2]])
 def test_the_distribution_is_the_target_s(sampling: str, vocab: list[int] | None) -> None:
