@@ -21,25 +21,35 @@ from policies.tracking import run_log
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks property tests, which `make slow` runs with every example, and as slow all cases but
-    every nth of a test that is marked so."""
+    every nth of a test that is marked so.
+
+    Of a product of parameters these are the cases whose places along each of them add up to a
+    multiple of n, so that every value occurs in one.
+    """
+    seen: dict[tuple[str, ...], dict[tuple[int, ...], int]] = {}
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)
         every = item.get_closest_marker("every")
-        if every is not None and place(item) % every.args[0]:
+        if every is None:
+            continue
+        values, place = item.callspec.params, 0  # type: ignore[attr-defined]
+        for names in parametrised_together(item):
+            known = seen.setdefault((item.nodeid.partition("[")[0], *names), {})
+            # a product repeats its values, which need not be hashable, and does not copy them
+            place += known.setdefault(tuple(id(values[name]) for name in names), len(known))
+        if place % every.args[0]:
             item.add_marker(pytest.mark.slow)
 
 
-def place(item: Any) -> int:
-    """Of a case in the product of its parameters: the sum of its places along each of them, so that
-    every nth case has each value, and not one value alone."""
-    places = dict(item.callspec.indices)
+def parametrised_together(item: Any) -> list[tuple[str, ...]]:
+    """The names of a test's parameters, and of its fixtures', that have their values together."""
+    groups = []
     for mark in item.iter_markers("parametrize"):
         names = mark.args[0]
-        names = [one.strip() for one in names.split(",")] if isinstance(names, str) else names
-        for together in names[1:]:
-            del places[together]
-    return sum(places.values())
+        groups.append(tuple(names.replace(" ", "").split(",") if isinstance(names, str) else names))
+    alone = item.callspec.params.keys() - {name for names in groups for name in names}
+    return [*groups, *((name,) for name in sorted(alone))]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -69,8 +79,8 @@ def one_mlflow_store(
 
 @pytest.fixture(scope="session", autouse=True)
 def tracked_runs_draw_little() -> Iterator[None]:
-    """Each picture of a tracked run is laid out once, and later ones are small: laying one out takes
-    a third of a second. Nor are the versions of packages read from disk for every run."""
+    """Each picture of a tracked run is laid out once, and later ones are small, as laying one out
+    takes a third of a second. Nor are the versions of packages read from disk for every run."""
     drawn, whole = set[str](), run_log.all_figures
 
     def small(*given: Any) -> Any:

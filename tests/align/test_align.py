@@ -52,7 +52,9 @@ def config_for(
     kind: str, out: Path, target: Path, written: tuple[Path, Path], **more: Any
 ) -> AlignConfig:
     queries, outputs = written
-    return AlignConfig(kind, out, (queries,), (outputs,), str(target), "cpu", vocab_size=38, width=32, **more)
+    return AlignConfig(
+        kind, out, (queries,), (outputs,), str(target), "cpu", vocab_size=38, width=32, **more
+    )
 
 
 def silent(now: dict[str, float]) -> None:

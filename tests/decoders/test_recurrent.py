@@ -156,9 +156,10 @@ class Beside:
         made = self.inner.propose(context, asked)
         fresh, read = self.again.target, self.inner.target.length
         fresh.truncate(self._start)
-        again = torch.tensor(context[self._start : read])
-        for ids in again.split(1 if fresh.dtype == torch.bfloat16 else len(again) or 1):
-            fresh.extend(ids)
+        again = context[self._start : read]
+        at_once = 1 if fresh.dtype == torch.bfloat16 else max(len(again), 1)
+        for at in range(0, len(again), at_once):
+            fresh.extend(torch.tensor(again[at : at + at_once]))
         close(self.inner.target.final_states(0, read), fresh.final_states(0, read), self.near)
         other = self.again.propose(context, asked)
         assert other.ids.tolist() == made.ids.tolist()
