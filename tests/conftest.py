@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def tracked_runs_draw_little() -> Iterator[None]:
         figures = whole(*given)
         for name in figures.keys() & drawn:
             figures[name].set_layout_engine("none")
-            figures[name].set_dpi(20)
+            figures[name].savefig = partial(figures[name].savefig, dpi=20)
         drawn.update(figures)
         return figures
 
