@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from collect.store.collection import Collection
 from collect.store.manifest import read_manifest
 from collect.store.tables import read_table
 from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.records import Request
 from policies.records import check_compatible
 from router import cli
 from router.routing.loading import embedder_of
@@ -422,7 +422,7 @@ def test_the_target_reads_once_and_the_text_is_the_last_message(
     assert len(letters.seen) == 1
     ids = engine.encode_chat(chat)
     with pytest.raises(DraftpickError, match="pass the query's text"):
-        router.answer(ids, SimpleNamespace(max_new_tokens=3))  # type: ignore[arg-type]
+        router.answer(ids, Request(3))
 
 
 def test_a_policy_of_another_space_or_width_is_refused(
