@@ -45,8 +45,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert set(yaml.safe_load(arms.text)["arms"]) == {"copy", "draft", "hybrid"}
     (shown,) = blocks("json")
     first = json.loads(shown.text.splitlines()[0])
-    for name in ("queries.jsonl", "held-out.jsonl"):
-        made = [first | {"id": f"{name}{n}", "turns": [f"abcd{n}ab,ab,ab"]} for n in range(4)]
+    for name, count in (("queries.jsonl", 20), ("held-out.jsonl", 2)):
+        made = [first | {"id": f"{name}{n}", "turns": [f"abcd{n}ab,ab,ab"]} for n in range(count)]
         (tmp_path / name).write_text("".join(json.dumps(each) + "\n" for each in made))
     return tmp_path
 
