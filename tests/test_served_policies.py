@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
+from packaging.utils import canonicalize_name
+from test_dependencies import installed_with
 from tiny_models import WORDS, sentence_model, target_model
 
 import policies
 from policies.mlflow_store import using
-from policies.tracking.model_form import copy_code
+from policies.tracking.model_form import BASE, copy_code
 from router import cli
-from router.mlflow_model.form import PACKAGES
+from router.mlflow_model.form import NEURAL, PACKAGES
 from router.routing.router import Router
 
 TEXTS = ["what is the river", "sum of two three", "lake lake lake lake lake city", "sea"]
@@ -183,7 +186,7 @@ def test_mlflow_serves_it(place: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 200
         while not answers(f"{url}/ping"):
             assert server.poll() is None and time.monotonic() < deadline, log.name
             time.sleep(0.3)
@@ -215,6 +218,17 @@ def post(url: str, body: Any) -> Any:
         return json.loads(reply.read())
 
 
+def not_required() -> list[str]:
+    """Modules of this environment that an environment of the logged requirements lacks."""
+    there = installed_with([*BASE, "pydantic", *NEURAL])
+    return [
+        module
+        for module, names in packages_distributions().items()
+        if module.isidentifier() and not there & {canonicalize_name(name) for name in names}
+        if module not in {package.name for package in PACKAGES}
+    ]
+
+
 @pytest.mark.slow
 def test_the_code_that_travels_with_a_policy_reads_the_default_target(tmp_path: Path) -> None:
     """In a process that has no other copy of it: what is compiled, declared or listed is there."""
@@ -222,15 +236,18 @@ def test_the_code_that_travels_with_a_policy_reads_the_default_target(tmp_path: 
     size = sum(path.stat().st_size for path in (tmp_path / "code").rglob("*") if path.is_file())
     assert size < 4_000_000, "a run that is tracked should not carry weights"
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import decoders; "
-        "from decoders import Engine; "
-        "engine = Engine.load(only=['autoregressive']); "
+        "import sys; sys.path.insert(0, sys.argv[1]); "
+        "sys.modules |= dict.fromkeys(sys.argv[2:]); "  # imports of these fail
+        "import decoders; from decoders.options import EngineOptions; "
+        "from router.routing.loading import load_engine; "
+        "import router.mlflow_model.model; "
+        "engine = load_engine(EngineOptions(), ['autoregressive']); "
         "from decoders.backends.cpp_kernels import instructions, loaded; "
         "assert loaded() or not instructions(), 'no kernels'; "
         "ids = engine.encode_chat([{'role': 'user', 'content': 'Hi'}]); "
         "print(decoders.__file__, len(engine.prefill(ids).embedding))"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "code")]
+    command = [sys.executable, "-c", program, str(tmp_path / "code"), *not_required()]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     where, width = done.stdout.split()[-2:]

@@ -34,18 +34,6 @@ if TYPE_CHECKING:
 FINGERED = {"note", "api_key_env", "limit_field", "timeout_s", "url"}
 
 
-def remote(recipes: Mapping[str, ArmRecipe]) -> bool:
-    """Whether these arms are endpoints; raises DraftpickError where only some are."""
-    kinds = {arm.remote for arm in recipes.values()}
-    if len(kinds) > 1:
-        apart = [name for name, arm in recipes.items() if arm.remote]
-        raise DraftpickError(
-            f"{', '.join(apart)} answer without a target, the other arms on one; put endpoints "
-            "into an arms file of their own"
-        )
-    return kinds == {True}
-
-
 class EndpointEngine:
     """Endpoints as arms. Several threads may decode at once.
 

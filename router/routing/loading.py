@@ -127,9 +127,11 @@ def load_engine(
     only: these arms, and of a target autoregressive too; without any, all.
     """
     from decoders.arms import AUTOREGRESSIVE
-    from decoders.endpoints.engine import EndpointEngine, remote
+    from decoders.endpoints.remote import remote
 
     if remote(options.recipes()):
+        from decoders.endpoints.engine import EndpointEngine  # which needs a client for HTTP
+
         return EndpointEngine.from_options(options, only)
     from decoders import Engine
 

@@ -19,8 +19,9 @@ from decoders.arms import load_arms, recipe
 from decoders.common.breaker import Breaker
 from decoders.common.errors import ArmDown, DraftpickError, UpstreamBroke, UpstreamRefused
 from decoders.endpoints.chat import Pieces, chat_ids, chat_of
-from decoders.endpoints.engine import EndpointEngine, remote
+from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.hashing import HashingEmbedder
+from decoders.endpoints.remote import remote
 from decoders.endpoints.stream import pause_s
 from decoders.records import Request, Sampling
 

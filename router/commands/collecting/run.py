@@ -72,7 +72,8 @@ def load_engine(
     only: arms; the target itself, whose answers all are compared with, is always there.
     """
     from decoders.arms import AUTOREGRESSIVE
-    from decoders.endpoints.engine import EndpointEngine, remote
+    from decoders.endpoints.engine import EndpointEngine
+    from decoders.endpoints.remote import remote
 
     if remote(options.recipes()):
         from collect.sweeps.endpoints import Endpoints

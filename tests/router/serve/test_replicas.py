@@ -461,7 +461,7 @@ def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> N
         for each in asking:
             each.join(60)
         assert [answer.status_code for answer in told] == [200] * 6
-        assert until(lambda: len(replicas.live) == 2, 60)
+        assert until(lambda: len(replicas.live) == 2, 180)
         assert len({each.url for each in replicas.live} - before) == 1
         stats = httpx.get(f"{url}/stats", timeout=20).json()
         assert stats["lost"] == 1 and len(stats["replicas"]) == 2
