@@ -207,7 +207,10 @@ INSTEAD |= {
     if option in ("--from-logs", "--tokenizer", "--costs", "--draft-model", "--draft-cost",
                   "--config", "--clusters", "--limit")
 } | {("headroom", "--target"): LOGS}  # fmt: skip
-RIGHT: set[tuple[str, ...]] = {("report", "--history", "file: a list of objects")}
+RIGHT: set[tuple[str, ...]] = {
+    ("--json-schema", "file: an object"),
+    ("report", "--history", "file: a list of objects"),
+}
 MEANT = ("bytes that are no UTF-8", "there is no MLflow store")  # of a prompt, of a policy
 
 
