@@ -14,16 +14,7 @@ from ..arms.endpoint import EndpointRecipe
 from ..arms.mistakes import explained
 from ..common.errors import DraftpickError, UpstreamRefused
 from ..common.text import whole
-from .stream import (
-    MOST_READ,
-    Unavailable,
-    _bearer,
-    _explained,
-    _key,
-    _read,
-    _record,
-    _require_success,
-)
+from .stream import Unavailable, asked, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +57,7 @@ def with_model(connections: httpx.Client, server: EndpointRecipe) -> EndpointRec
     """The same with the model that it lists first, where none was named. Raises DraftpickError."""
     if server.model != FIRST:
         return server
-    found = _asked(connections, server, "GET", "/models", None).get("data")
+    found = _record(connections, server, "GET", "/models", None).get("data")
     names: Sequence[Any] = found if isinstance(found, list) else ()
     listed = [each["id"] for each in names if isinstance(each, dict) and "id" in each]
     if not listed:
@@ -82,37 +73,25 @@ def whole_answer(
     Raises UpstreamRefused where the server is not one of these or refuses every request, and
     DraftpickError where it refuses this one, does not answer or breaks off."""
     content = {**server.extra_body, **body, "model": server.model, "stream": False}
-    return _asked(connections, server, "POST", "/chat/completions", content)
+    return _record(connections, server, "POST", "/chat/completions", content)
 
 
-def _asked(
+def _record(
     connections: httpx.Client,
     server: EndpointRecipe,
     method: str,
     path: str,
     content: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    url, key = httpx.URL(server.url), _key(server)
     try:
-        with (
-            _explained(server),
-            connections.stream(
-                method,
-                url.copy_with(path=url.path.rstrip("/") + path),
-                json=content,
-                headers={} if key is None else {b"Authorization": _bearer(key)},
-                timeout=server.timeout_s,
-            ) as answer,
-        ):
-            _require_success(server, answer)
-            kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        with asked(connections, server, method, path, content) as (answer, kind):
             if kind != "application/json":
                 raise UpstreamRefused(
                     server.name,
                     f"{server.name} answered with {kind or 'content of no type'}, not with JSON; "
                     "check the address",
                 )
-            return _record(server, _read(answer, MOST_READ))
+            return record_of(server, answer)
     except Unavailable as error:
         raise DraftpickError(f"{server.name} {_said(error)}") from error
 

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
@@ -90,21 +90,9 @@ def completions(
     answer does, UpstreamRefused where it refuses every request, redirects or a key is missing,
     and DraftpickError where it refuses this request.
     """
-    url = httpx.URL(arm.url)
-    key = _key(arm)
     ended = False
-    with (
-        _explained(arm),
-        connections.stream(
-            "POST",
-            url.copy_with(path=url.path.rstrip("/") + "/chat/completions"),
-            json={**arm.extra_body, **body, "model": arm.model},
-            headers={} if key is None else {b"Authorization": _bearer(key)},
-            timeout=arm.timeout_s,
-        ) as answer,
-    ):
-        _require_success(arm, answer)
-        kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    content = {**arm.extra_body, **body, "model": arm.model}
+    with asked(connections, arm, "POST", "/chat/completions", content) as (answer, kind):
         if kind == "text/event-stream":
             for event in EventSource(answer).iter_sse():
                 if event.data.strip() == "[DONE]":
@@ -115,7 +103,7 @@ def completions(
                     ended = ended or found.finish_reason is not None
                     yield found
         elif kind == "application/json":
-            yield _event(_record(arm, _read(answer, MOST_READ)), of="message")
+            yield _event(record_of(arm, answer), of="message")
             ended = True
         else:
             raise UpstreamRefused(
@@ -125,6 +113,38 @@ def completions(
             )
     if not ended:
         raise Unavailable("its stream ended before the answer did")
+
+
+@contextmanager
+def asked(
+    connections: httpx.Client,
+    arm: EndpointRecipe,
+    method: str,
+    path: str,
+    content: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[httpx.Response, str]]:
+    """A response of status 200, not read yet, and its type. path: below the arm's `url`.
+
+    Raises as `completions`.
+    """
+    url, key = httpx.URL(arm.url), _key(arm)
+    with (
+        _explained(arm),
+        connections.stream(
+            method,
+            url.copy_with(path=url.path.rstrip("/") + path),
+            json=content,
+            headers={} if key is None else {b"Authorization": _bearer(key)},
+            timeout=arm.timeout_s,
+        ) as answer,
+    ):
+        _require_success(arm, answer)
+        yield answer, answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def record_of(arm: EndpointRecipe, answer: httpx.Response) -> dict[str, Any]:
+    """The JSON object of a whole response. Raises as `completions`."""
+    return _record(arm, _read(answer, MOST_READ))
 
 
 def _bearer(key: SecretStr) -> bytes:

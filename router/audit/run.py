@@ -147,7 +147,7 @@ def audit(
             found = parting(one, other, tie)
             verdict = found.verdict
             if verdict in (FAULT, UNKNOWN):
-                again = list(pool.map(lambda _: asker.greedy(plain, request), range(AGAIN)))  # noqa: B023
+                again = list(pool.map(asker.greedy, [plain] * AGAIN, [request] * AGAIN))
                 if any(_unstable(one, each, found) for each in again):
                     verdict = UNSTABLE
             bad = broken(other, request.body) and not broken(one, request.body)
