@@ -11,6 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from .ahead import rounds_ahead, write_ahead
 from .guide import Guide
 from .protocols import (
     Backend,
@@ -79,6 +80,13 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     if most is not None:
         tally.logprobs += logprobs(first.unsqueeze(0), ids, most)
     job.emit(ids)
+    ahead = rounds_ahead(job, strategy.drafter, strategy.verifier, strategy.length)
+    if ahead is not None:
+        if not stopper.reason:
+            write_ahead(ahead, job, strategy.length, tally, context)
+        return tally.close(
+            strategy.name, context[len(start) :], ahead.draft.calls, ahead.draft.work
+        )
     while not stopper.reason:
         if guide is not None:
             guide.take(ids)

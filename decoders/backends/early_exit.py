@@ -43,7 +43,7 @@ class Adapter(Lens):
         for block in blocks:
             parts = {k: nn.Parameter(dense(t)) for k, t in block.tensors().items()}
             self.blocks.append(nn.ParameterDict(parts))
-        self._rope = rope_table(shape, norm.device, norm.dtype)
+        self.rope = rope_table(shape, norm.device, norm.dtype)
 
     @classmethod
     def begin(cls, target: LlamaBackend, config: AdapterConfig) -> Adapter:
@@ -81,7 +81,7 @@ class Adapter(Lens):
 
     def forward(self, states: Tensor) -> Tensor:
         t = states.shape[1]
-        rope = all_heads((self._rope[0][:t], self._rope[1][:t]), self.shape)
+        rope = all_heads((self.rope[0][:t], self.rope[1][:t]), self.shape)
         for block in self.weights():
             states = layer(states, block, self.shape, rope, None)
         return self.read(states)

@@ -490,6 +490,34 @@ class LlamaBackend:
             self._final[start:end] = read.states
         return read
 
+    # -- rounds on the device (cuda/rounds.py) ------------------------------------------------
+
+    @property
+    def kept_states(self) -> tuple[int, ...]:
+        """After which layers states are kept, the last one counting as -1."""
+        return (*self._exits, *([] if self._final is None else [-1]))
+
+    def pass_through(self, h: Tensor, start: Tensor, read: int) -> Tensor:
+        """As in Rounded."""
+        assert self.recorded is not None
+        layers, first = self.recorded.run(read), 0
+        for after, states in self._exits.items():
+            h = layers.through(h, first, after, start, 0)
+            states.index_copy_(0, start + torch.arange(len(h), device=h.device), h)
+            first = after
+        return layers.through(h, first, self.shape.layers, start, 0)
+
+    def keep_final(self, states: Tensor, start: Tensor) -> None:
+        """As in Rounded."""
+        if self._final is not None:
+            at = start + torch.arange(len(states), device=states.device)
+            self._final.index_copy_(0, at, states)
+
+    def hold(self, length: int) -> None:
+        """As in Rounded."""
+        self._length = self._ahead = length
+        self._tree = None
+
     def positions(self, start: int, t: int) -> RopeAndMask:
         """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""
         return chain_rope_and_mask(self._rope, self.shape, start, t)

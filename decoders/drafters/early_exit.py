@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..backends.cuda.round_drafts import Chain, early_exit
+from ..backends.early_exit import AdapterHead
 from ..backends.llama.exit_head import ExitHead
 from ..protocols import DraftRequest, ExitBackend
 from ..records import Proposal
@@ -52,6 +54,12 @@ class EarlyExitDrafter:
         proposal, steps = draft_chain(first, self._step, context, self.head.vocab, asked)
         self.calls += 1 + steps
         return proposal
+
+    def round_draft(self) -> Chain | None:
+        recorded = getattr(self.target, "recorded", None)
+        if recorded is None or not isinstance(self.head, AdapterHead):
+            return None
+        return early_exit(self.head, recorded, self.parameters)
 
     def commit(self, context: list[int]) -> None:
         # what the adapter read of a draft may have given way to a sibling in the same place

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..backends.cuda.round_drafts import Chain, Copies, Either
 from ..costs.passes import PassCosts
 from ..lengths.tries import Tries
-from ..protocols import Drafter, DraftRequest, work
+from ..protocols import DeviceDrafter, Drafter, DraftRequest, work
 from ..records import Proposal
 from .catch_up import agreeing
 from .copying import Copying
@@ -89,6 +90,17 @@ class HybridDrafter:
         made = self.model.propose(context, replace(asked, k=most))
         self._drafted = made.ids.tolist()
         return made
+
+    def round_draft(self) -> Either | None:
+        """As of DeviceDrafter, where both parts have one."""
+        parts = [
+            part.round_draft() if isinstance(part, DeviceDrafter) else None
+            for part in (self.copying, self.model)
+        ]
+        match parts:
+            case Copies() as copies, Chain() as model:
+                return Either(copies, model)
+        return None
 
     def commit(self, context: list[int]) -> None:
         self._learn(context)

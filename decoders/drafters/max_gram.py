@@ -18,6 +18,8 @@ from collections.abc import Iterator
 
 import torch
 
+from ..backends.cuda.round_drafts import Copies
+from ..backends.cuda.rounds import BEFORE
 from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
 from ..protocols import DraftRequest
@@ -176,6 +178,19 @@ class MaxGramDrafter:
         if self._chances is not None:
             right = agreeing(copied.ids, written)
             self._chances.observe(copied.matched, right, len(written))
+
+    def round_draft(self) -> Copies | None:
+        if self._source_apart or self._longest > BEFORE or (self._stop_below and not self._passes):
+            return None
+        after = None
+        if self._table is not None:
+            known = self._table.after_one
+            after = torch.zeros(1 + max(known, default=0), dtype=torch.int64)
+            for token, (follows, _) in known.items():
+                after[token] = follows
+            after = after.to(self.device)
+        by_cost = self._passes is not None
+        return Copies(self._shortest, self._longest, self._earliest, after, by_cost)
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         self.calls += 1

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..backends.cuda.recorded import WIDEST
+from ..backends.cuda.round_drafts import Chain, model
 from ..backends.native import LlamaBackend
 from ..protocols import Backend, DraftRequest
 from ..records import Proposal
@@ -39,6 +40,13 @@ class NeuralDrafter:
         proposal, steps = draft_chain(self._feed(unread), self._feed, context, self.vocab, asked)
         self.calls += 1 + steps
         return proposal
+
+    def round_draft(self) -> Chain | None:
+        backend = self.backend
+        if not isinstance(backend, LlamaBackend) or backend.recorded is None:
+            return None
+        known = backend.vocab_size if self.vocab is None else self.vocab.size - 1
+        return model(backend.recorded, self.vocab, known, self.parameters)
 
     def commit(self, context: list[int]) -> None:
         self.calls += roll_back(self.backend, context, self._feed, LATER)

@@ -6,6 +6,8 @@ import sys
 
 import torch
 
+from ..backends.cuda.round_drafts import Nothing
+from ..backends.cuda.rounds import RoundDraft
 from ..protocols import DraftRequest
 from ..records import Proposal
 
@@ -25,6 +27,9 @@ class NullDrafter:
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         return self._nothing
+
+    def round_draft(self) -> RoundDraft:
+        return Nothing()
 
     def commit(self, context: list[int]) -> None:
         pass

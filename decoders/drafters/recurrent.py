@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..backends.cpp.recurrent_kernels import KernelSteps
 from ..backends.cuda.recorded import WIDEST
+from ..backends.cuda.round_drafts import Chain, cell
 from ..backends.cuda.recurrent_recorded import RecordedSteps
 from ..backends.recurrent.head import RecurrentHead
 from ..protocols import DraftRequest, StateBackend
@@ -72,6 +73,12 @@ class RecurrentDrafter:
         proposal, steps = draft_chain(step(unread[-1:]), step, context, self.head.vocab, asked)
         self.calls += steps
         return proposal
+
+    def round_draft(self) -> Chain | None:
+        if not isinstance(self._whole, RecordedSteps):
+            return None
+        states = self.target.final_states(0, self.context)
+        return cell(self._whole, states, self.parameters)
 
     def commit(self, context: list[int]) -> None:
         """The target's states are all there is."""

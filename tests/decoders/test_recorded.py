@@ -149,7 +149,8 @@ def test_answers_and_counts_are_those_of_ordinary_passes(
     assert recorder.recorded > 0
     for field in ("ids", "rounds", "drafted", "accepted_per_position", "target_calls"):
         assert getattr(made, field) == getattr(plain, field), field
-    assert made.draft_calls == plain.draft_calls
+    ahead = sampling == Sampling()  # may draft beyond the answer's end (test_rounds_ahead.py)
+    assert made.draft_calls == plain.draft_calls or ahead
 
 
 @pytest.mark.parametrize("layer", [1, 2])

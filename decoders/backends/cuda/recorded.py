@@ -146,12 +146,12 @@ class RecordedPasses:
     def extend(self, ids: Tensor, start: int) -> Read:
         """`ids` [T] at positions start.., through the whole model. T <= WIDEST."""
         t = len(ids)
-        read = self._read(start + t)
+        read = self.positions(start + t)
         self._ids[:t].copy_(ids)
 
         def run() -> Tensor:
-            layers = self._layers(read)
-            h = F.embedding(self._ids[:t], self._embedding)
+            layers = self.run(read)
+            h = self.embedded(self._ids[:t])
             return self._read_out(layers, layers.through(h, 0, self._shape.layers, self._start, 0))
 
         logits = self._replay(("extend", t, read), run, start)
@@ -160,11 +160,11 @@ class RecordedPasses:
     def finish(self, h: Tensor, first: int, start: int) -> Read:
         """As `extend`, from the states h [T, d] below layer `first` on."""
         t = len(h)
-        read = self._read(start + t)
+        read = self.positions(start + t)
         self._states[:t].copy_(h)
 
         def run() -> Tensor:
-            layers, h = self._layers(read), self._states[:t]
+            layers, h = self.run(read), self._states[:t]
             h = layers.through(h, first, self._shape.layers, self._start, 0)
             return self._read_out(layers, h)
 
@@ -174,11 +174,11 @@ class RecordedPasses:
     def layers(self, h: Tensor, first: int, last: int, start: int) -> Tensor:
         """h [T, d] through the layers first..last-1, at positions start..; [T, d]. T <= WIDEST."""
         t = len(h)
-        read = self._read(start + t)
+        read = self.positions(start + t)
         self._states[:t].copy_(h)
 
         def run() -> Tensor:
-            return self._layers(read).through(self._states[:t], first, last, self._start, 0)
+            return self.run(read).through(self._states[:t], first, last, self._start, 0)
 
         return self._replay(("layers", first, last, t, read), run, start)
 
@@ -186,32 +186,47 @@ class RecordedPasses:
         """Read `ids` [U] at positions start.., then draft k >= 1 tokens greedily among the first
         `known` ids; [k]. The last one is not read."""
         u = len(ids)
-        read = self._read(start + u + k - 1)
+        read = self.positions(start + u + k - 1)
         self._ids[:u].copy_(ids)
 
         def run() -> Tensor:
-            layers = self._layers(read)
-            unread, at = self._ids[:u], 0
-            drafted: list[Tensor] = []
-            while len(drafted) < k:
-                h = F.embedding(unread, self._embedding)
-                h = layers.through(h, 0, self._shape.layers, self._start, at)[-1:]
-                drafted.append(self._read_out(layers, h)[:, :known].argmax(-1))
-                at += len(unread)
-                unread = drafted[-1]
-            return torch.cat(drafted)
+            return self.drafted(self._ids[:u], k, known, self._start, read)
 
         return self._replay(("draft", u, k, known, read), run, start)
 
-    def _layers(self, read: int) -> Layers:
+    # -- inside other recordings --------------------------------------------------------------
+
+    def drafted(self, ids: Tensor, k: int, known: int, start: Tensor, read: int) -> Tensor:
+        """As `draft`, within a recording. start: int64 [1] on the device. read: as of `positions`."""
+        layers, unread, at = self.run(read), ids, 0
+        drafted: list[Tensor] = []
+        while len(drafted) < k:
+            h = layers.through(self.embedded(unread), 0, self._shape.layers, start, at)[-1:]
+            drafted.append(self._read_out(layers, h)[:, :known].argmax(-1))
+            at += len(unread)
+            unread = drafted[-1]
+        return torch.cat(drafted)
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """[T] -> [T, d]."""
+        return F.embedding(ids, self._embedding)
+
+    def read_out(self, layers: Layers, h: Tensor) -> Read:
+        """Of states h [T, d] after the last layer, within a recording."""
+        logits = self._read_out(layers, h)
+        return Read(logits, self._final[: len(h)])
+
+    def run(self, read: int) -> Layers:
+        """The layers, over the first `read` positions; 0 for all there are."""
         if self.fused is not None:
             return self.fused
+        read = read or self._cache.capacity
         return TorchLayers(self._shape, self._weights, self._rope, self._cache, read)
 
     def _read_out(self, layers: Layers, h: Tensor) -> Tensor:
         return layers.logits(layers.normed(h, self._final[: len(h)]))
 
-    def _read(self, end: int) -> int:
+    def positions(self, end: int) -> int:
         """Positions that a pass up to `end` reads; 0 for all there are."""
         if self.fused is not None:
             return 0

@@ -42,20 +42,24 @@ class RecordedSteps:
     def draft(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
         """From `state` [1, d], read `ids` [U], 1 <= U <= WIDEST, then draft k >= 1 tokens greedily;
         target ids [k], as one recording."""
-        head, u = self._head, len(ids)
+        u = len(ids)
 
         def run() -> Tensor:
-            state = self._state
-            for token in self._ids[: u - 1].unsqueeze(1):
-                state = head.advance(state, token)
-            token, drafted = self._ids[u - 1 : u], list[Tensor]()
-            while len(drafted) < k:
-                state, logits = head.step(state, token)
-                token = head.vocab.to_target[logits.argmax(-1)]
-                drafted.append(token)
-            return torch.cat(drafted)
+            return self.drafted(self._state, self._ids[:u], k)
 
         return self._replay((u, k), run, state, ids)
+
+    def drafted(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
+        """As `draft`, within a recording."""
+        head = self._head
+        for token in ids[:-1].unsqueeze(1):
+            state = head.advance(state, token)
+        token, drafted = ids[-1:], list[Tensor]()
+        while len(drafted) < k:
+            state, logits = head.step(state, token)
+            token = head.vocab.to_target[logits.argmax(-1)]
+            drafted.append(token)
+        return torch.cat(drafted)
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """As RecurrentHead's, of one sequence."""

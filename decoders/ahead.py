@@ -1,0 +1,67 @@
+"""The speculative loop with the host a round behind (backends/cuda/rounds.py).
+
+`decode` in loop.py goes this way by itself where it can, and the answers are the same: on a GPU,
+for one sequence at a time, greedy, without a penalty, a grammar or logprobs, for lossless arms whose
+drafts need not the host.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from .backends.cuda.rounds import RecordedRounds
+from .backends.native import LlamaBackend
+from .protocols import DeviceDrafter, Drafter, DraftLength, Job, Verifier
+from .records import StepStats
+from .tally import Tally
+from .verify.lossless import Lossless
+
+_ROUNDS: WeakKeyDictionary[Drafter, RecordedRounds | None] = WeakKeyDictionary()
+
+
+def rounds_ahead(
+    job: Job, drafter: Drafter, verifier: Verifier, length: DraftLength
+) -> RecordedRounds | None:
+    """The rounds by which this answer can be written ahead of the host; None where it cannot."""
+    target, request = job.target, job.request
+    if type(target) is not LlamaBackend or target.recorded is None:
+        return None  # one of many sequences shares its passes (backends/batched/slots.py)
+    plain = request.sampling.greedy and request.sampling.repetition_penalty == 1
+    if not plain or job.grammar is not None or request.logprobs is not None:
+        return None
+    if type(verifier) is not Lossless or length.min_confidence:
+        return None
+    if drafter not in _ROUNDS:
+        draft = drafter.round_draft() if isinstance(drafter, DeviceDrafter) else None
+        _ROUNDS[drafter] = None if draft is None else RecordedRounds(target, draft)
+    return _ROUNDS[drafter]
+
+
+def write_ahead(
+    rounds: RecordedRounds, job: Job, length: DraftLength, tally: Tally, context: list[int]
+) -> None:
+    """Round after round until the answer ends; `context` grows by what is written."""
+    stopper = job.stopper
+    rounds.begin(context)
+    tally.other_s += tally.clock.lap()
+    rounds.launch(length.next())
+    while not stopper.reason:
+        room = stopper.room
+        if room > 1:  # else the round on its way is the last
+            rounds.launch(length.next())
+        made = rounds.read()
+        ids = stopper.admit(made.ids)
+        drafted = min(made.drafted, room - 1)
+        accepted = min(
+            made.accepted, drafted, len(ids)
+        )  # as if the draft ended where the answer must
+        tally.rounds += 1
+        tally.passed(1 + drafted)
+        tally.drafted += drafted
+        tally.draft_s += made.draft_s
+        tally.accept(accepted, of=drafted)
+        context += ids
+        job.emit(ids, accepted, drafted)
+        verify_s = made.round_s - made.draft_s
+        length.observe(StepStats(made.drafted, made.accepted, made.draft_s, verify_s))
+    tally.verify_s = max(0.0, tally.clock.lap() - tally.draft_s)

@@ -1,0 +1,356 @@
+"""What drafts inside a recorded round (rounds.py): copies, a recurrent cell, a model, an exit of the
+target, or a copy and one of these."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...sampling.draft_vocab import DraftVocab
+from ..weights.packed import linear
+from .recorded import WIDEST, RecordedPasses, TorchLayers
+from .recurrent_recorded import RecordedSteps
+from .rounds import BEFORE, Line, Shape
+
+if TYPE_CHECKING:
+    from ..early_exit import AdapterHead
+
+SHORT, LONG = 7, 15  # copied tokens: as a pass takes eight, or sixteen, in one step of its kernels
+LEAST = SHORT + 2  # tokens that such a model reads at least
+DEEPEST = 4  # tokens that a model drafts in a round that may copy as well
+FROM_TABLE = 4  # tokens in a row that are taken from a table of token pairs
+MODEL, COPY = 0, 1  # drafters of a draft by either
+PRIOR, PRIOR_WEIGHT, REMEMBERED = 0.55, 8.0, 0.9  # of a model's token; as in drafters/hybrid.py
+
+
+class Nothing:
+    """No draft: plain decoding."""
+
+    calls = work = 0
+
+    def first(self) -> list[Shape]:
+        return [(0,)]
+
+    def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
+        return (0,)
+
+    def width(self, shape: Shape) -> int:
+        return shape[0]
+
+    def ids(self, shape: Shape, line: Line) -> tuple[Tensor, Tensor | None]:
+        return line.ids[:0], None
+
+    def learn(self, shape: Shape, of: int, accepted: int) -> None:
+        pass
+
+    def reset(self, tokens: int) -> None:
+        pass
+
+
+class Chain:
+    """Token after token by one model.
+
+    make: (line, k, unread) -> [k] drafted ids, within a recording, after reading the last `unread`
+        tokens of the sequence, some of them perhaps again.
+    parameters: of the model, as of a Drafter.
+    reads: whether it keeps what it has read, and must read every token in turn. It has read the
+        prompt when an answer begins.
+
+    A shape is (drafted, unread).
+    """
+
+    def __init__(
+        self, make: Callable[[Line, int, int], Tensor], parameters: int, reads: bool
+    ) -> None:
+        self._make, self._parameters, self.reads = make, parameters, reads
+        self.reset(1)
+
+    @property
+    def work(self) -> int:
+        return self.calls * self._parameters
+
+    def first(self) -> list[Shape]:
+        return [(0, 0)]
+
+    def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
+        shape = k, self.unread(k, k, 2)
+        self.behind.launched(*shape)
+        return shape
+
+    def unread(self, width: int, drafted: int, least: int) -> int:
+        """Tokens to be read in a round over `width` drafted tokens, so many of them its own; at
+        least so many, so that there are few recordings."""
+        if not self.reads:
+            return int(drafted > 0)
+        need = self.behind.unread(width, drafted)
+        return min(0 if not need else least if need <= least else WIDEST, self._tokens)
+
+    def width(self, shape: Shape) -> int:
+        return shape[0]
+
+    def ids(self, shape: Shape, line: Line) -> tuple[Tensor, Tensor | None]:
+        return self.drafted(line, *shape), None
+
+    def drafted(self, line: Line, k: int, unread: int) -> Tensor:
+        """[k]."""
+        return self._make(line, k, unread) if unread else line.ids[:0]
+
+    def learn(self, shape: Shape, of: int, accepted: int) -> None:
+        self.count(*shape)
+        self.behind.read(accepted, own=True)
+
+    def count(self, drafted: int, unread: int) -> None:
+        self.calls += max(drafted, int(unread > 0))
+
+    def reset(self, tokens: int) -> None:
+        self.calls = int(self.reads)
+        self.behind, self._tokens = Behind(), tokens
+
+
+class Behind:
+    """How many tokens before the newest one a draft model has not read. The host knows it of rounds
+    that were read; of those on their way it takes the most that there may be."""
+
+    def __init__(self) -> None:
+        self._known = 0
+        self._flying: deque[tuple[int, int]] = deque()
+
+    def unread(self, width: int, drafted: int) -> int:
+        """Tokens to read in the coming round: 0 where it need not, as it drafts none and is still
+        near enough after it."""
+        behind = self._known
+        for flown, read in self._flying:
+            behind = max(1, flown) if read else behind + flown + 1
+        return behind + 1 if drafted or behind + width + 2 > WIDEST else 0
+
+    def launched(self, width: int, unread: int) -> None:
+        """A round over so many drafted tokens, before which the model reads so many."""
+        self._flying.append((width, unread))
+
+    def read(self, accepted: int, own: bool) -> None:
+        """What became of the oldest. own: whether the draft was the model's."""
+        width, unread = self._flying.popleft()
+        if not unread:
+            self._known += accepted + 1
+        else:  # its own last token is not read
+            self._known = int(0 < width == accepted) if own else accepted
+
+
+class Copies:
+    """Prompt lookup (drafters/max_gram.py): what followed the longest earlier match of the last
+    tokens, and on into what is copied; where nothing matches, the token that follows the last one
+    most often, and so on.
+
+    after: int64 [n], the token that follows each of the first n most often, 0 where none is known;
+        None for no table.
+    by_cost: a copy costs next to nothing, and a pass over eight tokens hardly more than one over
+        one, so that every round drafts SHORT tokens, and LONG ones after a draft that was accepted
+        whole; without it as many as are asked for.
+    """
+
+    work = 0
+
+    def __init__(
+        self,
+        shortest: int,
+        longest: int,
+        earliest: bool = False,
+        after: Tensor | None = None,
+        by_cost: bool = True,
+    ) -> None:
+        assert longest <= BEFORE
+        self._by_cost = by_cost
+        self._shortest, self._longest, self._earliest = shortest, longest, earliest
+        self._table = after
+        self.calls = 0
+        self._whole = False
+
+    def first(self) -> list[Shape]:
+        return [(0,), *((k,) for k in (SHORT, LONG) if self._by_cost)]
+
+    def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
+        return (min(k, LONG if self._whole else SHORT) if self._by_cost else k,)
+
+    def width(self, shape: Shape) -> int:
+        return shape[0]
+
+    def ids(self, shape: Shape, line: Line) -> tuple[Tensor, Tensor | None]:
+        (k,) = shape
+        if k == 0:
+            return line.ids[:0], None
+        copied, matched = self.copied(line, k)
+        if self._table is None:
+            return copied, None
+        token, tabled = line.newest(1), list[Tensor]()
+        while len(tabled) < min(k, FROM_TABLE):
+            last = len(self._table) - 1
+            token = torch.where(token > last, 0, self._table[token.clamp(max=last)])
+            tabled.append(token)
+        return torch.where(
+            matched > 0, copied, F.pad(torch.cat(tabled), (0, k - len(tabled)))
+        ), None
+
+    def copied(self, line: Line, k: int) -> tuple[Tensor, Tensor]:
+        """[k] ids and [1] tokens of the match that they follow, 0 where there is none."""
+        source, matched = self.match(line)
+        period = line.count - source
+        steps = torch.arange(k, device=period.device)
+        return line.ids.index_select(0, source + steps % period), matched
+
+    def match(self, line: Line) -> tuple[Tensor, Tensor]:
+        """[1] where the longest earlier match of the last tokens was followed by a token, and [1]
+        how long it is; of equal ones the latest, or the earliest. (0, 0) where none is."""
+        n = self._longest
+        # row i is what stands before position i, its last token last
+        grams = line.padded[BEFORE - n :].unfold(0, n, 1)[:-1]  # [room, n]
+        room = len(grams)
+        place, back = (torch.arange(m, device=grams.device) for m in (room, n))
+        differs = grams != grams.index_select(0, line.count)
+        same = n - 1 - torch.where(differs, back, -1).amax(1)  # tokens that agree from the end on
+        known = (same >= self._shortest) & (place < line.count)
+        rank = -place if self._earliest else place
+        best = torch.where(known, same * room + rank, -room).argmax(0, keepdim=True)
+        found = known.index_select(0, best)
+        return best * found, same.index_select(0, best) * found
+
+    def learn(self, shape: Shape, of: int, accepted: int) -> None:
+        self.calls += 1
+        self._whole = 0 < shape[0] == accepted
+
+    def reset(self, tokens: int) -> None:
+        self.calls, self._whole = 0, False
+
+
+class Either:
+    """A copy where there is a match, else a model's draft (drafters/hybrid.py).
+
+    A round makes both, so that the model's tokens cost their time even where a copy is taken: how
+    many there are follows from how often that is, how often they are accepted, and what rounds of
+    each length took when they were recorded. None after a copy that was accepted whole.
+
+    A shape is (width, drafted by the model, unread by it).
+    """
+
+    def __init__(self, copies: Copies, model: Chain) -> None:
+        self._copies, self._model = copies, model
+        self.reset(1)
+
+    @property
+    def calls(self) -> int:
+        return self._model.calls
+
+    @property
+    def work(self) -> int:
+        return self._model.work
+
+    def first(self) -> list[Shape]:
+        drafts = [(SHORT, m, self._model.unread(SHORT, m, LEAST)) for m in range(1, DEEPEST + 1)]
+        return [(0, 0, 0), (SHORT, 0, 0), *drafts, (LONG, 0, 0)]
+
+    def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
+        width, drafted = min(k, LONG if self._whole else SHORT), 0
+        if not self._whole:
+            drafted = self._best(width, seconds)
+        unread = self._model.unread(width, drafted, LEAST)
+        self._model.behind.launched(width, unread)
+        return width, drafted, unread
+
+    def _best(self, width: int, seconds: dict[Shape, float]) -> int:
+        """How many tokens the model drafts, by the most tokens a second."""
+        share = self._right / self._tried
+        accepted = [0.0, *itertools.accumulate(share**m for m in range(1, width + 1))]
+        worth = {
+            m: (1 + (1 - self._copied) * accepted[m] + self._copied * self._gain) / round_s
+            for (copied, m, _), round_s in seconds.items()
+            if copied == SHORT and m <= width
+        }
+        return max(worth, key=worth.__getitem__, default=0)
+
+    def width(self, shape: Shape) -> int:
+        return shape[0]
+
+    def ids(self, shape: Shape, line: Line) -> tuple[Tensor, Tensor | None]:
+        width, drafted, unread = shape
+        made = self._model.drafted(line, drafted, unread)
+        if width == 0:
+            return made, None
+        copy, matched = self._copies.copied(line, width)
+        taken = matched > 0
+        if drafted:
+            copy = torch.where(taken, copy, F.pad(made, (0, width - drafted)))
+        return copy, taken.long()
+
+    def learn(self, shape: Shape, of: int, accepted: int) -> None:
+        width, drafted, unread = shape
+        self._model.count(drafted, unread)
+        own = of != COPY and drafted == width
+        self._model.behind.read(accepted, own)
+        self._whole = of == COPY and 0 < width == accepted
+        if width:
+            self._copied += (1 - REMEMBERED) * ((of == COPY) - self._copied)
+        if of == COPY:
+            self._gain += (1 - REMEMBERED) * (accepted - self._gain)
+        right, tried = float(min(accepted, drafted)), float(min(accepted + 1, drafted))
+        if of == COPY or not drafted:  # nears the prior, so that a model given up is asked again
+            right, tried = (1 - REMEMBERED) * PRIOR * PRIOR_WEIGHT, (1 - REMEMBERED) * PRIOR_WEIGHT
+        self._right = REMEMBERED * self._right + right
+        self._tried = REMEMBERED * self._tried + tried
+
+    def reset(self, tokens: int) -> None:
+        self._copies.reset(tokens)
+        self._model.reset(tokens)
+        self._whole = False
+        self._copied, self._gain = 0.3, 2.0  # share of rounds that copy; tokens that one gives
+        self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
+
+
+def cell(steps: RecordedSteps, states: Tensor, parameters: int) -> Chain:
+    """A recurrent drafter's. states: [context, d], the target's final ones."""
+
+    def make(line: Line, k: int, unread: int) -> Tensor:
+        return steps.drafted(states.index_select(0, line.start - 1), line.newest(1), k)
+
+    return Chain(make, parameters, reads=False)
+
+
+def model(passes: RecordedPasses, vocab: DraftVocab | None, known: int, parameters: int) -> Chain:
+    """A draft model's, which has a cache of its own. known: ids that it may draft."""
+
+    def make(line: Line, k: int, unread: int) -> Tensor:
+        ids = line.newest(unread)
+        ids = ids if vocab is None else vocab.from_target[ids]
+        start = line.start - (unread - 1)
+        drafted = passes.drafted(ids, max(k, 1), known, start, line.read)[:k]
+        return drafted if vocab is None else vocab.to_target[drafted]
+
+    return Chain(make, parameters, reads=True)
+
+
+def early_exit(head: AdapterHead, passes: RecordedPasses, parameters: int) -> Chain:
+    """The target's first layers, and an adapter that has a cache of its own."""
+    target, blocks = head.target, replace(head.target.weights, layers=head.blocks)
+
+    def make(line: Line, k: int, unread: int) -> Tensor:
+        layers, read = passes.run(line.read), line.read or head.cache.capacity
+        adapter = TorchLayers(target.shape, blocks, head.adapter.rope, head.cache, read)
+        ids, start, at = line.newest(unread), line.start - (unread - 1), 0
+        drafted = [ids[:0]]
+        while at == 0 or len(drafted) <= k:
+            h = layers.through(passes.embedded(ids), 0, head.exit_layer, start, at)
+            h = adapter.through(h, 0, len(head.blocks), start, at)
+            if k == 0:
+                break
+            token = linear(head.adapter.read(h[-1]), head.head).argmax(-1, keepdim=True)
+            drafted.append(token if head.vocab is None else head.vocab.to_target[token])
+            at += len(ids)
+            ids = drafted[-1]
+        return torch.cat(drafted)
+
+    return Chain(make, parameters, reads=True)

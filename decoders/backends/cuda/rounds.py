@@ -1,0 +1,281 @@
+"""Whole rounds as recordings: draft, verify and accept without the host.
+
+The ordinary loop reads the device twice a round and runs some hundred small operations from the
+host, one to three milliseconds where a pass of a small model takes a third of one. Here the
+sequence itself lies on the device. A recorded round drafts from it, reads the newest token and the
+draft in one pass, keeps what the target would have written, and leaves a small record. The host
+launches the next round before it reads the record of the last, so that the device never waits.
+
+Greedy, lossless and one chain a round (`decoders/ahead.py` says for which arms); what is written
+are the target's own most likely tokens, whatever is drafted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ...common.errors import NotANumber
+from ...records import NAN
+from ...sampling.argmax import likeliest
+from ...sampling.numbers import numbered
+from .recorded import WIDEST, RecordedPasses
+
+TIMED = 5  # replays by which a round is timed when it is recorded
+
+Shape = tuple[int, ...]  # what a round drafts, as its draft counts it; equal ones share a recording
+
+
+@dataclass(frozen=True)
+class Line:
+    """The sequence on the device, as a round sees it.
+
+    padded: int64 [BEFORE + room], BEFORE numbers that are no token and then the tokens; what lies
+        beyond the sequence's end is left of rejected drafts.
+    count: int64 [1], tokens of the sequence.
+    start: int64 [1], the position of its newest token, which the target has not read.
+    read: positions that a pass reads (RecordedPasses.positions).
+    """
+
+    padded: Tensor
+    count: Tensor
+    start: Tensor
+    read: int
+
+    @property
+    def ids(self) -> Tensor:
+        """[room]."""
+        return self.padded[BEFORE:]
+
+    def newest(self, tokens: int) -> Tensor:
+        """The last few ids [tokens]."""
+        back = torch.arange(1 - tokens, 1, device=self.count.device)
+        return self.ids.index_select(0, self.start + back)
+
+
+BEFORE = 16  # at least the longest match of a copy
+
+
+class RoundDraft(Protocol):
+    """What drafts inside a recorded round.
+
+    calls, work: of what drafts, in this answer; as of a Drafter and the function `work`.
+    """
+
+    @property
+    def calls(self) -> int: ...
+
+    @property
+    def work(self) -> int: ...
+
+    def first(self) -> list[Shape]:
+        """What is recorded before the first answer; the first of them drafts nothing."""
+        ...
+
+    def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
+        """What the coming round drafts, which is launched next: at most k tokens. seconds: of a
+        round of each shape that is recorded."""
+        ...
+
+    def width(self, shape: Shape) -> int:
+        """Tokens drafted."""
+        ...
+
+    def ids(self, shape: Shape, line: Line) -> tuple[Tensor, Tensor | None]:
+        """Within a recording, which may run it more than once: the drafted ids [width], and int64
+        [1] that says which of several drafters they are of."""
+        ...
+
+    def learn(self, shape: Shape, of: int, accepted: int) -> None:
+        """What became of a draft. of: which drafter's it was."""
+        ...
+
+    def reset(self, tokens: int) -> None:
+        """A new answer begins, the sequence having so many tokens."""
+        ...
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one round wrote.
+
+    ids: the accepted tokens and the target's own.
+    drafted: how many were drafted.
+    draft_s: seconds of the round that went into drafting, as it was timed when it was recorded.
+    round_s: seconds of the whole round, likewise.
+    """
+
+    ids: list[int]
+    drafted: int
+    draft_s: float
+    round_s: float
+
+    @property
+    def accepted(self) -> int:
+        return len(self.ids) - 1
+
+
+@dataclass(frozen=True)
+class _Flying:
+    """A round that was launched and not read. record: its first 3 + width numbers are the round's,
+    once `event` is over."""
+
+    shape: Shape
+    record: Tensor
+    event: torch.cuda.Event | None
+
+
+class Rounded(Protocol):
+    """A model whose rounds can be recorded; a LlamaBackend."""
+
+    context: int
+    device: torch.device
+    recorded: RecordedPasses | None
+
+    @property
+    def kept_states(self) -> tuple[int, ...]:
+        """After which layers it keeps states."""
+        ...
+
+    def pass_through(self, h: Tensor, start: Tensor, read: int) -> Tensor:
+        """h [T, d] through all layers at positions start.., within a recording."""
+        ...
+
+    def keep_final(self, states: Tensor, start: Tensor) -> None:
+        """The final states [T, d] of these positions are there, where any are kept."""
+        ...
+
+    def hold(self, length: int) -> None:
+        """So many positions are read."""
+        ...
+
+
+class RecordedRounds:
+    """The rounds of one arm on one sequence, each kind recorded when it is first asked for."""
+
+    def __init__(self, target: Rounded, draft: RoundDraft) -> None:
+        assert target.recorded is not None
+        self._target, self._passes, self.draft = target, target.recorded, draft
+        self._plain, *_ = draft.first()
+        device = self._device = target.device
+        new = torch.zeros(BEFORE + target.context + WIDEST, dtype=torch.int64, device=device)
+        new[:BEFORE] = -1
+        self._padded, self._count = new, torch.ones(1, dtype=torch.int64, device=device)
+        self._after = torch.ones_like(self._count)
+        self._replays: dict[tuple[object, ...], Callable[[], Tensor]] = {}
+        self._flying: deque[_Flying] = deque()
+        self._free: list[Tensor] = []
+        self._held = 0  # tokens that the host knows of
+        self.seconds: dict[Shape, float] = {}  # of a round
+
+    def begin(self, context: list[int]) -> None:
+        """An answer goes on from `context`, whose last token the target has not read."""
+        self._flying.clear()
+        self._held = self._bound = len(context)
+        self.draft.reset(len(context))
+        ids = torch.tensor(context)
+        self._padded[BEFORE : BEFORE + len(ids)].copy_(ids)
+        self._count.fill_(len(ids))
+        if not self._replays:
+            for shape in self.draft.first():
+                if self._bound + self.draft.width(shape) <= self._target.context:
+                    self._recorded(shape)
+
+    def launch(self, k: int) -> None:
+        """One more round, which drafts at most k tokens. Without a draft where the context ends."""
+        k = min(k, WIDEST - 1)
+        if self._bound + k > self._target.context:
+            k = 0
+        shape = self.draft.next(k, self.seconds)
+        made = self._recorded(shape)()
+        self._count.copy_(self._after)
+        self._bound += 1 + self.draft.width(shape)
+        self._flying.append(self._sent(shape, made))
+
+    @property
+    def flying(self) -> int:
+        """Rounds that were launched and not read."""
+        return len(self._flying)
+
+    def read(self) -> Written:
+        """What the oldest round wrote. Raises NotANumber where its scores were none."""
+        flying = self._flying.popleft()
+        if flying.event is not None:
+            flying.event.synchronize()
+        accepted, of, *best = flying.record.tolist()
+        self._free.append(flying.record)
+        shape, ids = flying.shape, best[: accepted + 1]
+        if NAN in ids:
+            raise NotANumber
+        drafted = self.draft.width(shape)
+        self._bound -= drafted - accepted
+        self._held += len(ids)
+        self._target.hold(self._held - 1)
+        self.draft.learn(shape, of, accepted)
+        round_s = self.seconds[shape]
+        plain_s = self.seconds.get(self._plain, round_s)
+        return Written(ids, drafted, max(0.0, round_s - plain_s), round_s)
+
+    def _sent(self, shape: Shape, made: Tensor) -> _Flying:
+        """The record on its way to the host."""
+        pinned = self._device.type == "cuda"
+        if self._free:
+            record = self._free.pop()
+        else:
+            record = torch.empty(3 + WIDEST, dtype=torch.int64, pin_memory=pinned)
+        record[: len(made)].copy_(made, non_blocking=True)
+        if not pinned:
+            return _Flying(shape, record, None)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return _Flying(shape, record, event)
+
+    def _recorded(self, shape: Shape) -> Callable[[], Tensor]:
+        read = self._passes.positions(self._bound + self.draft.width(shape))
+        key = shape, read, self._target.kept_states
+        if key not in self._replays:
+            replay = self._passes.record(lambda: self._round(shape, read))
+            self.seconds[shape] = _seconds(replay, self._device)
+            self._replays[key] = replay
+        return self._replays[key]
+
+    def _round(self, shape: Shape, read: int) -> Tensor:
+        """[2 + K + 1]: how many of K drafted tokens are accepted, of which drafter they are, and
+        the target's most likely tokens. It may be run again on the same sequence."""
+        start = self._count - 1
+        line = Line(self._padded, self._count, start, read)
+        drafted, of = self.draft.ids(shape, line)
+        k = len(drafted)
+        ids = torch.cat([line.newest(1), drafted])
+        h = self._target.pass_through(self._passes.embedded(ids), start, read)
+        made = self._passes.read_out(self._passes.run(read), h)
+        self._target.keep_final(made.states, start)
+        best = likeliest(made.logits)  # [K + 1]
+        right = (drafted == best[:k]).long().cumprod(0).sum(0, keepdim=True)  # [1]
+        after = self._count + torch.arange(k + 1, device=self._device)
+        line.ids.index_copy_(0, after, best)
+        torch.add(self._count, right + 1, out=self._after)
+        said = numbered(best, made.logits)
+        return torch.cat([right, torch.zeros_like(right) if of is None else of, said])
+
+
+def _seconds(replay: Callable[[], Tensor], device: torch.device) -> float:
+    """Of one replay, where several follow one another."""
+    if device.type != "cuda":
+        started = time.perf_counter()
+        replay()
+        return time.perf_counter() - started
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+    replay()
+    marks[0].record()
+    for _ in range(TIMED):
+        replay()
+    marks[1].record()
+    marks[1].synchronize()
+    return float(marks[0].elapsed_time(marks[1])) / TIMED / 1000

@@ -1,0 +1,276 @@
+"""Rounds recorded on the device: what they write is what the ordinary loop writes.
+
+On a CPU they are traced instead of recorded as CUDA graphs (`decoder_toys.traced`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import (
+    CPU,
+    ListedLengths,
+    autoregressive,
+    native,
+    random_cell,
+    random_exit,
+    run,
+    speculative,
+    traced,
+)
+from effort import slow_after
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoders.ahead import rounds_ahead
+from decoders.backends.cuda.recorded import cuda_graphs
+from decoders.backends.cuda.round_drafts import Copies
+from decoders.backends.cuda.rounds import BEFORE, Line
+from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.head import RecurrentHead
+from decoders.common.errors import NotANumber
+from decoders.costs.passes import PassCosts
+from decoders.drafters import HybridDrafter, MaxGramDrafter, NeuralDrafter, RecurrentDrafter
+from decoders.drafters.next_token_table import NextTokenTable
+from decoders.lengths import AdaptiveLength
+from decoders.loop import SpeculativeDecoding
+from decoders.protocols import Job
+from decoders.records import DecodeResult, Request, Sampling
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.randomness import Generator
+from decoders.sampling.stopping import Stopper
+
+Tiny = Callable[..., Path]
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
+EVEN = PassCosts((1e-3,) * 17)  # as on a GPU
+TABLE = NextTokenTable({i: ((5 * i + 1) % 16, 0.5) for i in range(12)})
+PART = [0, 2, 3, 5, 8, 9, 12, 15]
+
+
+def strategy(kind: str, target: LlamaBackend, tiny: Tiny, record: bool) -> SpeculativeDecoding:
+    def another(seed: int, **shape: Any) -> LlamaBackend:
+        model = native(tiny(seed=seed, **shape), torch.float64)
+        if record:
+            model.record_passes(traced)
+        return model
+
+    def copying(**options: Any) -> MaxGramDrafter:
+        return MaxGramDrafter(CPU, passes=EVEN, **options)
+
+    def cell() -> RecurrentDrafter:
+        vocab = DraftVocab(PART, 16)
+        return RecurrentDrafter(target, RecurrentHead(target, random_cell(32, 3), vocab))
+
+    lengths = ListedLengths([3, 0, 1])
+    match kind:
+        case "plain":
+            return autoregressive()
+        case "copies":
+            return speculative(copying(), 16)
+        case "copies and a table":
+            return speculative(copying(table=TABLE), 16)
+        case "copies of a fixed length":
+            return speculative(MaxGramDrafter(CPU), 5)
+        case "itself":
+            return speculative(NeuralDrafter(another(0)), lengths)
+        case "another":
+            return speculative(NeuralDrafter(another(1)), AdaptiveLength(4))
+        case "a part of the vocabulary":
+            drafter = NeuralDrafter(another(2, vocab_size=9), DraftVocab(PART, 16))
+            return speculative(drafter, lengths)
+        case "exit":
+            return speculative(random_exit(target, 1, seed=0), lengths)
+        case "cell":
+            return speculative(cell(), lengths)
+        case "copies or a cell":
+            return speculative(HybridDrafter(copying(), cell(), EVEN), 16)
+        case "copies or another":
+            return speculative(HybridDrafter(copying(), NeuralDrafter(another(0)), EVEN), 16)
+    raise ValueError(kind)
+
+
+KINDS = (
+    "copies or a cell",
+    "another",
+    "exit",
+    "copies and a table",
+    "plain",
+    "copies",
+    "copies of a fixed length",
+    "itself",
+    "a part of the vocabulary",
+    "cell",
+    "copies or another",
+)
+
+
+def job(target: LlamaBackend, request: Request, **fields: Any) -> Job:
+    prefilled, stopper = target.prefill(PROMPT), Stopper(request, ())
+    chance = Generator(CPU, 0)
+    return Job(target, PROMPT, prefilled, request, stopper, chance, lambda *_: None, **fields)
+
+
+def ahead(target: LlamaBackend, made: SpeculativeDecoding, request: Request) -> bool:
+    parts = made.drafter, made.verifier, made.length
+    return rounds_ahead(job(target, request), *parts) is not None
+
+
+@pytest.mark.parametrize("kind", slow_after(4, KINDS))
+def test_answers_are_the_ordinary_ones(kind: str, tiny: Tiny) -> None:
+    """Of two prompts, one after the other and the first again."""
+    folder, results = tiny(), list[list[DecodeResult]]()
+    for record in (True, False):
+        target = native(folder, torch.float64)
+        if record:
+            target.record_passes(traced)
+        made = strategy(kind, target, tiny, record)
+        assert ahead(target, made, Request(30)) == record
+        answers = [run(target, made, p, Request(30)) for p in (PROMPT, PROMPT[2:9], PROMPT)]
+        results.append(answers)
+    ours, ordinary = results
+    for one, other in zip(ours, ordinary, strict=True):
+        assert one.ids == other.ids and one.finish_reason == other.finish_reason
+        assert one.rounds < 29 or kind in ("plain", "another", "exit", "cell", "copies and a table")
+        assert one.accepted + one.rounds + 1 == len(one.ids)
+        assert sum(width * n for width, n in enumerate(one.widths)) == one.drafted
+
+
+@pytest.mark.parametrize("kind", slow_after(2, ("exit", "cell", "itself")))
+def test_rounds_and_drafts_are_the_ordinary_ones(kind: str, tiny: Tiny) -> None:
+    counts = []
+    for record in (True, False):
+        target = native(tiny(), torch.float64)
+        if record:
+            target.record_passes(traced)
+        made = run(target, strategy(kind, target, tiny, record), PROMPT, Request(24))
+        counts.append((made.rounds, made.drafted, made.accepted_per_position, made.target_calls))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("most", slow_after(2, [2, 7, 1]))
+def test_it_ends_where_the_answer_ends(most: int, tiny: Tiny) -> None:
+    """At a limit, at an end-of-sequence token inside a draft, and where the context ends."""
+    target = native(tiny(), torch.float64)
+    target.record_passes(traced)
+    made = strategy("copies", target, tiny, True)
+    whole = run(target, made, PROMPT, Request(30)).ids
+    assert run(target, made, PROMPT, Request(most)).ids == whole[:most]
+    end = whole[most]
+    cut = run(target, made, PROMPT, Request(30), eos_ids=(end,))
+    assert cut.ids == whole[: whole.index(end) + 1] and cut.finish_reason == "eos"
+    assert target.length == len(PROMPT) + len(cut.ids) - 1
+    room = target.context - len(PROMPT)
+    plain = native(tiny(), torch.float64)
+    longest = run(plain, autoregressive(), PROMPT, Request(room))
+    assert run(target, made, PROMPT, Request(room)).ids == longest.ids
+
+
+def test_the_target_holds_the_answer(tiny: Tiny) -> None:
+    """What an ordinary pass reads next is there: keys, values, states."""
+    target, plain = (native(tiny(), torch.float64) for _ in range(2))
+    target.record_passes(traced)
+    for model in (target, plain):
+        model.keep_states()
+        model.open_exit(1)
+    made = strategy("copies", target, tiny, True)
+    ids = run(target, made, PROMPT, Request(20)).ids
+    plain.prefill([*PROMPT, *ids[:-1]])
+    target.truncate(plain.length)
+    close = torch.testing.assert_close
+    end = plain.length
+    close(target.final_states(0, end), plain.final_states(0, end))
+    close(target.exit_hidden(1, 0, end), plain.exit_hidden(1, 0, end))
+    last = torch.tensor(ids[-1:])
+    close(target.extend(last), plain.extend(last))
+
+
+def test_the_host_is_a_round_behind(tiny: Tiny) -> None:
+    target = native(tiny(), torch.float64)
+    target.record_passes(traced)
+    made = autoregressive()
+    rounds = rounds_ahead(job(target, Request(9)), made.drafter, made.verifier, made.length)
+    assert rounds is not None
+    flying = []
+    launch = rounds.launch
+
+    def counted(k: int) -> None:
+        launch(k)
+        flying.append(rounds.flying)
+
+    rounds.launch = counted  # type: ignore[method-assign]
+    run(target, made, PROMPT, Request(9))
+    assert flying == [1, *[2] * 7]  # nine tokens: the prompt's own, eight rounds
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(9, Sampling(0.7)),
+        Request(9, Sampling(repetition_penalty=1.2)),
+        Request(9, logprobs=2),
+    ],
+    ids=["sampled", "penalised", "logprobs"],
+)
+def test_other_answers_go_the_ordinary_way(request_: Request, tiny: Tiny) -> None:
+    target = native(tiny(), torch.float64)
+    target.record_passes(traced)
+    assert not ahead(target, autoregressive(), request_)
+    assert ahead(target, autoregressive(), Request(9))
+    unsure = strategy("itself", target, tiny, True)
+    unsure.length.min_confidence = 0.3
+    assert not ahead(target, unsure, Request(9))
+
+
+def test_scores_that_are_no_numbers_are_refused(tiny: Tiny) -> None:
+    target = native(tiny(), torch.float64)
+    target.record_passes(traced)
+    prefilled = target.prefill(PROMPT)
+    target.weights.norm.fill_(float("nan"))
+    made, request = strategy("copies", target, tiny, True), Request(9)
+    stopper = Stopper(request, ())
+    bad = Job(target, PROMPT, prefilled, request, stopper, Generator(CPU, 0), lambda *_: None)
+    with pytest.raises(NotANumber):
+        made.decode(bad)
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    st.integers(1, 3),
+    st.integers(0, 4),
+    st.booleans(),
+)
+def test_copies_are_max_grams(line: list[int], shortest: int, more: int, earliest: bool) -> None:
+    longest = shortest + more
+    ordinary = MaxGramDrafter(CPU, None, shortest, longest, earliest)
+    ordinary.reset(line)
+    padded = torch.cat([torch.full((BEFORE,), -1), torch.tensor(line), torch.zeros(60).long()])
+    count = torch.tensor([len(line)])
+    on_device = Copies(shortest, longest, earliest)
+    place = Line(padded, count, count - 1, 0)
+    ids, matched = on_device.copied(place, 9)
+    expected = ordinary.copy(line, 9)
+    assert int(matched) == (expected.matched[0] if expected.matched else 0)
+    if expected.ids:
+        assert ids.tolist() == expected.ids
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["plain", "copies and a table", "itself"])
+def test_graphs_on_cuda_write_what_the_ordinary_loop_writes(kind: str, tiny: Tiny) -> None:
+    cuda, answers = torch.device("cuda"), []
+    for record in (True, False):
+        models = [LlamaBackend.load(tiny(), cuda, torch.float32) for _ in range(2)]
+        for model in models:
+            if record:
+                model.record_passes(cuda_graphs())
+        drafters: dict[str, Any] = {
+            "plain": lambda: autoregressive(),
+            "itself": lambda: speculative(NeuralDrafter(models[1]), 3),
+            "copies and a table": lambda: speculative(MaxGramDrafter(cuda, TABLE, passes=EVEN), 16),
+        }
+        answers.append(run(models[0], drafters[kind](), PROMPT, Request(40)).ids)
+    assert answers[0] == answers[1]
