@@ -1,8 +1,8 @@
 """The speculative loop with the host a round behind (backends/cuda/rounds.py).
 
-`decode` in loop.py goes this way by itself where it can, and the answers are the same: on a GPU,
-for one sequence at a time, greedy, without a penalty, a grammar or logprobs, for lossless arms whose
-drafts need not the host.
+`decode` in loop.py goes this way by itself where it can: on a GPU, for one sequence at a time,
+greedy, without a penalty, a grammar or logprobs, for lossless arms whose drafts need not the host.
+The answers are the same.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ..common.errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .cpp.layers import KernelLayers, unsupported_reason
 from .cuda.fused import FusedLayers
-from .cuda.recorded import WIDEST, Read, RecordedPasses, Recorder
+from .cuda.recorded import WIDEST, Layers, Read, RecordedPasses, Recorder
 from .llama.exit_head import check_exit
 from .llama.kv import KVCache, Slot
 from .llama.loading import load
@@ -222,7 +222,7 @@ class LlamaBackend:
             if between is not None:
                 between()
             start = self._length  # it may have copied some in
-            hidden = self._hidden(ids[start : start + most])
+            hidden = self._prompt(ids[start : start + most])
             if self._final is not None:
                 self._finished(hidden)
         if between is not None:
@@ -232,6 +232,17 @@ class LlamaBackend:
         embedding = last.float()
         synchronize(self.device)
         return Prefilled(logits, embedding, time.perf_counter() - started)
+
+    def _prompt(self, ids: Tensor) -> Tensor:
+        """As `_hidden`, by one recording where passes are recorded and the prompt is short."""
+        dense = self.precision in ("float32", "float64", "bfloat16")
+        if self.recorded is not None and dense and len(ids) > WIDEST:
+            through = self.pass_through
+            hidden = self.recorded.prompt(ids, self._length, through, self.kept_states)
+            if hidden is not None:
+                self._length = self._ahead = self._length + len(ids)
+                return hidden
+        return self._hidden(ids)
 
     @property
     def part(self) -> int:
@@ -497,10 +508,9 @@ class LlamaBackend:
         """After which layers states are kept, the last one counting as -1."""
         return (*self._exits, *([] if self._final is None else [-1]))
 
-    def pass_through(self, h: Tensor, start: Tensor, read: int) -> Tensor:
+    def pass_through(self, h: Tensor, start: Tensor, layers: Layers) -> Tensor:
         """As in Rounded."""
-        assert self.recorded is not None
-        layers, first = self.recorded.run(read), 0
+        first = 0
         for after, states in self._exits.items():
             h = layers.through(h, first, after, start, 0)
             states.index_copy_(0, start + torch.arange(len(h), device=h.device), h)

@@ -33,6 +33,7 @@ Recorder = Callable[[Run], Run]
 WIDEST = 17  # tokens; a wider pass is not recorded
 LEAST_READ = 256  # positions; twice as many each time a sequence outgrows what was recorded
 WARM_UP = 3
+PROMPTS = (32, 64, 128, 256, 512)  # tokens of a prompt that one recording reads
 
 
 def cuda_graphs() -> Recorder:
@@ -139,6 +140,7 @@ class RecordedPasses:
         embedding = self._embedding = dense(weights.embedding)
         self._start = torch.zeros(1, dtype=torch.int64, device=embedding.device)
         self._ids = torch.zeros(WIDEST, dtype=torch.int64, device=embedding.device)
+        self._prompt = torch.zeros(PROMPTS[-1], dtype=torch.int64, device=embedding.device)
         self._states = embedding.new_zeros(WIDEST, shape.hidden)
         self._final = embedding.new_zeros(WIDEST, shape.hidden)
         self._replays: dict[tuple[object, ...], Run] = {}
@@ -156,6 +158,35 @@ class RecordedPasses:
 
         logits = self._replay(("extend", t, read), run, start)
         return Read(logits, self._final[:t])
+
+    def prompt(
+        self,
+        ids: Tensor,
+        start: int,
+        through: Callable[[Tensor, Tensor, Layers], Tensor],
+        of: object,
+    ) -> Tensor | None:
+        """`ids` [T] of a prompt at positions start.. -> states [T, d] after the last layer; None for
+        so many that launching kernels takes no time beside running them, or where the context ends.
+
+        They are filled up to a width of PROMPTS, and what fills them up is written behind them,
+        where the next tokens go.
+
+        through: (h, start, layers) -> h after all layers, within a recording.
+        of: what else the recording depends on.
+        """
+        t, positions = len(ids), len(self._rope[0])
+        width = next((w for w in PROMPTS if w >= t), positions)
+        if start + width > positions or width > PROMPTS[-1]:
+            return None
+        read = self._doubled(start + width)
+        self._prompt[:t].copy_(ids)
+        layers = TorchLayers(self._shape, self._weights, self._rope, self._cache, read)
+
+        def run() -> Tensor:
+            return through(self.embedded(self._prompt[:width]), self._start, layers)
+
+        return self._replay(("prompt", width, read, of), run, start)[:t]
 
     def finish(self, h: Tensor, first: int, start: int) -> Read:
         """As `extend`, from the states h [T, d] below layer `first` on."""
@@ -228,8 +259,9 @@ class RecordedPasses:
 
     def positions(self, end: int) -> int:
         """Positions that a pass up to `end` reads; 0 for all there are."""
-        if self.fused is not None:
-            return 0
+        return 0 if self.fused is not None else self._doubled(end)
+
+    def _doubled(self, end: int) -> int:
         read = LEAST_READ
         while read < end:
             read *= 2

@@ -25,7 +25,7 @@ from ...common.errors import NotANumber
 from ...records import NAN
 from ...sampling.argmax import likeliest
 from ...sampling.numbers import numbered
-from .recorded import WIDEST, RecordedPasses
+from .recorded import WIDEST, Layers, RecordedPasses
 
 TIMED = 5  # replays by which a round is timed when it is recorded
 
@@ -143,7 +143,7 @@ class Rounded(Protocol):
         """After which layers it keeps states."""
         ...
 
-    def pass_through(self, h: Tensor, start: Tensor, read: int) -> Tensor:
+    def pass_through(self, h: Tensor, start: Tensor, layers: Layers) -> Tensor:
         """h [T, d] through all layers at positions start.., within a recording."""
         ...
 
@@ -252,9 +252,9 @@ class RecordedRounds:
         line = Line(self._padded, self._count, start, read)
         drafted, of = self.draft.ids(shape, line)
         k = len(drafted)
-        ids = torch.cat([line.newest(1), drafted])
-        h = self._target.pass_through(self._passes.embedded(ids), start, read)
-        made = self._passes.read_out(self._passes.run(read), h)
+        ids, layers = torch.cat([line.newest(1), drafted]), self._passes.run(read)
+        h = self._target.pass_through(self._passes.embedded(ids), start, layers)
+        made = self._passes.read_out(layers, h)
         self._target.keep_final(made.states, start)
         best = likeliest(made.logits)  # [K + 1]
         right = (drafted == best[:k]).long().cumprod(0).sum(0, keepdim=True)  # [1]
