@@ -236,7 +236,8 @@ class LlamaBackend:
     def _prompt(self, ids: Tensor) -> Tensor:
         """As `_hidden`, by one recording where passes are recorded and the prompt is short."""
         dense = self.precision in ("float32", "float64", "bfloat16")
-        if self.recorded is not None and dense and len(ids) > WIDEST:
+        alone = type(self) is LlamaBackend  # not one of many, each of which would be recorded
+        if self.recorded is not None and dense and alone and len(ids) > WIDEST:
             through = self.pass_through
             hidden = self.recorded.prompt(ids, self._length, through, self.kept_states)
             if hidden is not None:

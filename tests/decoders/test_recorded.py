@@ -67,7 +67,7 @@ def test_one_recording_serves_every_position(tiny: Tiny) -> None:
             close(backend.extend(ids), plain.extend(ids))
         for model in (backend, plain):
             model.truncate(model.length - 2)  # what comes next is written over a part of it
-    assert recorder.recorded == 2  # one a width
+    assert recorder.recorded == 3  # the prompt, and one a width
 
 
 def test_a_longer_sequence_has_another_recording(tiny: Tiny) -> None:
@@ -80,10 +80,10 @@ def test_a_longer_sequence_has_another_recording(tiny: Tiny) -> None:
     for token in range(12):
         ids = torch.tensor([token])
         close(backend.extend(ids), plain.extend(ids))
-    assert recorder.recorded == 2
-    backend.prefill(PROMPT)
+    assert recorder.recorded == 3  # the prompt's is another
+    backend.prefill(PROMPT[:8])
     backend.extend(torch.tensor([1]))
-    assert recorder.recorded == 2  # what was recorded for short ones is still there
+    assert recorder.recorded == 3  # what was recorded for short ones is still there
 
 
 def test_results_outlive_the_next_pass(tiny: Tiny) -> None:
@@ -193,7 +193,9 @@ def test_a_whole_draft_is_one_recording(tiny: Tiny) -> None:
         proposal = drafter.propose(context, greedy(4))
         context += [*proposal.ids.tolist(), 3]
         drafter.commit(context)
-    assert recorder.recorded == 2  # one token unread at first, later a draft's last and the next
+    assert (
+        recorder.recorded == 3
+    )  # the prompt, one token unread at first, later a draft's last and the next
 
 
 def test_drafters_of_a_recorded_target_are_recorded_too(tiny: Tiny) -> None:

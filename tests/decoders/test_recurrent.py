@@ -355,7 +355,10 @@ def test_recorded_answers_and_counts_are_the_ordinary_ones(
             run(target, speculative(drafter, lengths), LONGER, Request(24, sampling, seed=3))
         )
     one, other = results
-    for field in ("ids", "rounds", "drafted", "accepted_per_position", "draft_calls"):
+    fields = ["ids", "rounds", "drafted", "accepted_per_position"]
+    if case != "greedy" or tree:  # else it may draft beyond the answer's end
+        fields.append("draft_calls")
+    for field in fields:
         assert getattr(one, field) == getattr(other, field), field
 
 

@@ -267,10 +267,12 @@ def test_graphs_on_cuda_write_what_the_ordinary_loop_writes(kind: str, tiny: Tin
         for model in models:
             if record:
                 model.record_passes(cuda_graphs())
-        drafters: dict[str, Any] = {
-            "plain": lambda: autoregressive(),
-            "itself": lambda: speculative(NeuralDrafter(models[1]), 3),
-            "copies and a table": lambda: speculative(MaxGramDrafter(cuda, TABLE, passes=EVEN), 16),
-        }
-        answers.append(run(models[0], drafters[kind](), PROMPT, Request(40)).ids)
+        match kind:
+            case "plain":
+                made = autoregressive()
+            case "itself":
+                made = speculative(NeuralDrafter(models[1]), 3)
+            case _:
+                made = speculative(MaxGramDrafter(cuda, TABLE, passes=EVEN), 16)
+        answers.append(run(models[0], made, PROMPT, Request(40)).ids)
     assert answers[0] == answers[1]

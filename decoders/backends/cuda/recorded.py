@@ -105,6 +105,9 @@ class TorchLayers:
         return linear(normed, self._weights.head)
 
 
+Through = Callable[[Tensor, Tensor, Layers], Tensor]
+
+
 @dataclass(frozen=True)
 class Read:
     """What a whole pass gives.
@@ -159,15 +162,10 @@ class RecordedPasses:
         logits = self._replay(("extend", t, read), run, start)
         return Read(logits, self._final[:t])
 
-    def prompt(
-        self,
-        ids: Tensor,
-        start: int,
-        through: Callable[[Tensor, Tensor, Layers], Tensor],
-        of: object,
-    ) -> Tensor | None:
-        """`ids` [T] of a prompt at positions start.. -> states [T, d] after the last layer; None for
-        so many that launching kernels takes no time beside running them, or where the context ends.
+    def prompt(self, ids: Tensor, start: int, through: Through, of: object) -> Tensor | None:
+        """`ids` [T] of a prompt at positions start.. -> states [T, d] after the last layer; None
+        for so many that running kernels takes longer than launching them, or where the context
+        ends.
 
         They are filled up to a width of PROMPTS, and what fills them up is written behind them,
         where the next tokens go.
@@ -228,7 +226,11 @@ class RecordedPasses:
     # -- inside other recordings --------------------------------------------------------------
 
     def drafted(self, ids: Tensor, k: int, known: int, start: Tensor, read: int) -> Tensor:
-        """As `draft`, within a recording. start: int64 [1] on the device. read: as of `positions`."""
+        """As `draft`, within a recording.
+
+        start: int64 [1] on the device.
+        read: as of `positions`.
+        """
         layers, unread, at = self.run(read), ids, 0
         drafted: list[Tensor] = []
         while len(drafted) < k:

@@ -1,5 +1,5 @@
-"""What drafts inside a recorded round (rounds.py): copies, a recurrent cell, a model, an exit of the
-target, or a copy and one of these."""
+"""What drafts inside a recorded round (rounds.py): copies, a recurrent cell, a model, an exit of
+the target, or a copy and one of these."""
 
 from __future__ import annotations
 
