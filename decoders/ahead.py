@@ -42,9 +42,10 @@ def write_ahead(
 ) -> None:
     """Round after round until the answer ends; `context` grows by what is written."""
     stopper = job.stopper
-    rounds.begin(context)
-    tally.other_s += tally.clock.lap()
-    rounds.launch(length.next())
+    rounds.begin(job.prompt_ids, context)
+    tally.prefill_s += tally.clock.lap()
+    if not stopper.reason:
+        rounds.launch(length.next())
     while not stopper.reason:
         room = stopper.room
         if room > 1:  # else the round on its way is the last

@@ -65,7 +65,9 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     target, sampling, stopper = job.target, job.request.sampling, job.stopper
     tally = Tally(job)
     strategy.length.reset()
-    strategy.drafter.reset(job.prompt_ids)
+    ahead = rounds_ahead(job, strategy.drafter, strategy.verifier, strategy.length)
+    if ahead is None:
+        strategy.drafter.reset(job.prompt_ids)
     tally.prefill_s += tally.clock.lap()
 
     start = decoder_prefix(target, job.prompt_ids)
@@ -80,10 +82,8 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     if most is not None:
         tally.logprobs += logprobs(first.unsqueeze(0), ids, most)
     job.emit(ids)
-    ahead = rounds_ahead(job, strategy.drafter, strategy.verifier, strategy.length)
     if ahead is not None:
-        if not stopper.reason:
-            write_ahead(ahead, job, strategy.length, tally, context)
+        write_ahead(ahead, job, strategy.length, tally, context)
         return tally.close(
             strategy.name, context[len(start) :], ahead.draft.calls, ahead.draft.work
         )

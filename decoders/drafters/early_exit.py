@@ -59,7 +59,7 @@ class EarlyExitDrafter:
         recorded = getattr(self.target, "recorded", None)
         if recorded is None or not isinstance(self.head, AdapterHead):
             return None
-        return early_exit(self.head, recorded, self.parameters)
+        return early_exit(self.head, recorded, self.parameters, self.reset)
 
     def commit(self, context: list[int]) -> None:
         # what the adapter read of a draft may have given way to a sibling in the same place

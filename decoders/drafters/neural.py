@@ -46,7 +46,7 @@ class NeuralDrafter:
         if not isinstance(backend, LlamaBackend) or backend.recorded is None:
             return None
         known = backend.vocab_size if self.vocab is None else self.vocab.size - 1
-        return model(backend.recorded, self.vocab, known, self.parameters)
+        return model(backend.recorded, self.vocab, known, self.parameters, self.reset)
 
     def commit(self, context: list[int]) -> None:
         self.calls += roll_back(self.backend, context, self._feed, LATER)

@@ -27,6 +27,7 @@ LEAST = SHORT + 2  # tokens that such a model reads at least
 DEEPEST = 4  # tokens that a model drafts in a round that may copy as well
 FROM_TABLE = 4  # tokens in a row that are taken from a table of token pairs
 MODEL, COPY = 0, 1  # drafters of a draft by either
+Reader = Callable[[list[int]], None]
 PRIOR, PRIOR_WEIGHT, REMEMBERED = 0.55, 8.0, 0.9  # of a model's token; as in drafters/hybrid.py
 
 
@@ -50,7 +51,7 @@ class Nothing:
     def learn(self, shape: Shape, of: int, accepted: int) -> None:
         pass
 
-    def reset(self, tokens: int) -> None:
+    def reset(self, prompt_ids: list[int]) -> None:
         pass
 
 
@@ -60,17 +61,20 @@ class Chain:
     make: (line, k, unread) -> [k] drafted ids, within a recording, after reading the last `unread`
         tokens of the sequence, some of them perhaps again.
     parameters: of the model, as of a Drafter.
-    reads: whether it keeps what it has read, and must read every token in turn. It has read the
-        prompt when an answer begins.
+    read: reads a prompt, for one that keeps what it has read and must read every token in turn.
 
     A shape is (drafted, unread).
     """
 
     def __init__(
-        self, make: Callable[[Line, int, int], Tensor], parameters: int, reads: bool
+        self,
+        make: Callable[[Line, int, int], Tensor],
+        parameters: int,
+        read: Reader | None = None,
     ) -> None:
-        self._make, self._parameters, self.reads = make, parameters, reads
-        self.reset(1)
+        self._make, self._parameters, self._read = make, parameters, read
+        self.calls = 0
+        self.behind, self._tokens = Behind(), WIDEST
 
     @property
     def work(self) -> int:
@@ -87,7 +91,7 @@ class Chain:
     def unread(self, width: int, drafted: int, least: int) -> int:
         """Tokens to be read in a round over `width` drafted tokens, so many of them its own; at
         least so many, so that there are few recordings."""
-        if not self.reads:
+        if self._read is None:
             return int(drafted > 0)
         need = self.behind.unread(width, drafted)
         return min(0 if not need else least if need <= least else WIDEST, self._tokens)
@@ -109,9 +113,12 @@ class Chain:
     def count(self, drafted: int, unread: int) -> None:
         self.calls += max(drafted, int(unread > 0))
 
-    def reset(self, tokens: int) -> None:
-        self.calls = int(self.reads)
-        self.behind, self._tokens = Behind(), tokens
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.calls = 0
+        self.behind, self._tokens = Behind(), len(prompt_ids) + 1
+        if self._read is not None:
+            self._read(prompt_ids)
+            self.calls = 1
 
 
 class Behind:
@@ -224,7 +231,7 @@ class Copies:
         self.calls += 1
         self._whole = 0 < shape[0] == accepted
 
-    def reset(self, tokens: int) -> None:
+    def reset(self, prompt_ids: list[int]) -> None:
         self.calls, self._whole = 0, False
 
 
@@ -240,7 +247,7 @@ class Either:
 
     def __init__(self, copies: Copies, model: Chain) -> None:
         self._copies, self._model = copies, model
-        self.reset(1)
+        self._begin()
 
     @property
     def calls(self) -> int:
@@ -303,9 +310,12 @@ class Either:
         self._right = REMEMBERED * self._right + right
         self._tried = REMEMBERED * self._tried + tried
 
-    def reset(self, tokens: int) -> None:
-        self._copies.reset(tokens)
-        self._model.reset(tokens)
+    def reset(self, prompt_ids: list[int]) -> None:
+        self._copies.reset(prompt_ids)
+        self._model.reset(prompt_ids)
+        self._begin()
+
+    def _begin(self) -> None:
         self._whole = False
         self._copied, self._gain = 0.3, 2.0  # share of rounds that copy; tokens that one gives
         self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
@@ -317,10 +327,12 @@ def cell(steps: RecordedSteps, states: Tensor, parameters: int) -> Chain:
     def make(line: Line, k: int, unread: int) -> Tensor:
         return steps.drafted(states.index_select(0, line.start - 1), line.newest(1), k)
 
-    return Chain(make, parameters, reads=False)
+    return Chain(make, parameters)
 
 
-def model(passes: RecordedPasses, vocab: DraftVocab | None, known: int, parameters: int) -> Chain:
+def model(
+    passes: RecordedPasses, vocab: DraftVocab | None, known: int, parameters: int, read: Reader
+) -> Chain:
     """A draft model's, which has a cache of its own. known: ids that it may draft."""
 
     def make(line: Line, k: int, unread: int) -> Tensor:
@@ -330,16 +342,16 @@ def model(passes: RecordedPasses, vocab: DraftVocab | None, known: int, paramete
         drafted = passes.drafted(ids, max(k, 1), known, start, line.read)[:k]
         return drafted if vocab is None else vocab.to_target[drafted]
 
-    return Chain(make, parameters, reads=True)
+    return Chain(make, parameters, read)
 
 
-def early_exit(head: AdapterHead, passes: RecordedPasses, parameters: int) -> Chain:
+def early_exit(head: AdapterHead, passes: RecordedPasses, parameters: int, read: Reader) -> Chain:
     """The target's first layers, and an adapter that has a cache of its own."""
     target, blocks = head.target, replace(head.target.weights, layers=head.blocks)
 
     def make(line: Line, k: int, unread: int) -> Tensor:
-        layers, read = passes.run(line.read), line.read or head.cache.capacity
-        adapter = TorchLayers(target.shape, blocks, head.adapter.rope, head.cache, read)
+        layers, seen = passes.run(line.read), line.read or head.cache.capacity
+        adapter = TorchLayers(target.shape, blocks, head.adapter.rope, head.cache, seen)
         ids, start, at = line.newest(unread), line.start - (unread - 1), 0
         drafted = [ids[:0]]
         while at == 0 or len(drafted) <= k:
@@ -353,4 +365,4 @@ def early_exit(head: AdapterHead, passes: RecordedPasses, parameters: int) -> Ch
             ids = drafted[-1]
         return torch.cat(drafted)
 
-    return Chain(make, parameters, reads=True)
+    return Chain(make, parameters, read)

@@ -96,8 +96,8 @@ class RoundDraft(Protocol):
         """What became of a draft. of: which drafter's it was."""
         ...
 
-    def reset(self, tokens: int) -> None:
-        """A new answer begins, the sequence having so many tokens."""
+    def reset(self, prompt_ids: list[int]) -> None:
+        """A new answer begins, to a prompt that may have to be read."""
         ...
 
 
@@ -174,11 +174,12 @@ class RecordedRounds:
         self._held = 0  # tokens that the host knows of
         self.seconds: dict[Shape, float] = {}  # of a round
 
-    def begin(self, context: list[int]) -> None:
-        """An answer goes on from `context`, whose last token the target has not read."""
+    def begin(self, prompt_ids: list[int], context: list[int]) -> None:
+        """An answer to a prompt goes on from `context`, whose last token the target has not
+        read."""
         self._flying.clear()
         self._held = self._bound = len(context)
-        self.draft.reset(len(context))
+        self.draft.reset(prompt_ids)
         ids = torch.tensor(context)
         self._padded[BEFORE : BEFORE + len(ids)].copy_(ids)
         self._count.fill_(len(ids))
