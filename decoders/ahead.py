@@ -37,6 +37,11 @@ def rounds_ahead(
     return _ROUNDS[drafter]
 
 
+def rounds_of(drafter: Drafter) -> RecordedRounds | None:
+    """The rounds by which a drafter's answers were written ahead; None where none were."""
+    return _ROUNDS.get(drafter)
+
+
 def write_ahead(
     rounds: RecordedRounds, job: Job, length: DraftLength, tally: Tally, context: list[int]
 ) -> None:

@@ -13,7 +13,7 @@ are the target's own most likely tokens, whatever is drafted.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -173,6 +173,7 @@ class RecordedRounds:
         self._free: list[Tensor] = []
         self._held = 0  # tokens that the host knows of
         self.seconds: dict[Shape, float] = {}  # of a round
+        self.counts: Counter[Shape] = Counter()  # rounds that were read
 
     def begin(self, prompt_ids: list[int], context: list[int]) -> None:
         """An answer to a prompt goes on from `context`, whose last token the target has not
@@ -218,6 +219,7 @@ class RecordedRounds:
         self._bound -= drafted - accepted
         self._held += len(ids)
         self._target.hold(self._held - 1)
+        self.counts[shape] += 1
         self.draft.learn(shape, of, accepted)
         round_s = self.seconds[shape]
         plain_s = self.seconds.get(self._plain, round_s)

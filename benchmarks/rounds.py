@@ -1,0 +1,159 @@
+"""What a round takes on a GPU: by the device, by the clock, and in the ordinary loop.
+
+    python benchmarks/rounds.py --queries dev/*.jsonl --limit 2 --arms max-gram,recurrent,hybrid
+
+Every prompt is answered greedily by every arm in two ways, in turn: with the host a round behind
+(decoders/ahead.py), and by the ordinary loop. For each way: tokens a second without the prompt's
+own pass, tokens a round, and microseconds a round; beside them what the device alone takes for the
+same rounds, as timed when they were recorded. The difference is what the host adds. Below, the
+rounds by shape, and plain decoding against the time in which memory gives the weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from floor import bandwidth_of, bytes_read
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from collect.queries import first_per_task, read_queries
+from decoders import Engine, Request, loop
+from decoders.ahead import rounds_of
+from decoders.common.provenance import hardware, versions
+from decoders.loop import SpeculativeDecoding
+from decoders.zoo import TARGET
+
+BASE = "autoregressive"
+WAYS = {"ahead": loop.rounds_ahead, "ordinary": lambda *parts: None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--queries", nargs="+", type=Path, required=True)
+    parser.add_argument("--limit", type=int, default=2, help="queries a task")
+    parser.add_argument("--target", default=TARGET)
+    parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
+    parser.add_argument("--arms", default="", help="comma-separated; default: all of the file")
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--out", type=Path, default=Path("rounds.json"))
+    given = parser.parse_args()
+    only = [BASE, *filter(None, given.arms.split(","))] if given.arms else None
+    engine = Engine.load(
+        given.target,
+        given.config,
+        only=only,
+        dtype=given.dtype,
+        device=given.device,
+        backend=given.backend,
+    )
+    queries = first_per_task(read_queries(given.queries), given.limit)
+    prompts = [engine.encode_chat([{"role": "user", "content": q.turns[0]}]) for q in queries]
+    request = Request(given.max_new_tokens)
+    rows: dict[tuple[str, str], list[dict[str, float]]] = {}
+    turns = [(r, p) for r in range(given.repeats + 1) for p in prompts]
+    for repeat, prompt in track(turns, "answers"):
+        prefilled = engine.prefill(prompt)
+        for arm in engine.arm_names:
+            for way, rounds_ahead in WAYS.items():
+                loop.rounds_ahead = rounds_ahead  # type: ignore[assignment]
+                made = engine.decode(arm, prompt, request, prefilled)
+                if repeat and made.rounds:  # the first turn records
+                    rows.setdefault((arm, way), []).append(
+                        {
+                            "tokens": len(made.ids) - 1,
+                            "rounds": made.rounds,
+                            "seconds": made.wall_s - made.prefill_s,
+                            "prefill_s": made.prefill_s,
+                        }
+                    )
+    record = summary(engine, rows)
+    record["about"] = {
+        "target": engine.target_fingerprint,
+        "passes": getattr(engine.target, "passes", ""),
+        "queries": len(queries),
+        "max_new_tokens": given.max_new_tokens,
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+    given.out.write_text(json.dumps(record, indent=1))
+    show(record)
+
+
+def summary(engine: Engine, rows: Any) -> dict[str, Any]:
+    """Medians over answers, of each answer's own rates."""
+    record: dict[str, Any] = {"arms": {}, "shapes": {}}
+    for arm in engine.arm_names:
+        strategy = engine.strategy(arm)
+        rounds = rounds_of(strategy.drafter) if isinstance(strategy, SpeculativeDecoding) else None
+        device_us = None
+        if rounds is not None:
+            counts, total = rounds.counts, rounds.counts.total()
+            device_us = 1e6 * sum(n * rounds.seconds[s] for s, n in counts.items()) / total
+            record["shapes"][arm] = {
+                str(shape): {"us": round(1e6 * s, 1), "share": round(counts[shape] / total, 3)}
+                for shape, s in sorted(rounds.seconds.items())
+            }
+        for way in WAYS:
+            made = rows.get((arm, way), [])
+            if made:
+                record["arms"][f"{arm}, {way}"] = {
+                    "tokens_per_s": median(r["tokens"] / r["seconds"] for r in made),
+                    "tokens_a_round": sum(r["tokens"] for r in made)
+                    / sum(r["rounds"] for r in made),
+                    "round_us": 1e6 * median(r["seconds"] / r["rounds"] for r in made),
+                    "device_us": device_us if way == "ahead" else None,
+                    "prompt_ms": 1e3 * median(r["prefill_s"] for r in made),
+                    "with_prompt": median(
+                        (r["tokens"] + 1) / (r["seconds"] + r["prefill_s"]) for r in made
+                    ),
+                }
+    if engine.target.device.type == "cuda":
+        weights, rate = bytes_read(engine), bandwidth_of(engine.target.device)
+        record["floor"] = {"weights": weights, "bytes_per_s": rate, "us": 1e6 * weights / rate}
+    return record
+
+
+def median(numbers: Any) -> float:
+    return float(statistics.median(numbers))
+
+
+def show(record: dict[str, Any]) -> None:
+    table = Table(title=record["about"]["target"])
+    for column in (
+        "arm",
+        "tok/s",
+        "x plain",
+        "tokens a round",
+        "us a round",
+        "device us",
+        "prompt ms",
+        "with prompt",
+    ):
+        table.add_column(column, justify="left" if column == "arm" else "right")
+    base = record["arms"].get(f"{BASE}, ahead", {}).get("tokens_per_s")
+    for name, row in record["arms"].items():
+        device = "" if row["device_us"] is None else f"{row['device_us']:.0f}"
+        table.add_row(
+            name, f"{row['tokens_per_s']:.0f}", f"{row['tokens_per_s'] / base:.2f}",
+            f"{row['tokens_a_round']:.2f}", f"{row['round_us']:.0f}", device,
+            f"{row['prompt_ms']:.1f}", f"{row['with_prompt']:.0f}",
+        )  # fmt: skip
+    console = Console(width=140)
+    console.print(table)
+    for arm, shapes in record["shapes"].items():
+        console.print(arm, shapes)
+    console.print(record.get("floor"))
+
+
+if __name__ == "__main__":
+    main()
