@@ -27,6 +27,8 @@ from ...sampling.argmax import likeliest
 from ...sampling.numbers import numbered
 from .recorded import WIDEST, Layers, RecordedPasses
 
+BEFORE = 16  # at least the longest match of a copy
+LEAST_ROOM = 1024  # tokens that are searched for a match; twice as many when they are too few
 TIMED = 5  # replays by which a round is timed when it is recorded
 
 Shape = tuple[int, ...]  # what a round drafts, as its draft counts it; equal ones share a recording
@@ -57,9 +59,6 @@ class Line:
         """The last few ids [tokens]."""
         back = torch.arange(1 - tokens, 1, device=self.count.device)
         return self.ids.index_select(0, self.start + back)
-
-
-BEFORE = 16  # at least the longest match of a copy
 
 
 class RoundDraft(Protocol):
@@ -240,19 +239,22 @@ class RecordedRounds:
         return _Flying(shape, record, event)
 
     def _recorded(self, shape: Shape) -> Callable[[], Tensor]:
-        read = self._passes.positions(self._bound + self.draft.width(shape))
-        key = shape, read, self._target.kept_states
+        end = self._bound + self.draft.width(shape)
+        room, read = LEAST_ROOM, self._passes.positions(end)
+        while room < end:
+            room *= 2
+        key = shape, room, read, self._target.kept_states
         if key not in self._replays:
-            replay = self._passes.record(lambda: self._round(shape, read))
+            replay = self._passes.record(lambda: self._round(shape, room, read))
             self.seconds[shape] = _seconds(replay, self._device)
             self._replays[key] = replay
         return self._replays[key]
 
-    def _round(self, shape: Shape, read: int) -> Tensor:
+    def _round(self, shape: Shape, room: int, read: int) -> Tensor:
         """[2 + K + 1]: how many of K drafted tokens are accepted, of which drafter they are, and
         the target's most likely tokens. It may be run again on the same sequence."""
         start = self._count - 1
-        line = Line(self._padded, self._count, start, read)
+        line = Line(self._padded[: BEFORE + room + WIDEST], self._count, start, read)
         drafted, of = self.draft.ids(shape, line)
         k = len(drafted)
         ids, layers = torch.cat([line.newest(1), drafted]), self._passes.run(read)
