@@ -6,7 +6,8 @@ Every prompt is answered greedily by every arm in two ways, in turn: with the ho
 (decoders/ahead.py), and by the ordinary loop. For each way: tokens a second without the prompt's
 own pass, tokens a round, and microseconds a round; beside them what the device alone takes for the
 same rounds, as timed when they were recorded. The difference is what the host adds. Below, the
-rounds by shape, and plain decoding against the time in which memory gives the weights.
+rounds by shape, and plain decoding against the time in which memory gives the weights. Answers that
+differ from the ordinary loop's plain ones are counted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from decoders.loop import SpeculativeDecoding
 from decoders.zoo import TARGET
 
 BASE = "autoregressive"
-WAYS = {"ahead": loop.rounds_ahead, "ordinary": lambda *parts: None}
+WAYS = {"ordinary": lambda *parts: None, "ahead": loop.rounds_ahead}
 
 
 def main() -> None:
@@ -60,13 +62,18 @@ def main() -> None:
     prompts = [engine.encode_chat([{"role": "user", "content": q.turns[0]}]) for q in queries]
     request = Request(given.max_new_tokens)
     rows: dict[tuple[str, str], list[dict[str, float]]] = {}
+    unequal: list[str] = []
     turns = [(r, p) for r in range(given.repeats + 1) for p in prompts]
     for repeat, prompt in track(turns, "answers"):
-        prefilled = engine.prefill(prompt)
+        prefilled, expected = engine.prefill(prompt), None
         for arm in engine.arm_names:
             for way, rounds_ahead in WAYS.items():
                 loop.rounds_ahead = rounds_ahead  # type: ignore[assignment]
                 made = engine.decode(arm, prompt, request, prefilled)
+                if (arm, way) == (BASE, "ordinary"):
+                    expected = made.ids
+                elif expected is not None and made.ids != expected:
+                    unequal.append(f"{arm}, {way}")
                 if repeat and made.rounds:  # the first turn records
                     rows.setdefault((arm, way), []).append(
                         {
@@ -77,6 +84,7 @@ def main() -> None:
                         }
                     )
     record = summary(engine, rows)
+    record["unequal"] = dict(Counter(unequal))
     record["about"] = {
         "target": engine.target_fingerprint,
         "passes": getattr(engine.target, "passes", ""),
@@ -129,16 +137,8 @@ def median(numbers: Any) -> float:
 
 def show(record: dict[str, Any]) -> None:
     table = Table(title=record["about"]["target"])
-    for column in (
-        "arm",
-        "tok/s",
-        "x plain",
-        "tokens a round",
-        "us a round",
-        "device us",
-        "prompt ms",
-        "with prompt",
-    ):
+    figures = "tok/s", "x plain", "tokens a round", "us a round", "device us", "prompt ms"
+    for column in ("arm", *figures, "with prompt"):
         table.add_column(column, justify="left" if column == "arm" else "right")
     base = record["arms"].get(f"{BASE}, ahead", {}).get("tokens_per_s")
     for name, row in record["arms"].items():
@@ -152,7 +152,7 @@ def show(record: dict[str, Any]) -> None:
     console.print(table)
     for arm, shapes in record["shapes"].items():
         console.print(arm, shapes)
-    console.print(record.get("floor"))
+    console.print("floor", record.get("floor"), "unequal answers", record["unequal"])
 
 
 if __name__ == "__main__":

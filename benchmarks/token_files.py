@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collect.align.tokens import Text, Tokens, pack
+from collect.align.tokens import Text, Tokens, narrow, pack
 from decoders.common.errors import DraftpickError
 from decoders.common.files import replacing
 
@@ -84,12 +84,12 @@ def _shard(path: Path) -> Tokens:
         and bool((np.diff(starts) >= 0).all())
         and bool(((answer >= 0) & (answer <= np.diff(starts))).all())
         and (n == 0 or int(arrays["task"].max()) < len(arrays["tasks"]))
-        and ids.dtype.itemsize <= 2
+        and ids.dtype.itemsize <= 4
     )
     if not whole:
         raise DraftpickError(f"{path}: its arrays do not fit together")
     return Tokens(
-        ids.astype(np.uint16, copy=False),
+        narrow(ids),
         starts.astype(np.int64, copy=False),
         answer.astype(np.int32, copy=False),
         arrays["task"].astype(np.uint8, copy=False),
@@ -101,5 +101,7 @@ def _shard(path: Path) -> Tokens:
 def held_out(tokens: Tokens, percent: int = HELD_OUT_PERCENT) -> np.ndarray:
     """[n] bool: a fixed few percent, by prompt, so that all answers to one prompt fall on the
     same side whichever shard they lie in."""
-    prompts = (tokens.text(row)[: tokens.answer[row]].tobytes() for row in range(len(tokens)))
+    prompts = (
+        narrow(tokens.text(row)[: tokens.answer[row]]).tobytes() for row in range(len(tokens))
+    )
     return np.fromiter((zlib.crc32(p) % 100 < percent for p in prompts), bool, len(tokens))

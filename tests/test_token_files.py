@@ -61,6 +61,20 @@ def test_some_texts_are_picked() -> None:
     assert as_texts(tokens.pick(tokens.names() == "qa")) == wanted([TEXTS[1]])
 
 
+def test_large_vocabularies_take_32_bits(tmp_path: Path) -> None:
+    """As of Qwen2.5; beside shards whose ids happen to be small, the same prompts are held out."""
+    small, large = [Text([i, 4, 5], 2, "qa") for i in range(300)], Text([1, 151_900], 1, "qa")
+    save(tmp_path / "one.npz", small)
+    save(tmp_path / "two.npz", [large, *small])
+    one, two = load([tmp_path / "one.npz"]), load([tmp_path / "two.npz"])
+    assert (one.ids.itemsize, two.ids.itemsize) == (2, 4)
+    both = join([one, two])
+    assert as_texts(both) == wanted([*small, large, *small])
+    assert both.pick(np.array([300])).text(0).tolist() == [1, 151_900]
+    held = held_out(both, 10)
+    assert held.any() and (held[:300] == held[301:]).all()
+
+
 def test_answers_to_one_prompt_are_held_out_together() -> None:
     texts = [
         Text([prompt, prompt % 7, 11, answer], 3, "qa")
@@ -75,7 +89,7 @@ def test_answers_to_one_prompt_are_held_out_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [Text([65536], 0, "qa"), Text([-1], 0, "qa"), Text([1, 2], 3, "qa")]
+    "text", [Text([1 << 32], 0, "qa"), Text([-1], 0, "qa"), Text([1, 2], 3, "qa")]
 )
 def test_what_the_format_does_not_hold_is_refused(text: Text) -> None:
     with pytest.raises(DraftpickError):
