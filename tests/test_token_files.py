@@ -123,7 +123,7 @@ def test_a_file_cut_short_or_changed_is_refused(tmp_path: Path) -> None:
         ("task", np.array([0, 1, 7], np.uint8)),
         ("temperature", np.zeros(2, np.float32)),
         ("ids", np.zeros(9, np.float32)),
-        ("ids", np.zeros(9, np.uint32)),
+        ("ids", np.zeros(9, np.uint64)),
         ("tasks", np.array(["math"])),
     ],
 )
