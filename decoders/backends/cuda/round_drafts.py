@@ -346,23 +346,26 @@ def model(
 
 
 def early_exit(head: AdapterHead, passes: RecordedPasses, parameters: int, read: Reader) -> Chain:
-    """The target's first layers, and an adapter that has a cache of its own."""
+    """The target's first layers, and an adapter that has a cache of its own and reads the states
+    that the target's passes left."""
     target, blocks = head.target, replace(head.target.weights, layers=head.blocks)
 
     def make(line: Line, k: int, unread: int) -> Tensor:
         layers, seen = passes.run(line.read), line.read or head.cache.capacity
         adapter = TorchLayers(target.shape, blocks, head.adapter.rope, head.cache, seen)
-        ids, start, at = line.newest(unread), line.start - (unread - 1), 0
-        drafted = [ids[:0]]
+        behind = line.start + torch.arange(1 - unread, 0, device=line.start.device)
+        before = target.exit_hidden(head.exit_layer, 0, target.context).index_select(0, behind)
+        token, at, drafted = line.newest(1), 0, [line.ids[:0]]
         while at == 0 or len(drafted) <= k:
-            h = layers.through(passes.embedded(ids), 0, head.exit_layer, start, at)
-            h = adapter.through(h, 0, len(head.blocks), start, at)
+            h = layers.through(passes.embedded(token), 0, head.exit_layer, line.start, at)
+            h = torch.cat([before, h]) if at == 0 else h
+            h = adapter.through(h, 0, len(head.blocks), line.start, at - len(h) + 1)
             if k == 0:
                 break
             token = linear(head.adapter.read(h[-1]), head.head).argmax(-1, keepdim=True)
-            drafted.append(token if head.vocab is None else head.vocab.to_target[token])
-            at += len(ids)
-            ids = drafted[-1]
+            token = token if head.vocab is None else head.vocab.to_target[token]
+            drafted.append(token)
+            at += 1
         return torch.cat(drafted)
 
     return Chain(make, parameters, read)
