@@ -63,8 +63,9 @@ def main() -> None:
     request = Request(given.max_new_tokens)
     rows: dict[tuple[str, str], list[dict[str, float]]] = {}
     unequal: list[str] = []
-    turns = [(r, p) for r in range(given.repeats + 1) for p in prompts]
-    for repeat, prompt in track(turns, "answers"):
+    turns = [(r, at) for r in range(given.repeats + 1) for at in range(len(prompts))]
+    for repeat, at in track(turns, "answers"):
+        prompt = prompts[at]
         prefilled, expected = engine.prefill(prompt), None
         for arm in engine.arm_names:
             for way, rounds_ahead in WAYS.items():
@@ -77,6 +78,7 @@ def main() -> None:
                 if repeat and made.rounds:  # the first turn records
                     rows.setdefault((arm, way), []).append(
                         {
+                            "query": at,
                             "tokens": len(made.ids) - 1,
                             "rounds": made.rounds,
                             "seconds": made.wall_s - made.prefill_s,
@@ -84,6 +86,7 @@ def main() -> None:
                         }
                     )
     record = summary(engine, rows)
+    record["by_task"] = by_task(rows, [query.task for query in queries])
     record["unequal"] = dict(Counter(unequal))
     record["about"] = {
         "target": engine.target_fingerprint,
@@ -131,6 +134,25 @@ def summary(engine: Engine, rows: Any) -> dict[str, Any]:
     return record
 
 
+def by_task(rows: Any, tasks: list[str]) -> dict[str, dict[str, float]]:
+    """For every arm, written ahead: times plain decoding of the same query, by task the median."""
+    speeds: dict[str, dict[int, float]] = {}
+    for (arm, way), made in rows.items():
+        if way == "ahead":
+            speeds[arm] = {
+                at: median(r["tokens"] / r["seconds"] for r in made if r["query"] == at)
+                for at in {r["query"] for r in made}
+            }
+    plain = speeds.get(BASE, {})
+    return {
+        arm: {
+            task: round(median(of[at] / plain[at] for at in of if tasks[at] == task), 3)
+            for task in dict.fromkeys(tasks[at] for at in sorted(of) if at in plain)
+        }
+        for arm, of in speeds.items()
+    }
+
+
 def median(numbers: Any) -> float:
     return float(statistics.median(numbers))
 
@@ -150,6 +172,7 @@ def show(record: dict[str, Any]) -> None:
         )  # fmt: skip
     console = Console(width=140)
     console.print(table)
+    console.print("x plain by task", record["by_task"])
     for arm, shapes in record["shapes"].items():
         console.print(arm, shapes)
     console.print("floor", record.get("floor"), "unequal answers", record["unequal"])

@@ -12,6 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from decoders.backends.cuda import round_kernels
 from decoders.backends.cuda import row_kernels as kernels
 
 
@@ -36,4 +37,24 @@ def test_the_kernels_compile_for_a_gpu(kind: str) -> None:
             signature["made"] = "*i64"
         constants = {(kernel.arg_names.index(name),): value for name, value in fixed.items()}
         source = ASTSource(kernel, signature, constexprs=constants)
+        assert "ptx" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+
+
+@pytest.mark.parametrize("how", [round_kernels.NOTHING, round_kernels.TABLE, round_kernels.DRAFT])
+def test_the_kernels_of_rounds_compile_for_a_gpu(how: int) -> None:
+    fixed: dict[Any, dict[str, Any]] = {
+        round_kernels._accept: {"BLOCK": 32},
+        round_kernels._copy: {
+            "ROOM": 2048, "SHORTEST": 2, "LONGEST": 12, "EARLIEST": False, "HOW": how,
+            "FROM_TABLE": 4, "SEARCHED": 1024, "BLOCK": 32,
+        },
+    }  # fmt: skip
+    for kernel, constants in fixed.items():
+        known = dict.fromkeys(constants, "constexpr") | {"logits_ptr": "*bf16"}
+        signature = {
+            name: known.get(name, "*i64" if name.endswith("_ptr") else "i32")
+            for name in kernel.arg_names
+        }
+        places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+        source = ASTSource(kernel, signature, constexprs=places)
         assert "ptx" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm

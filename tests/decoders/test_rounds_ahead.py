@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders.ahead import rounds_ahead
-from decoders.backends.cuda.recorded import cuda_graphs
+from decoders.backends.cuda.recorded import WIDEST, cuda_graphs
 from decoders.backends.cuda.round_drafts import Copies
 from decoders.backends.cuda.rounds import BEFORE, Line
 from decoders.backends.native import LlamaBackend
@@ -247,15 +247,23 @@ def test_copies_are_max_grams(line: list[int], shortest: int, more: int, earlies
     longest = shortest + more
     ordinary = MaxGramDrafter(CPU, None, shortest, longest, earliest)
     ordinary.reset(line)
-    padded = torch.cat([torch.full((BEFORE,), -1), torch.tensor(line), torch.zeros(60).long()])
-    count = torch.tensor([len(line)])
     on_device = Copies(shortest, longest, earliest)
-    place = Line(padded, count, count - 1, 0)
-    ids, matched = on_device.copied(place, 9)
+    place = placed(line)
+    ids, found = on_device.copied(place, 9)
     expected = ordinary.copy(line, 9)
+    assert bool(found) == bool(expected.ids)
+    matched = on_device.match(place)[1]
     assert int(matched) == (expected.matched[0] if expected.matched else 0)
     if expected.ids:
         assert ids.tolist() == expected.ids
+
+
+def placed(line: list[int], room: int = 64) -> Line:
+    """A sequence as a round sees it, with rejected tokens behind it."""
+    padded = torch.full((BEFORE + room + WIDEST,), 7)
+    padded[:BEFORE] = -1
+    padded[BEFORE : BEFORE + len(line)] = torch.tensor(line)
+    return Line(padded, torch.tensor([len(line), line[-1], len(line) - 1]), room, 0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -3,6 +3,7 @@ the target, or a copy and one of these."""
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -192,32 +193,49 @@ class Copies:
         (k,) = shape
         if k == 0:
             return line.ids[:0], None
-        copied, matched = self.copied(line, k)
-        if self._table is None:
-            return copied, None
-        token, tabled = line.newest(1), list[Tensor]()
-        while len(tabled) < min(k, FROM_TABLE):
+        return self.copied(line, k)[0], None
+
+    def copied(self, line: Line, k: int, draft: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """[k] ids, and [1] whether they are copied. draft: [m <= k] what is taken where nothing
+        matches, instead of the table's tokens."""
+        if line.padded.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+            return self._by_kernel(line, k, draft)
+        source, matched = self.match(line)
+        steps = torch.arange(k, device=matched.device)
+        copy = line.ids.index_select(0, source + steps % (line.count - source))
+        if draft is None:
+            draft = self._tabled(line, min(k, FROM_TABLE))
+        other = F.pad(draft, (0, k - len(draft)))
+        return torch.where(matched > 0, copy, other), (matched > 0).long()
+
+    def _by_kernel(self, line: Line, k: int, draft: Tensor | None) -> tuple[Tensor, Tensor]:
+        from . import round_kernels as kernels
+
+        other, how = draft, kernels.DRAFT
+        if draft is None:
+            other = self._table
+            how = kernels.NOTHING if other is None else kernels.TABLE
+        made, found = (torch.empty(n, dtype=torch.int64, device=line.state.device) for n in (k, 1))
+        matches = self._shortest, self._longest, self._earliest
+        kernels.copy(line.ids, line.state, line.room, matches, other, how, made, found)
+        return made, found
+
+    def _tabled(self, line: Line, most: int) -> Tensor:
+        """The tokens that the table has in turn after the newest one."""
+        token, tabled = line.newest(1), [line.ids[:0]]
+        while self._table is not None and len(tabled) <= most:
             last = len(self._table) - 1
             token = torch.where(token > last, 0, self._table[token.clamp(max=last)])
             tabled.append(token)
-        return torch.where(
-            matched > 0, copied, F.pad(torch.cat(tabled), (0, k - len(tabled)))
-        ), None
-
-    def copied(self, line: Line, k: int) -> tuple[Tensor, Tensor]:
-        """[k] ids and [1] tokens of the match that they follow, 0 where there is none."""
-        source, matched = self.match(line)
-        period = line.count - source
-        steps = torch.arange(k, device=period.device)
-        return line.ids.index_select(0, source + steps % period), matched
+        return torch.cat(tabled)
 
     def match(self, line: Line) -> tuple[Tensor, Tensor]:
         """[1] where the longest earlier match of the last tokens was followed by a token, and [1]
         how long it is; of equal ones the latest, or the earliest. (0, 0) where none is."""
         n = self._longest
         # row i is what stands before position i, its last token last
-        grams = line.padded[BEFORE - n :].unfold(0, n, 1)[:-1]  # [room, n]
-        room = len(grams)
+        room = line.room
+        grams = line.padded[BEFORE - n :].unfold(0, n, 1)[:room]  # [room, n]
         place, back = (torch.arange(m, device=grams.device) for m in (room, n))
         differs = grams != grams.index_select(0, line.count)
         same = n - 1 - torch.where(differs, back, -1).amax(1)  # tokens that agree from the end on
@@ -288,11 +306,7 @@ class Either:
         made = self._model.drafted(line, drafted, unread)
         if width == 0:
             return made, None
-        copy, matched = self._copies.copied(line, width)
-        taken = matched > 0
-        if drafted:
-            copy = torch.where(taken, copy, F.pad(made, (0, width - drafted)))
-        return copy, taken.long()
+        return self._copies.copied(line, width, made)
 
     def learn(self, shape: Shape, of: int, accepted: int) -> None:
         width, drafted, unread = shape

@@ -12,6 +12,7 @@ are the target's own most likely tokens, whatever is drafted.
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -38,26 +39,38 @@ Shape = tuple[int, ...]  # what a round drafts, as its draft counts it; equal on
 class Line:
     """The sequence on the device, as a round sees it.
 
-    padded: int64 [BEFORE + room], BEFORE numbers that are no token and then the tokens; what lies
-        beyond the sequence's end is left of rejected drafts.
-    count: int64 [1], tokens of the sequence.
-    start: int64 [1], the position of its newest token, which the target has not read.
+    padded: int64 [BEFORE + room + WIDEST], BEFORE numbers that are no token and then the tokens;
+        what lies beyond the sequence's end is left of rejected drafts.
+    state: int64 [3], how many tokens the sequence has, the newest one, which the target has not
+        read, and its position.
+    room: at least as many positions as the sequence has tokens.
     read: positions that a pass reads (RecordedPasses.positions).
     """
 
     padded: Tensor
-    count: Tensor
-    start: Tensor
+    state: Tensor
+    room: int
     read: int
 
     @property
     def ids(self) -> Tensor:
-        """[room]."""
         return self.padded[BEFORE:]
+
+    @property
+    def count(self) -> Tensor:
+        """[1]."""
+        return self.state[:1]
+
+    @property
+    def start(self) -> Tensor:
+        """[1]."""
+        return self.state[2:]
 
     def newest(self, tokens: int) -> Tensor:
         """The last few ids [tokens]."""
-        back = torch.arange(1 - tokens, 1, device=self.count.device)
+        if tokens == 1:
+            return self.state[1:2]
+        back = torch.arange(1 - tokens, 1, device=self.state.device)
         return self.ids.index_select(0, self.start + back)
 
 
@@ -165,8 +178,9 @@ class RecordedRounds:
         device = self._device = target.device
         new = torch.zeros(BEFORE + target.context + WIDEST, dtype=torch.int64, device=device)
         new[:BEFORE] = -1
-        self._padded, self._count = new, torch.ones(1, dtype=torch.int64, device=device)
-        self._after = torch.ones_like(self._count)
+        self._padded, self._state = new, torch.zeros(3, dtype=torch.int64, device=device)
+        self._after, self._of = torch.zeros_like(self._state), torch.zeros_like(self._state[:1])
+        self._accept = _kernel() if device.type == "cuda" else accept
         self._replays: dict[tuple[object, ...], Callable[[], Tensor]] = {}
         self._flying: deque[_Flying] = deque()
         self._free: list[Tensor] = []
@@ -182,7 +196,7 @@ class RecordedRounds:
         self.draft.reset(prompt_ids)
         ids = torch.tensor(context)
         self._padded[BEFORE : BEFORE + len(ids)].copy_(ids)
-        self._count.fill_(len(ids))
+        self._state.copy_(torch.tensor([len(ids), context[-1], len(ids) - 1]))
         if not self._replays:
             for shape in self.draft.first():
                 if self._bound + self.draft.width(shape) <= self._target.context:
@@ -195,7 +209,7 @@ class RecordedRounds:
             k = 0
         shape = self.draft.next(k, self.seconds)
         made = self._recorded(shape)()
-        self._count.copy_(self._after)
+        self._state.copy_(self._after)
         self._bound += 1 + self.draft.width(shape)
         self._flying.append(self._sent(shape, made))
 
@@ -243,6 +257,7 @@ class RecordedRounds:
         room, read = LEAST_ROOM, self._passes.positions(end)
         while room < end:
             room *= 2
+        room = min(room, self._target.context)
         key = shape, room, read, self._target.kept_states
         if key not in self._replays:
             replay = self._passes.record(lambda: self._round(shape, room, read))
@@ -253,21 +268,48 @@ class RecordedRounds:
     def _round(self, shape: Shape, room: int, read: int) -> Tensor:
         """[2 + K + 1]: how many of K drafted tokens are accepted, of which drafter they are, and
         the target's most likely tokens. It may be run again on the same sequence."""
-        start = self._count - 1
-        line = Line(self._padded[: BEFORE + room + WIDEST], self._count, start, read)
+        padded = self._padded[: BEFORE + room + WIDEST]
+        line = Line(padded, self._state, room, read)
         drafted, of = self.draft.ids(shape, line)
-        k = len(drafted)
-        ids, layers = torch.cat([line.newest(1), drafted]), self._passes.run(read)
-        h = self._target.pass_through(self._passes.embedded(ids), start, layers)
+        ids = torch.cat([line.newest(1), drafted]) if len(drafted) else line.newest(1)
+        layers = self._passes.run(read)
+        h = self._target.pass_through(self._passes.embedded(ids), line.start, layers)
         made = self._passes.read_out(layers, h)
-        self._target.keep_final(made.states, start)
+        self._target.keep_final(made.states, line.start)
         best = likeliest(made.logits)  # [K + 1]
-        right = (drafted == best[:k]).long().cumprod(0).sum(0, keepdim=True)  # [1]
-        after = self._count + torch.arange(k + 1, device=self._device)
-        line.ids.index_copy_(0, after, best)
-        torch.add(self._count, right + 1, out=self._after)
-        said = numbered(best, made.logits)
-        return torch.cat([right, torch.zeros_like(right) if of is None else of, said])
+        record = torch.empty(2 + len(best), dtype=torch.int64, device=self._device)
+        of = self._of if of is None else of
+        self._accept(drafted, of, best, made.logits, line.ids, line.state, self._after, record)
+        return record
+
+
+def accept(
+    drafted: Tensor,
+    of: Tensor,
+    best: Tensor,
+    logits: Tensor,
+    ids: Tensor,
+    state: Tensor,
+    after: Tensor,
+    record: Tensor,
+) -> None:
+    """As round_kernels.accept, by PyTorch."""
+    k = len(drafted)
+    right = (drafted == best[:k]).long().cumprod(0).sum(0, keepdim=True)  # [1]
+    count = state[:1]
+    ids.index_copy_(0, count + torch.arange(k + 1, device=ids.device), best)
+    count = count + right
+    after.copy_(torch.cat([count + 1, best.index_select(0, right), count]))
+    record.copy_(torch.cat([right, of, numbered(best, logits)]))
+
+
+def _kernel() -> Callable[..., None]:
+    """`accept` as one launch, where Triton is there."""
+    if importlib.util.find_spec("triton") is None:
+        return accept
+    from . import round_kernels
+
+    return round_kernels.accept
 
 
 def _seconds(replay: Callable[[], Tensor], device: torch.device) -> float:
