@@ -14,15 +14,17 @@
 #     DATA         folder with dev/, train/ and seq2seq/ (data)
 #     TARGET_GGUF  the default target's GGUF file, or parts of it in order, put into the cache
 #                  folder (DRAFTPICK_CACHE); not needed where the target was fetched before
+#     OTHER        another target, a folder or a GGUF file, whose rounds are timed too (none)
 #     DRAFTER      a trained recurrent drafter's folder (OUT/drafts/general/model)
 #     ARMS         an arms file (the arms that ship and, where there is a DRAFTER, two over it)
 #     QUICK        1: a rehearsal, everything tiny
 set -u
 
-STEPS=(check lossless write train t5 speed routed floor collect)
+STEPS=(check lossless rounds write train t5 speed routed floor collect)
 declare -A SECONDS_OF=( # at most; a step's parts run in turn, those of lossless at once
   [check-tests]=150 [check-fused]=90
   [lossless-native]=360 [lossless-graphs]=360 [lossless-self]=360
+  [rounds-default]=120 [rounds-other]=120
   [write]=330
   [train]=420
   [t5]=300
@@ -163,6 +165,21 @@ lossless() { # all at once: each mostly waits for its own launches
   wait
 }
 
+rounds() { # ahead of the host and by the ordinary loop, in turn
+  local config options
+  config=$(arms)
+  options="--queries $DATA/dev --limit 1 --repeats 2 --max-new-tokens $NEW --device $DEVICE"
+  # shellcheck disable=SC2086
+  run rounds-default "$PYTHON" benchmarks/rounds.py $options --config "$config" \
+    --arms "$(sped "$config")" --out "$OUT/rounds-default.json"
+  if [ -n "${OTHER:-}" ]; then
+    printf 'arms:\n  autoregressive: {kind: autoregressive}\n  max-gram: {kind: max_gram, length: {k: 16}, by_cost: true}\n' >"$OUT/other.yaml"
+    # shellcheck disable=SC2086
+    run rounds-other "$PYTHON" benchmarks/rounds.py $options --config "$OUT/other.yaml" \
+      --target "$OTHER" --out "$OUT/rounds-other.json"
+  fi
+}
+
 write() {
   [ -e benchmarks/write_tokens.py ] || { skip write "there is no benchmarks/write_tokens.py"; return; }
   local queries=$DATA/train more=""
@@ -258,8 +275,8 @@ pack() {
 place_target
 for step in "${STEPS[@]}"; do
   case $step in
-    check | lossless | write | train | t5 | speed | routed | floor | collect) "$step" ;;
-    *) echo "no such step: $step; there are check lossless write train t5 speed routed floor collect" ;;
+    check | lossless | rounds | write | train | t5 | speed | routed | floor | collect) "$step" ;;
+    *) echo "no such step: $step; there are check lossless rounds write train t5 speed routed floor collect" ;;
   esac
 done
 "$PYTHON" benchmarks/gpu_summary.py "$OUT"

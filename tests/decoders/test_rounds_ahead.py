@@ -5,6 +5,7 @@ On a CPU they are traced instead of recorded as CUDA graphs (`decoder_toys.trace
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 EVEN = PassCosts((1e-3,) * 17)  # as on a GPU
 TABLE = NextTokenTable({i: ((5 * i + 1) % 16, 0.5) for i in range(12)})
 PART = [0, 2, 3, 5, 8, 9, 12, 15]
+
+
+@pytest.fixture(autouse=True)
+def rounds_take_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they draft, so that what is drafted does not depend on the machine."""
+    monkeypatch.setattr("decoders.backends.cuda.rounds._seconds", lambda *_: 1e-3)
 
 
 def strategy(kind: str, target: LlamaBackend, tiny: Tiny, record: bool) -> SpeculativeDecoding:
@@ -256,6 +263,29 @@ def test_copies_are_max_grams(line: list[int], shortest: int, more: int, earlies
     assert int(matched) == (expected.matched[0] if expected.matched else 0)
     if expected.ids:
         assert ids.tolist() == expected.ids
+
+
+def test_copies_that_do_not_pay_are_tried_now_and_then() -> None:
+    """A round of eight tokens takes 1.3 of one: at first a draft is expected to give more, then
+    none does, then one does."""
+    seconds = {(0,): 1.0, (7,): 1.3, (15,): 1.6}
+    copies, drafted = Copies(2, 12), list[int]()
+    for _ in range(80):
+        shape = copies.next(16, seconds)
+        drafted.append(shape[0])
+        copies.learn(shape, 0, 0)
+    first = drafted.index(0)
+    assert drafted[:first] == [7] * first and first < 16  # the gain has sunk below 0.3
+    tries = [at for at, k in enumerate(drafted) if k and at > first]
+    assert 2 <= len(tries) <= 6
+    gaps = [b - a for a, b in itertools.pairwise(tries)]
+    assert gaps == sorted(gaps) and gaps[0] < gaps[-1]
+    while not copies.next(16, seconds)[0]:
+        pass
+    copies.learn((7,), 0, 7)
+    assert copies.next(16, seconds) == (15,)  # accepted whole
+    copies.learn((15,), 0, 9)
+    assert copies.next(16, seconds) == (7,)  # and pays now
 
 
 def placed(line: list[int], room: int = 64) -> Line:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...lengths.tries import Tries
 from ...sampling.draft_vocab import DraftVocab
 from ..weights.packed import linear
 from .recorded import WIDEST, RecordedPasses, TorchLayers
@@ -27,7 +28,8 @@ SHORT, LONG = 7, 15  # copied tokens: as a pass takes eight, or sixteen, in one 
 LEAST = SHORT + 2  # tokens that such a model reads at least
 DEEPEST = 4  # tokens that a model drafts in a round that may copy as well
 FROM_TABLE = 4  # tokens in a row that are taken from a table of token pairs
-MODEL, COPY = 0, 1  # drafters of a draft by either
+COPY = 1  # the drafter of a draft by either, where it is not the model
+GAIN = 1.0  # tokens that a draft by copying gives, until it is known
 Reader = Callable[[list[int]], None]
 PRIOR, PRIOR_WEIGHT, REMEMBERED = 0.55, 8.0, 0.9  # of a model's token; as in drafters/hybrid.py
 
@@ -158,9 +160,9 @@ class Copies:
 
     after: int64 [n], the token that follows each of the first n most often, 0 where none is known;
         None for no table.
-    by_cost: a copy costs next to nothing, and a pass over eight tokens hardly more than one over
-        one, so that every round drafts SHORT tokens, and LONG ones after a draft that was accepted
-        whole; without it as many as are asked for.
+    by_cost: draft SHORT tokens where that pays, by what was accepted lately and what rounds took
+        when they were recorded; LONG ones after a draft that was accepted whole; and where it does
+        not pay, when `Tries` says so. Without it as many as are asked for.
     """
 
     work = 0
@@ -177,14 +179,21 @@ class Copies:
         self._by_cost = by_cost
         self._shortest, self._longest, self._earliest = shortest, longest, earliest
         self._table = after
-        self.calls = 0
-        self._whole = False
+        self.reset([])
 
     def first(self) -> list[Shape]:
         return [(0,), *((k,) for k in (SHORT, LONG) if self._by_cost)]
 
     def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
-        return (min(k, LONG if self._whole else SHORT) if self._by_cost else k,)
+        if not self._by_cost:
+            return (k,)
+        if self._whole:
+            return (min(k, LONG),)
+        short, plain = ((min(k, width),) for width in (SHORT, 0))
+        if k and short in seconds and 1 + self._gain < seconds[short] / seconds[plain]:
+            return short if self._tries.due() else plain
+        self._tries.pays()
+        return short
 
     def width(self, shape: Shape) -> int:
         return shape[0]
@@ -248,9 +257,14 @@ class Copies:
     def learn(self, shape: Shape, of: int, accepted: int) -> None:
         self.calls += 1
         self._whole = 0 < shape[0] == accepted
+        if shape[0]:
+            self._gain += (1 - REMEMBERED) * (accepted - self._gain)
+            if accepted == 0:
+                self._tries.rejected()
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.calls, self._whole = 0, False
+        self._tries, self._gain = Tries(), GAIN
 
 
 class Either:
@@ -331,8 +345,10 @@ class Either:
 
     def _begin(self) -> None:
         self._whole = False
-        self._copied, self._gain = 0.3, 2.0  # share of rounds that copy; tokens that one gives
-        self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
+        self._copied: float = 0.3  # share of rounds that copy
+        self._gain: float = 2 * GAIN  # tokens that one gives
+        self._right: float = PRIOR * PRIOR_WEIGHT
+        self._tried: float = PRIOR_WEIGHT
 
 
 def cell(steps: RecordedSteps, states: Tensor, parameters: int) -> Chain:

@@ -92,8 +92,8 @@ def _accept(
 @triton.jit(do_not_specialize=["known", "k"])
 def _copy(
     ids_ptr, state_ptr, other_ptr, made_ptr, found_ptr, known, k,
-    ROOM: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr, EARLIEST: tl.constexpr, HOW: tl.constexpr,
-    FROM_TABLE: tl.constexpr, SEARCHED: tl.constexpr, BLOCK: tl.constexpr,
+    ROOM: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr, EARLIEST: tl.constexpr,
+    HOW: tl.constexpr, FROM_TABLE: tl.constexpr, SEARCHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     count = tl.load(state_ptr)
     top = tl.full((SEARCHED,), 0, tl.int64)
