@@ -277,6 +277,11 @@ class Either:
     A shape is (width, drafted by the model, unread by it).
     """
 
+    _copied: float  # share of rounds that copy
+    _gain: float  # tokens that a copy gives
+    _right: float  # the model's tokens that were accepted lately
+    _tried: float  # and those that were verified
+
     def __init__(self, copies: Copies, model: Chain) -> None:
         self._copies, self._model = copies, model
         self._begin()
@@ -345,10 +350,8 @@ class Either:
 
     def _begin(self) -> None:
         self._whole = False
-        self._copied: float = 0.3  # share of rounds that copy
-        self._gain: float = 2 * GAIN  # tokens that one gives
-        self._right: float = PRIOR * PRIOR_WEIGHT
-        self._tried: float = PRIOR_WEIGHT
+        self._copied, self._gain = 0.3, 2 * GAIN
+        self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
 
 
 def cell(steps: RecordedSteps, states: Tensor, parameters: int) -> Chain:
