@@ -26,7 +26,6 @@ from rich.table import Table
 
 from collect.queries import first_per_task, read_queries
 from decoders import Engine, Request, loop
-from decoders.ahead import rounds_of
 from decoders.common.provenance import hardware, versions
 from decoders.loop import SpeculativeDecoding
 from decoders.zoo import TARGET
@@ -105,7 +104,7 @@ def summary(engine: Engine, rows: Any) -> dict[str, Any]:
     record: dict[str, Any] = {"arms": {}, "shapes": {}}
     for arm in engine.arm_names:
         strategy = engine.strategy(arm)
-        rounds = rounds_of(strategy.drafter) if isinstance(strategy, SpeculativeDecoding) else None
+        rounds = strategy.ahead.rounds if isinstance(strategy, SpeculativeDecoding) else None
         device_us = None
         if rounds is not None:
             counts, total = rounds.counts, rounds.counts.total()

@@ -7,8 +7,6 @@ The answers are the same.
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 from .backends.cuda.rounds import RecordedRounds
 from .backends.native import LlamaBackend
 from .protocols import DeviceDrafter, Drafter, DraftLength, Job, Verifier
@@ -16,11 +14,28 @@ from .records import StepStats
 from .tally import Tally
 from .verify.lossless import Lossless
 
-_ROUNDS: WeakKeyDictionary[Drafter, RecordedRounds | None] = WeakKeyDictionary()
+
+class Ahead:
+    """An arm's rounds on the device, made when they are first wanted.
+
+    rounds: None where there are none (yet).
+    """
+
+    def __init__(self) -> None:
+        self.rounds: RecordedRounds | None = None
+        self._asked: LlamaBackend | None = None
+
+    def of(self, target: LlamaBackend, drafter: Drafter) -> RecordedRounds | None:
+        """Of this drafter on this target."""
+        if self._asked is not target:
+            draft = drafter.round_draft() if isinstance(drafter, DeviceDrafter) else None
+            self.rounds = None if draft is None else RecordedRounds(target, draft)
+            self._asked = target
+        return self.rounds
 
 
 def rounds_ahead(
-    job: Job, drafter: Drafter, verifier: Verifier, length: DraftLength
+    job: Job, drafter: Drafter, verifier: Verifier, length: DraftLength, ahead: Ahead
 ) -> RecordedRounds | None:
     """The rounds by which this answer can be written ahead of the host; None where it cannot."""
     target, request = job.target, job.request
@@ -31,15 +46,7 @@ def rounds_ahead(
         return None
     if type(verifier) is not Lossless or length.min_confidence:
         return None
-    if drafter not in _ROUNDS:
-        draft = drafter.round_draft() if isinstance(drafter, DeviceDrafter) else None
-        _ROUNDS[drafter] = None if draft is None else RecordedRounds(target, draft)
-    return _ROUNDS[drafter]
-
-
-def rounds_of(drafter: Drafter) -> RecordedRounds | None:
-    """The rounds by which a drafter's answers were written ahead; None where none were."""
-    return _ROUNDS.get(drafter)
+    return ahead.of(target, drafter)
 
 
 def write_ahead(

@@ -5,13 +5,13 @@ Every arm that drafts runs here; autoregressive decoding is the loop with nothin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from .ahead import rounds_ahead, write_ahead
+from .ahead import Ahead, rounds_ahead, write_ahead
 from .guide import Guide
 from .protocols import (
     Backend,
@@ -54,6 +54,7 @@ class SpeculativeDecoding(Drafting):
 
     verifier: Verifier
     length: DraftLength
+    ahead: Ahead = field(default_factory=Ahead, compare=False, repr=False)
 
     def decode(self, job: Job) -> DecodeResult:
         return decode(self, job)
@@ -65,7 +66,8 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     target, sampling, stopper = job.target, job.request.sampling, job.stopper
     tally = Tally(job)
     strategy.length.reset()
-    ahead = rounds_ahead(job, strategy.drafter, strategy.verifier, strategy.length)
+    parts = strategy.drafter, strategy.verifier, strategy.length
+    ahead = rounds_ahead(job, *parts, strategy.ahead)
     if ahead is None:
         strategy.drafter.reset(job.prompt_ids)
     tally.prefill_s += tally.clock.lap()

@@ -1,8 +1,8 @@
 """Texts as token ids, many in one, for training at scale.
 
-`ids` (uint16, or uint32 where 16 bits do not hold them; all texts end to end), `starts` (int64 [n + 1], where each begins), `answer` (int32
-[n], where in its text the answer begins), `task` (uint8 [n], an index into the names `tasks`) and
-`temperature` (float32 [n], 0 for greedy answers).
+`ids` (all texts end to end; uint16, or uint32 where 16 bits do not hold them), `starts` (int64
+[n + 1], where each begins), `answer` (int32 [n], where in its text the answer begins), `task`
+(uint8 [n], an index into the names `tasks`) and `temperature` (float32 [n], 0 for greedy answers).
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@ Decoding, equation 1): the draft model's whole answer, or the target's."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from ..ahead import Ahead
 from ..drafters import NeuralDrafter, NullDrafter
 from ..lengths import FixedLength
 from ..loop import Drafting, SpeculativeDecoding
@@ -33,6 +34,7 @@ class SequenceCascade(Drafting):
     drafter: NeuralDrafter
     alpha: float
     normalised: bool = True
+    ahead: Ahead = field(default_factory=Ahead, compare=False, repr=False)
 
     @torch.inference_mode()
     def decode(self, job: Job) -> DecodeResult:
@@ -53,7 +55,8 @@ class SequenceCascade(Drafting):
             tally.drafted, tally.accepted = len(answer), [1] * len(answer)
             return tally.close(self.name, answer, calls, spent)
         nothing = NullDrafter(job.target.device)
-        alone = SpeculativeDecoding(self.name, nothing, Lossless(), FixedLength(0))
+        parts = nothing, Lossless(), FixedLength(0), self.ahead
+        alone = SpeculativeDecoding(self.name, *parts)
         result = alone.decode(job)
         return replace(
             result,

@@ -5,7 +5,9 @@ On a CPU they are traced instead of recorded as CUDA graphs (`decoder_toys.trace
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,7 +124,7 @@ def job(target: LlamaBackend, request: Request, **fields: Any) -> Job:
 
 
 def ahead(target: LlamaBackend, made: SpeculativeDecoding, request: Request) -> bool:
-    parts = made.drafter, made.verifier, made.length
+    parts = made.drafter, made.verifier, made.length, made.ahead
     return rounds_ahead(job(target, request), *parts) is not None
 
 
@@ -195,11 +197,25 @@ def test_the_target_holds_the_answer(tiny: Tiny) -> None:
     close(target.extend(last), plain.extend(last))
 
 
+def test_an_arm_that_is_let_go_takes_its_rounds_along(tiny: Tiny) -> None:
+    """And its draft model, whatever the recordings know of it."""
+    target = native(tiny(), torch.float64)
+    target.record_passes(traced)
+    made = strategy("itself", target, tiny, True)
+    run(target, made, PROMPT, Request(6))
+    gone = [weakref.ref(made.drafter), weakref.ref(made.drafter.backend)]  # type: ignore[attr-defined]
+    del made
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+
+
 def test_the_host_is_a_round_behind(tiny: Tiny) -> None:
     target = native(tiny(), torch.float64)
     target.record_passes(traced)
     made = autoregressive()
-    rounds = rounds_ahead(job(target, Request(9)), made.drafter, made.verifier, made.length)
+    rounds = rounds_ahead(
+        job(target, Request(9)), made.drafter, made.verifier, made.length, made.ahead
+    )
     assert rounds is not None
     flying = []
     launch = rounds.launch
