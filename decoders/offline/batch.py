@@ -27,7 +27,7 @@ from .costs import costs_of
 from .registry import adapter_of
 from .stack import Stack
 from .teacher_forcing import TeacherForcing
-from .unbatched import UnbatchedReplay
+from .unbatched import UnbatchedReplay, live
 from .writer import write
 
 if TYPE_CHECKING:
@@ -288,6 +288,10 @@ class Batch:
         seeds: Sequence[int | None] | None = None,
     ) -> Written:
         sampling, seeds = Sampling(temperature), seeds or [None] * len(prompts)
+        strategy = self._engine.strategy(name)
+        counted = (
+            isinstance(strategy, SpeculativeDecoding) and adapter_of(strategy.drafter).counts_calls
+        )
         with self._in_turn(name, temperature):  # and its own answers, as they come
             results = [
                 self._engine.decode(name, prompt, Request(max_new_tokens, sampling, seed=seed))
@@ -298,10 +302,7 @@ class Batch:
             np.zeros((len(prompts), 0), dtype=np.float32),
             sum(result.prefill_s for result in results),
             sum(result.decode_s for result in results),
-            [
-                Replay([], each.target_calls - 1, each.drafted, each.accepted, widths=each.widths)
-                for each in results
-            ],
+            [live(each, counted) for each in results],
         )
 
     def _one_by_one(

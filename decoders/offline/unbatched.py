@@ -21,9 +21,10 @@ from ..protocols import (
     ReplayedLoop,
     decoder_prefix,
 )
-from ..records import Proposal, Replay, Request, Sampling, Written
+from ..records import DecodeResult, Proposal, Replay, Request, Sampling, Written
 from ..sampling.randomness import Generator
 from ..sampling.stopping import Stopper
+from .registry import adapter_of
 from .replay import Draft, agreement
 from .replay import replay as replay_loop
 
@@ -161,7 +162,11 @@ class UnbatchedReplay:
 
         def begin(min_confidence: float) -> Draft:
             drafter.start(prompt)
-            return Draft(lambda at, k: drafter.draft(start + answer[:at], k, min_confidence))
+            before = drafter.drafter.calls  # reading the prompt is none of its steps
+            return Draft(
+                lambda at, k: drafter.draft(start + answer[:at], k, min_confidence),
+                (lambda: drafter.drafter.calls - before) if self._counted else None,
+            )
 
         agree = agreement(answer, begin(0.0)) if loop.agreement else []
         if not drafter.branched:
@@ -170,9 +175,20 @@ class UnbatchedReplay:
                 return made
         return replace(self._live(prompt, len(answer), loop.max_new_tokens), agree=agree)
 
+    @property
+    def _counted(self) -> bool:
+        """Whether its models draft fewer tokens than it does."""
+        return adapter_of(self.strategy.drafter).counts_calls
+
     def _live(self, prompt: list[int], tokens: int, most: int) -> Replay:
         prefilled, chance = self.target.prefill(prompt), Generator(self.target.device, 0)
         stopper = KnownEnd(tokens, most)
         job = Job(self.target, prompt, prefilled, Request(most), stopper, chance, lambda *_: None)
-        made = self.strategy.decode(job)
-        return Replay([], made.rounds, made.drafted, made.accepted, widths=made.widths)
+        return live(self.strategy.decode(job), self._counted)
+
+
+def live(made: DecodeResult, counted: bool) -> Replay:
+    """What the loop itself counted. counted: whether its drafter's models draft fewer tokens than
+    it does; their pass over the prompt counts as a step here."""
+    calls = made.draft_calls if counted else None
+    return Replay([], made.target_calls - 1, made.drafted, made.accepted, calls, made.widths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
+from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
@@ -43,7 +45,7 @@ from decoders.offline.registry import ADAPTERS, adapter_of
 from decoders.offline.replay import Draft, replay
 from decoders.offline.stack import Stack
 from decoders.offline.teacher_forcing import TeacherForcing
-from decoders.offline.unbatched import UnbatchedDrafter
+from decoders.offline.unbatched import UnbatchedDrafter, UnbatchedReplay, live
 from decoders.protocols import Backend, Drafter, ReplayedLoop, Strategy
 from decoders.records import DecodeResult, Proposal, Replay, Request, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
@@ -542,3 +544,25 @@ def test_lists_of_different_length_are_refused(engine: Engine) -> None:
     for name in ("small", "copy"):
         with pytest.raises(ValueError):
             batch_of(engine).replay(name, PROMPTS, [[1]], 1)
+
+
+def test_what_is_copied_is_not_charged_as_the_models(tiny: Tiny) -> None:
+    """Also of a model that is run one query at a time, as no pass over many answers fits it."""
+
+    class Apart(LlamaBackend):
+        pass
+
+    target = native(tiny())
+    model = Apart.load(tiny(seed=1), CPU, torch.float32)
+    strategy = speculative(hybrid(NeuralDrafter(model), draft_cost=0.3), 8)
+    assert adapter_of(strategy.drafter).counts_calls
+    for prompt in PROMPTS:
+        result = run(target, strategy, prompt, Request(40))
+        known = SimpleNamespace(prompts=[prompt], ids=[result.ids])
+        loop = ReplayedLoop(strategy.length, 40, agreement=False)
+        (made,) = UnbatchedReplay(strategy, target).replay(known, loop)
+        assert figures(made) == figures(result)
+        assert made.calls == result.draft_calls - 1  # the prompt's own
+        assert made.calls < made.drafted
+        assert live(result, counted=True).calls == result.draft_calls
+        assert live(result, counted=False).calls is None
