@@ -29,7 +29,8 @@ class Ahead:
         """Of this drafter on this target."""
         if self._asked is not target:
             draft = drafter.round_draft() if isinstance(drafter, DeviceDrafter) else None
-            self.rounds = None if draft is None else RecordedRounds(target, draft)
+            context = min(target.context, drafter.context)
+            self.rounds = None if draft is None else RecordedRounds(target, draft, context)
             self._asked = target
         return self.rounds
 

@@ -178,6 +178,21 @@ def test_it_ends_where_the_answer_ends(most: int, tiny: Tiny) -> None:
     assert run(target, made, PROMPT, Request(room)).ids == longest.ids
 
 
+def test_no_round_goes_past_the_context(tiny: Tiny) -> None:
+    """A round that is launched before the last one is read may begin where that one ends at most.
+    Every draft is accepted; a position beyond the context would be an IndexError here."""
+    target = native(tiny(), torch.float64)
+    target.keep_states()
+    target.record_passes(traced)
+    for least in (target.context, 60):  # the draft model's
+        model = LlamaBackend.load(tiny(), CPU, torch.float64, context=least)
+        model.record_passes(traced)
+        made = speculative(NeuralDrafter(model), 3)
+        for left in range(1, 10):
+            prompt = (PROMPT * 4)[: least - left]
+            assert len(run(target, made, prompt, Request(left)).ids) == left
+
+
 def test_the_target_holds_the_answer(tiny: Tiny) -> None:
     """What an ordinary pass reads next is there: keys, values, states."""
     target, plain = (native(tiny(), torch.float64) for _ in range(2))

@@ -119,7 +119,8 @@ class Written:
 
     ids: the accepted tokens and the target's own.
     drafted: how many were drafted.
-    draft_s: seconds of the round that went into drafting, as it was timed when it was recorded.
+    draft_s: seconds of the round beyond those of one that drafts nothing, as both were timed when
+        they were recorded.
     round_s: seconds of the whole round, likewise.
     """
 
@@ -171,8 +172,10 @@ class Rounded(Protocol):
 class RecordedRounds:
     """The rounds of one arm on one sequence, each kind recorded when it is first asked for."""
 
-    def __init__(self, target: Rounded, draft: RoundDraft) -> None:
+    def __init__(self, target: Rounded, draft: RoundDraft, context: int) -> None:
+        """context: positions that the target and what drafts have."""
         assert target.recorded is not None
+        self._context = context
         self._target, self._passes, self.draft = target, target.recorded, draft
         self._plain, *_ = draft.first()
         device = self._device = target.device
@@ -199,14 +202,14 @@ class RecordedRounds:
         self._state.copy_(torch.tensor([len(ids), context[-1], len(ids) - 1]))
         if not self._replays:
             for shape in self.draft.first():
-                if self._bound + self.draft.width(shape) <= self._target.context:
+                if self._bound + self.draft.width(shape) <= self._context:
                     self._recorded(shape)
 
     def launch(self, k: int) -> None:
         """One more round, which drafts at most k tokens. Without a draft where the context ends."""
         k = min(k, WIDEST - 1)
-        if self._bound + k > self._target.context:
-            k = 0
+        if self._bound + k >= self._context:
+            k = 0  # so that the next round, launched before this one is read, has a position too
         shape = self.draft.next(k, self.seconds)
         made = self._recorded(shape)()
         self._state.copy_(self._after)
