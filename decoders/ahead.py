@@ -7,9 +7,9 @@ The answers are the same.
 
 from __future__ import annotations
 
-from .backends.cuda.rounds import RecordedRounds
+from .backends.cuda.rounds import DeviceDrafter, RecordedRounds
 from .backends.native import LlamaBackend
-from .protocols import DeviceDrafter, Drafter, DraftLength, Job, Verifier
+from .protocols import Drafter, DraftLength, Job, Verifier
 from .records import StepStats
 from .tally import Tally
 from .verify.lossless import Lossless

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,9 +28,6 @@ from .records import (
 )
 from .sampling.randomness import RandomSource
 from .sampling.stopping import Stopper
-
-if TYPE_CHECKING:
-    from .backends.cuda.rounds import RoundDraft
 
 # -- models ----------------------------------------------------------------------------------------
 
@@ -364,16 +361,6 @@ class DraftRequest:
     def _of_logits_alone(self) -> bool:
         plain = self.sampling.repetition_penalty == 1 and self.grammar is None
         return plain and self.min_confidence == 0 and not self.needs_raw
-
-
-@runtime_checkable
-class DeviceDrafter(Protocol):
-    """A drafter whose drafts need not the host."""
-
-    def round_draft(self) -> RoundDraft | None:
-        """What drafts for it inside a recorded round (backends/cuda/rounds.py); None where nothing
-        can, on this device or with these options."""
-        ...
 
 
 class Drafter(Protocol):

@@ -6,15 +6,20 @@ what the drafter ran (`ExitBackend`). Kim et al. (BiLD, section 4.4) draft so.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from ..backends.cuda.round_drafts import Chain, early_exit
+from ..backends.cuda.recorded import RecordedPasses, TorchLayers
+from ..backends.cuda.rounds import Line
 from ..backends.early_exit import AdapterHead
 from ..backends.llama.exit_head import ExitHead
+from ..backends.weights.packed import linear
 from ..protocols import DraftRequest, ExitBackend
 from ..records import Proposal
 from .chain import draft_chain
+from .on_device import Chain, Reader
 
 
 class EarlyExitDrafter:
@@ -59,7 +64,7 @@ class EarlyExitDrafter:
         recorded = getattr(self.target, "recorded", None)
         if recorded is None or not isinstance(self.head, AdapterHead):
             return None
-        return early_exit(self.head, recorded, self.parameters, self.reset)
+        return exit_chain(self.head, recorded, self.parameters, self.reset)
 
     def commit(self, context: list[int]) -> None:
         # what the adapter read of a draft may have given way to a sibling in the same place
@@ -79,3 +84,29 @@ class EarlyExitDrafter:
         start, self._read = self._read, end
         states = self.target.exit_hidden(self.head.exit_layer, start, end)
         return self.head.read(states, start)
+
+
+def exit_chain(head: AdapterHead, passes: RecordedPasses, parameters: int, read: Reader) -> Chain:
+    """The target's first layers, and an adapter that has a cache of its own and reads the states
+    that the target's passes left."""
+    target, blocks = head.target, replace(head.target.weights, layers=head.blocks)
+
+    def make(line: Line, k: int, unread: int) -> Tensor:
+        layers, seen = passes.run(line.read), line.read or head.cache.capacity
+        adapter = TorchLayers(target.shape, blocks, head.adapter.rope, head.cache, seen)
+        behind = line.start + torch.arange(1 - unread, 0, device=line.start.device)
+        before = target.exit_hidden(head.exit_layer, 0, target.context).index_select(0, behind)
+        token, at, drafted = line.newest(1), 0, [line.ids[:0]]
+        while at == 0 or len(drafted) <= k:
+            h = layers.through(passes.embedded(token), 0, head.exit_layer, line.start, at)
+            h = torch.cat([before, h]) if at == 0 else h
+            h = adapter.through(h, 0, len(head.blocks), line.start, at - len(h) + 1)
+            if k == 0:
+                break
+            token = linear(head.adapter.read(h[-1]), head.head).argmax(-1, keepdim=True)
+            token = token if head.vocab is None else head.vocab.to_target[token]
+            drafted.append(token)
+            at += 1
+        return torch.cat(drafted)
+
+    return Chain(make, parameters, read)

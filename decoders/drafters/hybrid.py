@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..backends.cuda.round_drafts import Chain, Copies, Either
+from ..backends.cuda.rounds import DeviceDrafter
 from ..costs.passes import PassCosts
 from ..lengths.tries import Tries
-from ..protocols import DeviceDrafter, Drafter, DraftRequest, work
+from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal
 from .catch_up import agreeing
 from .copying import Copying
+from .on_device import Chain, Copies, Either
 from .suffix import proposal
 
 REMEMBERED = 0.9  # of the model's record by each round; without a draft it nears the prior

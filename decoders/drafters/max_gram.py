@@ -18,7 +18,6 @@ from collections.abc import Iterator
 
 import torch
 
-from ..backends.cuda.round_drafts import Copies
 from ..backends.cuda.rounds import BEFORE
 from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
@@ -28,6 +27,7 @@ from ..suffixes.copy_chances import CopyChances, copied_acceptance
 from ..suffixes.votes import Draft
 from .catch_up import agreeing
 from .next_token_table import NextTokenTable
+from .on_device import Copies
 
 HOPELESS = 0.02  # a draft that is cut by cost is followed while it is accepted this often
 

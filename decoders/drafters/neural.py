@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ..backends.cuda.recorded import WIDEST
-from ..backends.cuda.round_drafts import Chain, model
 from ..backends.native import LlamaBackend
 from ..protocols import Backend, DraftRequest
 from ..records import Proposal
@@ -14,6 +13,7 @@ from ..sampling.draft_vocab import DraftVocab
 from ..seats.reading import PromptReader
 from .catch_up import LATER, roll_back
 from .chain import draft_chain
+from .on_device import Chain, model
 
 
 class NeuralDrafter:

@@ -6,10 +6,10 @@ import sys
 
 import torch
 
-from ..backends.cuda.round_drafts import Nothing
 from ..backends.cuda.rounds import RoundDraft
 from ..protocols import DraftRequest
 from ..records import Proposal
+from .on_device import Nothing
 
 
 class NullDrafter:

@@ -15,12 +15,12 @@ from torch import Tensor
 from ..backends.cpp.recurrent_kernels import KernelSteps
 from ..backends.cuda.recorded import WIDEST
 from ..backends.cuda.recurrent_recorded import RecordedSteps
-from ..backends.cuda.round_drafts import Chain, cell
 from ..backends.recurrent.head import RecurrentHead
 from ..protocols import DraftRequest, StateBackend
 from ..records import Proposal
 from ..sampling.randomness import Generator
 from .chain import draft_chain
+from .on_device import Chain, cell
 
 
 class RecurrentDrafter:

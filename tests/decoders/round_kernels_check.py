@@ -10,8 +10,8 @@ import torch
 
 from decoders.backends.cuda import round_kernels as kernels
 from decoders.backends.cuda.recorded import WIDEST
-from decoders.backends.cuda.round_drafts import FROM_TABLE, Copies
 from decoders.backends.cuda.rounds import BEFORE, Line, accept
+from decoders.drafters.on_device import FROM_TABLE, Copies
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -31,7 +31,6 @@ from hypothesis import strategies as st
 
 from decoders.ahead import rounds_ahead
 from decoders.backends.cuda.recorded import WIDEST, cuda_graphs
-from decoders.backends.cuda.round_drafts import Copies
 from decoders.backends.cuda.rounds import BEFORE, Line
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.head import RecurrentHead
@@ -39,6 +38,7 @@ from decoders.common.errors import NotANumber
 from decoders.costs.passes import PassCosts
 from decoders.drafters import HybridDrafter, MaxGramDrafter, NeuralDrafter, RecurrentDrafter
 from decoders.drafters.next_token_table import NextTokenTable
+from decoders.drafters.on_device import Copies
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Job

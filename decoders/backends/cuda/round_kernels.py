@@ -1,7 +1,8 @@
 """Triton kernels of a recorded round, where PyTorch's operators would take a launch each: a copy of
 what followed the longest earlier match, and what becomes of a draft. Both run as one program.
 
-`rounds.py` and `round_drafts.py` do the same by PyTorch on other devices, and say what is what.
+`rounds.py` and `drafters/on_device.py` do the same by PyTorch on other devices, and say what is
+what.
 """
 
 from __future__ import annotations

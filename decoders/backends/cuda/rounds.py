@@ -17,7 +17,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -110,6 +110,16 @@ class RoundDraft(Protocol):
 
     def reset(self, prompt_ids: list[int]) -> None:
         """A new answer begins, to a prompt that may have to be read."""
+        ...
+
+
+@runtime_checkable
+class DeviceDrafter(Protocol):
+    """A drafter whose drafts need not the host."""
+
+    def round_draft(self) -> RoundDraft | None:
+        """What drafts for it inside a recorded round; None where nothing
+        can, on this device or with these options."""
         ...
 
 

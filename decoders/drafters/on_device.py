@@ -1,5 +1,5 @@
-"""What drafts inside a recorded round (rounds.py): copies, a recurrent cell, a model, an exit of
-the target, or a copy and one of these."""
+"""What drafts inside a recorded round (backends/cuda/rounds.py): copies, a recurrent cell, a model,
+or a copy and one of these; an exit of the target is in early_exit.py."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ import importlib.util
 import itertools
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...lengths.tries import Tries
-from ...sampling.draft_vocab import DraftVocab
-from ..weights.packed import linear
-from .recorded import WIDEST, RecordedPasses, TorchLayers
-from .recurrent_recorded import RecordedSteps
-from .rounds import BEFORE, Line, Shape
-
-if TYPE_CHECKING:
-    from ..early_exit import AdapterHead
+from ..backends.cuda.recorded import WIDEST, RecordedPasses
+from ..backends.cuda.recurrent_recorded import RecordedSteps
+from ..backends.cuda.rounds import BEFORE, Line, Shape
+from ..lengths.tries import Tries
+from ..sampling.draft_vocab import DraftVocab
 
 SHORT, LONG = 7, 15  # copied tokens: as a pass takes eight, or sixteen, in one step of its kernels
 LEAST = SHORT + 2  # tokens that such a model reads at least
@@ -31,7 +25,7 @@ FROM_TABLE = 4  # tokens in a row that are taken from a table of token pairs
 COPY = 1  # the drafter of a draft by either, where it is not the model
 GAIN = 1.0  # tokens that a draft by copying gives, until it is known
 Reader = Callable[[list[int]], None]
-PRIOR, PRIOR_WEIGHT, REMEMBERED = 0.55, 8.0, 0.9  # of a model's token; as in drafters/hybrid.py
+PRIOR, PRIOR_WEIGHT, REMEMBERED = 0.55, 8.0, 0.9  # of a model's token; as in hybrid.py
 
 
 class Nothing:
@@ -154,7 +148,7 @@ class Behind:
 
 
 class Copies:
-    """Prompt lookup (drafters/max_gram.py): what followed the longest earlier match of the last
+    """Prompt lookup (max_gram.py): what followed the longest earlier match of the last
     tokens, and on into what is copied; where nothing matches, the token that follows the last one
     most often, and so on.
 
@@ -218,7 +212,7 @@ class Copies:
         return torch.where(matched > 0, copy, other), (matched > 0).long()
 
     def _by_kernel(self, line: Line, k: int, draft: Tensor | None) -> tuple[Tensor, Tensor]:
-        from . import round_kernels as kernels
+        from ..backends.cuda import round_kernels as kernels
 
         other, how = draft, kernels.DRAFT
         if draft is None:
@@ -268,7 +262,7 @@ class Copies:
 
 
 class Either:
-    """A copy where there is a match, else a model's draft (drafters/hybrid.py).
+    """A copy where there is a match, else a model's draft (hybrid.py).
 
     A round makes both, so that the model's tokens cost their time even where a copy is taken: how
     many there are follows from how often that is, how often they are accepted, and what rounds of
@@ -374,31 +368,5 @@ def model(
         start = line.start - (unread - 1)
         drafted = passes.drafted(ids, max(k, 1), known, start, line.read)[:k]
         return drafted if vocab is None else vocab.to_target[drafted]
-
-    return Chain(make, parameters, read)
-
-
-def early_exit(head: AdapterHead, passes: RecordedPasses, parameters: int, read: Reader) -> Chain:
-    """The target's first layers, and an adapter that has a cache of its own and reads the states
-    that the target's passes left."""
-    target, blocks = head.target, replace(head.target.weights, layers=head.blocks)
-
-    def make(line: Line, k: int, unread: int) -> Tensor:
-        layers, seen = passes.run(line.read), line.read or head.cache.capacity
-        adapter = TorchLayers(target.shape, blocks, head.adapter.rope, head.cache, seen)
-        behind = line.start + torch.arange(1 - unread, 0, device=line.start.device)
-        before = target.exit_hidden(head.exit_layer, 0, target.context).index_select(0, behind)
-        token, at, drafted = line.newest(1), 0, [line.ids[:0]]
-        while at == 0 or len(drafted) <= k:
-            h = layers.through(passes.embedded(token), 0, head.exit_layer, line.start, at)
-            h = torch.cat([before, h]) if at == 0 else h
-            h = adapter.through(h, 0, len(head.blocks), line.start, at - len(h) + 1)
-            if k == 0:
-                break
-            token = linear(head.adapter.read(h[-1]), head.head).argmax(-1, keepdim=True)
-            token = token if head.vocab is None else head.vocab.to_target[token]
-            drafted.append(token)
-            at += 1
-        return torch.cat(drafted)
 
     return Chain(make, parameters, read)
