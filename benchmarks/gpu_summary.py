@@ -33,6 +33,8 @@ def lines_of(found: dict[str, Any]) -> Iterator[str]:
         yield from _speed(found)
     elif "bandwidth_bytes_per_s" in found:
         yield from _floor(found)
+    elif "unequal" in found:
+        yield from _rounds(found)
     elif "queries_per_s" in found:
         yield (
             f"{found['queries_per_s']:.2f} queries a second, {found['target_tokens_per_s']:.0f} "
@@ -52,6 +54,15 @@ def _equality(found: dict[str, Any]) -> Iterator[str]:
         apart = arm["compared"] - arm["equal"] - arm["part_at_a_tie"]
         if apart or arm["failed"]:
             yield f"{label}: {apart} apart (gap {arm['largest_gap']:.3g}), {arm['failed']} failed"
+
+
+def _rounds(found: dict[str, Any]) -> Iterator[str]:
+    for name, row in found["arms"].items():
+        us = f"{row['round_us']:.0f} us a round"
+        if row["device_us"] is not None:
+            us += f", {row['device_us']:.0f} of them the device's"
+        yield f"{name}: {row['tokens_per_s']:.0f} tokens a second, {us}"
+    yield f"unequal answers: {found['unequal'] or 'none'}"
 
 
 def _speed(found: dict[str, Any]) -> Iterator[str]:

@@ -145,7 +145,7 @@ BARE = (
 )
 SCRIPTS = (
     "collect_speed", "decode", "floor", "gpu_summary", "lossless",
-    "random_llama", "train_t5_family",
+    "random_llama", "rounds", "train_t5_family",
 )  # fmt: skip
 
 
