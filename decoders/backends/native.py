@@ -235,9 +235,11 @@ class LlamaBackend:
 
     def _prompt(self, ids: Tensor) -> Tensor:
         """As `_hidden`, by one recording where passes are recorded and the prompt is short."""
-        dense = self.precision in ("float32", "float64", "bfloat16")
+        dense = ["float32", "float64"]
+        if self.device.type == "cuda":  # a CPU multiplies wide bfloat16 in float32
+            dense.append("bfloat16")
         alone = type(self) is LlamaBackend  # not one of many, each of which would be recorded
-        if self.recorded is not None and dense and alone and len(ids) > WIDEST:
+        if self.recorded is not None and self.precision in dense and alone and len(ids) > WIDEST:
             through = self.pass_through
             hidden = self.recorded.prompt(ids, self._length, through, self.kept_states)
             if hidden is not None:
