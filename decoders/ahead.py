@@ -65,10 +65,8 @@ def write_ahead(
             rounds.launch(length.next())
         made = rounds.read()
         ids = stopper.admit(made.ids)
-        drafted = min(made.drafted, room - 1)
-        accepted = min(
-            made.accepted, drafted, len(ids)
-        )  # as if the draft ended where the answer must
+        drafted = min(made.drafted, room - 1)  # as if it ended where the answer must
+        accepted = min(made.accepted, drafted, len(ids))
         tally.rounds += 1
         tally.passed(1 + drafted)
         tally.drafted += drafted

@@ -38,7 +38,7 @@ from decoders.common.errors import NotANumber
 from decoders.costs.passes import PassCosts
 from decoders.drafters import HybridDrafter, MaxGramDrafter, NeuralDrafter, RecurrentDrafter
 from decoders.drafters.next_token_table import NextTokenTable
-from decoders.drafters.on_device import Copies
+from decoders.drafters.on_device import Behind, Copies
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Job
@@ -176,6 +176,21 @@ def test_it_ends_where_the_answer_ends(most: int, tiny: Tiny) -> None:
     plain = native(tiny(), torch.float64)
     longest = run(plain, autoregressive(), PROMPT, Request(room))
     assert run(target, made, PROMPT, Request(room)).ids == longest.ids
+
+
+def test_a_draft_model_reads_what_it_sat_out() -> None:
+    """As far as the host knows it, and the most that there may be of rounds on their way."""
+    behind = Behind()
+    assert behind.unread(2, 2) == 1  # it has read the prompt
+    for _ in range(3):
+        behind.launched(0, 0)
+        behind.read(0, own=True)
+    assert behind.unread(2, 2) == 4
+    behind.launched(7, 9)  # a copy of seven, before which it reads
+    assert behind.unread(2, 2) == 8
+    behind.read(3, own=False)
+    assert behind.unread(2, 2) == 4
+    assert behind.unread(7, 0) == 0 and behind.unread(15, 0) == 4  # else too much to read at once
 
 
 def test_no_round_goes_past_the_context(tiny: Tiny) -> None:
