@@ -390,7 +390,7 @@ def test_clocks(
     monkeypatch.undo()
     parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
     assert min(result.prefill_s, result.draft_s, result.verify_s, result.other_s) >= 0
-    assert whole > 10 * clock.tick
+    assert whole > 5 * clock.tick  # recorded rounds read it least
     assert 0 < whole - (parts - prefilled.prefill_s) <= 3.5 * clock.tick  # outside its tallies
 
 
