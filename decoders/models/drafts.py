@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -196,9 +197,19 @@ def _require_same_tokenizer(arm: str, folder: Path, reading: TargetInfo) -> None
 def same_tokenizer(folder: Path, reading: TargetInfo) -> bool:
     """Whether a model means what the target does by every id, as far as the files tell."""
     if (folder / "tokenizer.json").is_file() and reading.tokenizer is not None:
-        same: bool = targets.load_tokenizer(folder).get_vocab() == reading.tokenizer.get_vocab()
-        return same
+        return _same_vocab(folder, tokenizer_stamp(folder), reading.tokenizer)
     return _vocab_size(folder) == reading.vocab_size
+
+
+def tokenizer_stamp(folder: Path) -> int:
+    """Another number once a folder's tokenizer.json has changed."""
+    return (folder / "tokenizer.json").stat().st_mtime_ns
+
+
+@lru_cache(maxsize=8)  # every seat of every arm asks, and 150 thousand tokens take seconds
+def _same_vocab(folder: Path, stamp: int, tokenizer: Any) -> bool:
+    same: bool = targets.load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
+    return same
 
 
 def _vocab_size(folder: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,24 @@ from ..drafters.translated import By, TranslatedDrafter
 from ..protocols import Backend
 from ..sampling.draft_vocab import DraftVocab
 from . import drafts, targets
-from .translation import Translation, texts_of
+from .token_texts import TokenTexts
+from .translation import SharedTokens, Translation
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """The texts of both tokenizers' tokens, and the tokens that they share."""
+
+    target: TokenTexts
+    drafter: TokenTexts
+    shared: SharedTokens
+
+
+@lru_cache(maxsize=8)  # as in drafts.py
+def _vocabularies(folder: Path, stamp: int, tokenizer: Any) -> Vocabularies:
+    """Raises ValueError or DraftpickError where no drafts can be translated."""
+    texts = TokenTexts(tokenizer), TokenTexts(targets.load_tokenizer(folder))
+    return Vocabularies(*texts, Translation(*texts).shared())
 
 
 @dataclass(frozen=True)
@@ -19,13 +37,14 @@ class ForeignModel:
     """A draft model in `folder`, and how its tokens are translated."""
 
     folder: Path
-    translation: Translation
+    vocabularies: Vocabularies
 
     def load(self, target: Backend, by: By) -> TranslatedDrafter:
-        shared = self.translation.shared()
-        vocab = DraftVocab(shared.target, target.vocab_size).to(target.device)
+        known = self.vocabularies
+        vocab = DraftVocab(known.shared.target, target.vocab_size).to(target.device)
+        translation = Translation(known.target, known.drafter)  # remembers where it has read to
         backend = drafts.load_for(self.folder, target)
-        return TranslatedDrafter(backend, self.translation, shared.drafter, vocab, by)
+        return TranslatedDrafter(backend, translation, known.shared.drafter, vocab, by)
 
 
 def foreign(arm: str, drafter: str, reading: drafts.TargetInfo) -> ForeignModel | None:
@@ -44,16 +63,11 @@ def foreign(arm: str, drafter: str, reading: drafts.TargetInfo) -> ForeignModel 
         reason = "its drafts cannot be translated without both tokenizers"
     if reason is None:
         try:
-            return ForeignModel(folder, _translation(folder, reading.tokenizer))
+            stamp = drafts.tokenizer_stamp(folder)
+            return ForeignModel(folder, _vocabularies(folder, stamp, reading.tokenizer))
         except (ValueError, DraftpickError) as error:
             reason = str(error)
     raise DraftpickError(
         f"arm {arm!r}: {folder.name} has another tokenizer than the target, and {reason}; use a "
         "drafter of the target's family, or align one with `draftpick align`"
     )
-
-
-def _translation(folder: Path, tokenizer: Any) -> Translation:
-    made = Translation(texts_of(tokenizer), texts_of(targets.load_tokenizer(folder)))
-    made.shared()
-    return made

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 from ..common.errors import DraftpickError
 from .token_texts import TokenTexts
@@ -158,9 +156,3 @@ class Translation:
         if name is None:
             return None
         return self.target.specials.get(name, self.target.having(self.drafter.role(id_)))
-
-
-@lru_cache(maxsize=8)
-def texts_of(tokenizer: Any) -> TokenTexts:
-    """Read once for each tokenizer. Raises ValueError as TokenTexts."""
-    return TokenTexts(tokenizer)

@@ -387,6 +387,28 @@ def test_a_drafter_of_the_same_tokenizer_is_taken(
     assert engine.decode("small", PROMPT, Request(9)).drafted > 0
 
 
+def test_tokenizers_are_compared_once_for_all_seats(
+    tiny: Tiny, target_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of large vocabularies it takes seconds."""
+    same = with_tokenizer(tiny(seed=5, num_hidden_layers=2), tmp_path, WORDS)
+    declared, words, loads = arms(neural_arm(same)), tokenizer(WORDS), list[Path]()
+    load = targets.load_tokenizer
+
+    def loading(folder: Path) -> object:
+        loads.append(folder)
+        return load(folder)
+
+    monkeypatch.setattr(targets, "load_tokenizer", loading)
+    for _ in range(3):
+        seat = Engine(native(target_folder), declared, tokenizer=words)
+        assert seat.decode("small", PROMPT, Request(9)).drafted > 0
+    assert loads == [same]
+    with_tokenizer(same, tmp_path, WORDS[::-1])
+    with pytest.raises(DraftpickError, match="another tokenizer"):  # the file has changed
+        Engine(native(target_folder), declared, tokenizer=words).decode("small", PROMPT, Request(9))
+
+
 def test_a_drafter_without_a_tokenizer_must_be_as_wide(tiny: Tiny, target_folder: Path) -> None:
     wide = tiny(seed=5, num_hidden_layers=2, vocab_size=20)
     engine = Engine(native(target_folder), arms(neural_arm(wide)), tokenizer=tokenizer(WORDS))
