@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +53,8 @@ class Batch:
     costs: what passes cost on this machine; None measures them when they are first needed.
     at_once: numbers of answers written at once of which something will be asked (`at_batch_size`).
     folder: where the costs of shared passes are kept; None keeps nothing.
+    on_costs: called before costs are measured, with how often that was done and the most answers
+        at once; it takes minutes with a large model.
     """
 
     def __init__(
@@ -61,10 +63,11 @@ class Batch:
         costs: Costs | None = None,
         at_once: Sequence[int] = (1,),
         folder: Path | None = None,
+        on_costs: Callable[[int, int], None] = lambda times, answers: None,
     ) -> None:
         self._engine, self._costs, self._answers = engine, costs, 1
         self._at_once = [answers for answers in at_once if answers > 1]
-        self._folder = folder
+        self._folder, self._on_costs = folder, on_costs
         if self._at_once:
             require_shared(engine.target)
         target = engine.target
@@ -79,15 +82,18 @@ class Batch:
         """What passes and drafted tokens cost on this machine, measured when first asked for, and a
         few times."""
         if self._costs is None:
-            self._costs = Costs.of_repeats(
-                [self._alone(time > 0) for time in range(measured.TIMES)]
-            )
+            found = []
+            for time in range(measured.TIMES):
+                self._on_costs(time, 1)
+                found.append(self._alone(time > 0))
+            self._costs = Costs.of_repeats(found)
         if self._at_once and not self._costs.at_once:
             batch, shared = install_shared_costs(
                 self._engine, max(self._at_once), self._folder, lambda: self._answers
             )
             made = []
             for time, alone in enumerate(self._costs.repeats or (self._costs,)):
+                self._on_costs(time, max(self._at_once))
                 if time > 0:
                     shared = under_load.timed(batch.passes, self._at_once, shared.narrow)
                 at_once = costs_at_once(self._engine, alone, batch, shared, self._at_once)

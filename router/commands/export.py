@@ -285,7 +285,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     from collect import rewards as known
-    from decoders.arms import load_arms
+    from decoders.arms import arms_made_for, load_arms
 
     if reward is not None:
         known.get(reward)
@@ -296,7 +296,8 @@ def export(
             raise DraftpickError("--rewards is for vllm alone, and its arms are the collection's")
         _print_schedules(scheduled(rewards, reward), model, as_json)
         return
-    found, without = exported(engine, load_arms(config))
+    arms_file = arms_made_for(model) if config is None else config
+    found, without = exported(engine, load_arms(arms_file))
     if as_json:
         arms = {
             name: {"command": command(engine, one.options, model), **asdict(one)}

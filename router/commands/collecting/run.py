@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -86,4 +87,11 @@ def load_engine(
 
     arms = [AUTOREGRESSIVE, *(only or options.recipes())]  # all are used, so all are checked
     engine = Engine.from_options(options, only=arms)
-    return engine, Batch(engine, at_once=at_once, folder=cache_dir() / "costs")
+    return engine, Batch(engine, None, at_once, cache_dir() / "costs", _tell_costs)
+
+
+def _tell_costs(times: int, answers: int) -> None:
+    from decoders.costs.measured import TIMES
+
+    whose = "one answer" if answers == 1 else f"up to {answers} answers at once"
+    print(f"measuring the costs of {whose}, {times + 1} of {TIMES}", file=sys.stderr)
