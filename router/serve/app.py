@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -194,7 +195,7 @@ class Service:
             copies=body.n or 1,
             explain=body.explain,
             usage=body.tells_usage,
-            form=self._parser.form(body),
+            call_reader=partial(self._parser.call_reader, body),
         )
         handed_on = False
         try:

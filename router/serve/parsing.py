@@ -23,8 +23,8 @@ from ..routing.results import Chosen
 from .errors import ApiError
 from .scheduler import DEFAULT, GenerationRequest
 from .schemas import LONGEST_SEED, ChatBody, CommonFields, CompletionBody
-from .structured import call_form, grammar_of
-from .tools import CallForm
+from .structured import call_reader, grammar_of
+from .tools import CallReader
 
 if TYPE_CHECKING:
     from ..protocols import RoutingEngine
@@ -94,12 +94,12 @@ class RequestParser:
             self._thread, self._requests, body, way, client, user, bound
         )
 
-    def form(self, body: CommonFields) -> CallForm | None:
-        """How calls stand in an answer's text; None where there are none, and of an endpoint, whose
-        calls are no text. Raises ApiError."""
+    def call_reader(self, body: CommonFields) -> CallReader | None:
+        """Reads the calls in one answer's text; None where there are none, and of an endpoint,
+        whose calls are no text. Raises ApiError."""
         if self._elsewhere:
             return None
-        return call_form(body, getattr(self._engine.tokenizer, "chat_template", None))
+        return call_reader(body, getattr(self._engine.tokenizer, "chat_template", None))
 
     def way(self, body: CommonFields) -> Way:
         """Raises ApiError for names that are not known or contradict each other."""

@@ -6,7 +6,7 @@ draftpick's own fields stand next to OpenAI's where a request asks for them (`ex
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, zip_longest
@@ -17,7 +17,7 @@ from decoders.records import DecodeResult
 from .answers import Answer, Round
 from .parsing import Way
 from .text import NEAR, UNFINISHED, TextStream, spelled
-from .tools import CallForm, CallReader
+from .tools import CallReader
 
 LEAST = -9999.0  # JSON has no minus infinity
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
@@ -36,7 +36,7 @@ class Reply:
     copies: answers for each prompt.
     explain: report how the answers were made.
     usage: a stream ends with a chunk of token counts.
-    form: how the answers' calls are written; None where they make none.
+    call_reader: makes what reads the calls in an answer; None where there are none.
     """
 
     prefix = kind = chunk_kind = ""
@@ -53,15 +53,15 @@ class Reply:
         copies: int = 1,
         explain: bool = False,
         usage: bool = False,
-        form: CallForm | None = None,
+        call_reader: Callable[[], CallReader | None] = lambda: None,
     ) -> None:
         self.request_id, self.model, self.way, self.answers = request_id, model, way, answers
         self.explain, self.usage, self._copies = explain, usage, copies
         self.tokenizer, self._stop = tokenizer, stop
         self._id, self._created = f"{self.prefix}-{request_id}", int(time.time())
         self._texts = [TextStream(tokenizer, stop) for _ in answers]
-        self._form = form
-        self._calls = [None if form is None else CallReader(form) for _ in answers]
+        self._call_reader = call_reader
+        self._calls = [call_reader() for _ in answers]
         self._begun: set[int] = set()
 
     def written(self, text: str) -> Json:
@@ -88,7 +88,7 @@ class Reply:
         result = decode_of(answer)
         text = self._text(result)
         scored = self._logprobs(result, text)
-        reader = None if self._form is None else CallReader(self._form)
+        reader = self._call_reader()
         written = self.written(text)
         if reader is not None:
             written["message"] |= reader.whole(text)

@@ -9,8 +9,9 @@ from typing import Any, Literal
 from decoders.records import Grammar
 
 from .errors import ApiError
+from .fenced import FencedCalls
 from .schemas import ChatBody, CommonFields
-from .tools import CallForm, form_of
+from .tools import CallForm, CallReader, form_of
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
@@ -63,6 +64,18 @@ def call_form(body: CommonFields, template: Any) -> CallForm | None:
         )
         raise ApiError(400, words, "tools")
     return form
+
+
+def call_reader(body: CommonFields, template: Any) -> CallReader | None:
+    """Reads an answer's calls; None where it may make none. Raises ApiError."""
+    form = call_form(body, template)
+    if form is None:
+        return None
+    assert isinstance(body, ChatBody)
+    if not form.begin or body.must_call or _constraints(body):
+        return CallReader(form)  # a grammar holds the whole answer
+    names = [tool["name"] for tool in body.offered]
+    return CallReader(form, FencedCalls(names, form.key, body.parallel_tool_calls is not False))
 
 
 def _constraints(body: CommonFields) -> dict[str, Grammar]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from decoders.records import Grammar
 
+from .fenced import FencedCalls
 from .text import begun
 
 Json = dict[str, Any]
@@ -72,10 +73,13 @@ def form_of(template: Any) -> CallForm | None:
 
 
 class CallReader:
-    """An answer's text, piece by piece, as the parts of OpenAI's message that it adds."""
+    """An answer's text, piece by piece, as the parts of OpenAI's message that it adds.
 
-    def __init__(self, form: CallForm) -> None:
-        self._form = form
+    fenced: reads calls in another form, in front of this one's.
+    """
+
+    def __init__(self, form: CallForm, fenced: FencedCalls | None = None) -> None:
+        self._form, self._fenced = form, fenced
         self._head = re.compile(r'\s*\{"name": ("(?:[^"\\]|\\.)*"), "' + form.key + '": ')
         self._begin = form.begin or '{"name": "'
         self._held = ""  # not yet read
@@ -91,8 +95,14 @@ class CallReader:
 
     def add(self, text: str) -> Json:
         """What some more text adds: `content`, `tool_calls`, both or nothing."""
-        self._held += text
+        return self._add(text)
+
+    def _add(self, text: str, last: bool = False) -> Json:
         said, calls = "", dict[int, Json]()
+        if self._fenced is not None:
+            found, text = self._fenced.add(text, last)
+            calls = {call["index"]: call for call in (self._call(*each) for each in found)}
+        self._held += text
         while True:
             read, before = self._read, self._held
             made = read()
@@ -113,8 +123,10 @@ class CallReader:
 
     def finish(self) -> Json:
         """What was held back, the answer being whole."""
+        made = self._add("", last=True)
         said, self._held = (self._held if self._read == self._text else ""), ""
-        return {"content": said} if said else {}
+        said = made.pop("content", "") + said
+        return ({"content": said} if said else {}) | made
 
     def whole(self, text: str) -> Json:
         """An answer's `content` and `tool_calls`, None where there are none."""
@@ -152,12 +164,16 @@ class CallReader:
             return None
         self._held = self._held[found.end() :]
         self._read, self._depth = self._arguments, 0
+        return self._call(json.loads(found[1]))
+
+    def _call(self, name: str, arguments: str = "") -> Json:
+        """The next call, as far as it is read."""
         self._calls += 1
         return {
             "index": self._calls - 1,
             "id": f"call_{uuid.uuid4().hex[:24]}",
             "type": "function",
-            "function": {"name": json.loads(found[1]), "arguments": ""},
+            "function": {"name": name, "arguments": arguments},
         }
 
     def _arguments(self) -> Json | None:
