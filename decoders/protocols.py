@@ -7,7 +7,7 @@ pass between them are in `records.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -472,7 +472,10 @@ class KnownAnswers(Protocol):
 
     ids: of each answer; the prompt's own pass gave the first.
     batched: whether the target reads many of them at once.
+    kept: what adapters have worked out of these answers, for other arms and loads, by their keys.
     """
+
+    kept: dict[Hashable, Any]
 
     @property
     def target(self) -> Backend: ...

@@ -5,8 +5,9 @@ after the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor
 
@@ -51,6 +52,7 @@ class OneAnswer:
     def __init__(self, known: KnownAnswers, row: int) -> None:
         self._known, self._row = known, row
         self.prompts, self.ids = [known.prompts[row]], [known.ids[row]]
+        self.kept: dict[Hashable, Any] = {}
 
     @property
     def target(self) -> Backend:

@@ -21,7 +21,13 @@ DraftTokens = Callable[[int, int, int], list[DraftToken]]
 
 @runtime_checkable
 class HasScript(Protocol):
-    """An adapter that knows what is drafted from every place, whatever of it is accepted."""
+    """An adapter that knows what is drafted from every place, as far as it can be accepted.
+
+    later: unread tokens that the drafter leaves to its next draft, and reads in a step of their own
+        where they are more; None where it reads along with the target.
+    """
+
+    later: int | None
 
     def script(self, answers: KnownAnswers) -> DraftTokens | None:
         """None where the answers cannot be read together."""

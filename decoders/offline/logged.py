@@ -8,7 +8,7 @@ replay (`replay.py`) needs nothing of the target but its vocabulary.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,6 +213,7 @@ class _Texts:
     def __init__(self, target: AbsentTarget, texts: Sequence[KnownText]) -> None:
         self.target = target
         self.prompts, self.ids = [each.prompt for each in texts], [each.ids for each in texts]
+        self.kept: dict[Hashable, Any] = {}
 
     @property
     def states(self) -> list[Tensor]:

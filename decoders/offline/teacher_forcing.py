@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +30,7 @@ class TeacherForcing:
         self.target, self.prompts, self.ids = target, prompts, answers
         self._stack = stack
         self._log_p: dict[float, list[Tensor]] = {}
+        self.kept: dict[Hashable, Any] = {}
 
     @property
     def batched(self) -> bool:

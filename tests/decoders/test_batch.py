@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -546,21 +545,25 @@ def test_lists_of_different_length_are_refused(engine: Engine) -> None:
             batch_of(engine).replay(name, PROMPTS, [[1]], 1)
 
 
-def test_what_is_copied_is_not_charged_as_the_models(tiny: Tiny) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_is_copied_is_not_charged_as_the_models(tiny: Tiny, apart: bool) -> None:
     """Also of a model that is run one query at a time, as no pass over many answers fits it."""
 
     class Apart(LlamaBackend):
         pass
 
-    target = native(tiny())
-    model = Apart.load(tiny(seed=1), CPU, torch.float32)
+    target, folder = native(tiny()), tiny(seed=1)
+    model = (Apart if apart else LlamaBackend).load(folder, CPU, torch.float32)
     strategy = speculative(hybrid(NeuralDrafter(model), draft_cost=0.3), 8)
-    assert adapter_of(strategy.drafter).counts_calls
+    adapter = adapter_of(strategy.drafter)
+    assert adapter.counts_calls
     for prompt in PROMPTS:
         result = run(target, strategy, prompt, Request(40))
-        known = SimpleNamespace(prompts=[prompt], ids=[result.ids])
+        known = TeacherForcing(target, Stack.of_backend(target), [prompt], [result.ids])
         loop = ReplayedLoop(strategy.length, 40, agreement=False)
-        (made,) = UnbatchedReplay(strategy, target).replay(known, loop)
+        batched = adapter.replay(known, loop)
+        assert (batched is None) == apart
+        (made,) = batched or UnbatchedReplay(strategy, target).replay(known, loop)
         assert figures(made) == figures(result)
         assert made.calls == result.draft_calls - 1  # the prompt's own
         assert made.calls < made.drafted

@@ -15,3 +15,7 @@ class EarlyExitReplay(StackedReplay):
     def stack(self) -> Stack | None:
         head = self.drafter.head
         return Stack.of_exit(head) if type(head) is AdapterHead else None
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        return (self.drafter.head,)

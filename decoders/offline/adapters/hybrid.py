@@ -31,27 +31,38 @@ class ScriptedDrafter:
     """Stands for a drafter whose drafts along one answer are known.
 
     drafts: (context, asked) -> the draft.
+    later: as in HasScript.
     calls: steps that the drafter itself would have made, the one before which it stopped included.
     """
 
     parameters = 0
 
     def __init__(
-        self, drafts: Callable[[list[int], DraftRequest], Sequence[int]], target: Backend
+        self,
+        drafts: Callable[[list[int], DraftRequest], Sequence[int]],
+        target: Backend,
+        later: int | None,
     ) -> None:
         self._drafts, self._device, self.context = drafts, target.device, target.context
+        self._later, self._read = later, 0
         self.calls = 0
 
     def reset(self, prompt_ids: list[int]) -> None:
-        self.calls = 0
+        self.calls, self._read = 0, len(prompt_ids)
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         ids = list(self._drafts(context, asked))
-        self.calls += min(asked.k, len(ids) + 1)
+        steps = min(asked.k, len(ids) + 1)
+        self.calls += steps
+        self._read = len(context) + steps - 1
         return Proposal(torch.tensor(ids, dtype=torch.int64, device=self._device))
 
     def commit(self, context: list[int]) -> None:
-        """Nothing is held."""
+        """As `roll_back`."""
+        self._read = min(self._read, len(context) - 1)
+        if self._later is not None and len(context) - self._read > self._later:
+            self._read = len(context) - 1
+            self.calls += 1
 
 
 class HybridReplay(ReplayAdapter):
@@ -71,16 +82,21 @@ class HybridReplay(ReplayAdapter):
     def steps(self, answers: int) -> float:
         return self._model.steps(answers)
 
+    @property
+    def _later(self) -> int | None:
+        return self._model.later if isinstance(self._model, HasScript) else None
+
     def _sure(self, temperature: float) -> bool:
         return isinstance(self._model, IsSure) and self._model.sure(temperature)
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
         if self._sure(0.0):
             return all_along(self.drafter, answers, loop, 0.0)
-        script = self._model.script(answers) if isinstance(self._model, HasScript) else None
+        model = self._model
+        script = model.script(answers) if isinstance(model, HasScript) else None
         if script is None:
             return None
-        target = answers.target
+        target, later = answers.target, self._later
 
         def begin(row: int, min_confidence: float) -> Draft:
             prompt, answer = answers.prompts[row], answers.ids[row]
@@ -90,7 +106,7 @@ class HybridReplay(ReplayAdapter):
                 run = script(row, len(context) - start, asked.k)
                 return sure_part(run, asked.k, asked.min_confidence)
 
-            drafter = self.drafter.over(ScriptedDrafter(drafts, target))
+            drafter = self.drafter.over(ScriptedDrafter(drafts, target, later))
             return along(drafter, target, prompt, answer, min_confidence=min_confidence)
 
         return [
@@ -106,7 +122,7 @@ class HybridReplay(ReplayAdapter):
         if self._sure(temperature):
             made = all_along(self.drafter, answers, loop, temperature)
             return [Expected.of(each) for each in made]
-        model, target = self._model, answers.target
+        model, target, later = self._model, answers.target, self._later
         trials = model.trials(answers, temperature) if isinstance(model, HasTrials) else None
         if trials is None:
             return None
@@ -119,7 +135,7 @@ class HybridReplay(ReplayAdapter):
             def drafts(heights: NDArray[np.float64]) -> Draft:
                 known = drawn(answer, chances, heights).draft
                 scripted = ScriptedDrafter(
-                    lambda context, asked: known(len(context) - start, asked.k), target
+                    lambda context, asked: known(len(context) - start, asked.k), target, later
                 )
                 drafter = self.drafter.over(scripted)
                 return along(drafter, target, prompt, answer, temperature)

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from ...backends.native import LlamaBackend
 from ...drafters import NeuralDrafter
+from ...drafters.catch_up import LATER
 from ...protocols import KnownAnswers
+from ..chain import DraftTokens
 from ..stack import Stack
 from ..trials import AcceptanceTrials, after, trials_along
 from .stacked import StackedReplay
@@ -15,11 +17,20 @@ from .stacked import StackedReplay
 
 class NeuralReplay(StackedReplay):
     drafter: NeuralDrafter
+    later = LATER
 
     @property
     def stack(self) -> Stack | None:
         model = self.drafter.backend
         return Stack.of_backend(model, self.drafter.vocab) if type(model) is LlamaBackend else None
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        model = self.drafter.backend
+        return (model.weights if isinstance(model, LlamaBackend) else model), self.drafter.vocab
+
+    def script(self, answers: KnownAnswers) -> DraftTokens | None:
+        return self.tokens(answers)
 
     def trials(self, answers: KnownAnswers, temperature: float) -> AcceptanceTrials | None:
         if self.stack is not None:

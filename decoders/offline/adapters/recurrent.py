@@ -17,6 +17,7 @@ from ..unrolled import UnrolledDrafts, UnrolledTrials
 
 class RecurrentReplay(ChainReplay):
     drafter: RecurrentDrafter
+    later = None
 
     @torch.inference_mode()
     def steps(self, answers: int) -> float:

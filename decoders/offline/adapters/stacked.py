@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from torch import Tensor
+
 from ...protocols import Backend, KnownAnswers
 from ...records import Written
 from ..chain import ChainReplay, DraftTokens
@@ -9,12 +14,20 @@ from ..stack import Stack, score, states_before
 from ..trials import AcceptanceTrials, scores, trials_along
 from ..writer import write
 
+T = TypeVar("T")
+
 
 class StackedReplay(ChainReplay):
-    """stack: None where the drafter's model is not a native one."""
+    """stack: None where the drafter's model is not a native one.
+    parts: the objects that it is made of, which arms may share.
+    """
 
     @property
     def stack(self) -> Stack | None:
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> tuple[object, ...]:
         raise NotImplementedError
 
     def write(
@@ -31,12 +44,24 @@ class StackedReplay(ChainReplay):
         stack = self.stack
         if stack is None:
             return None
-        scored = score(stack, answers.prompts, answers.ids)
+        scored = self._once(answers, "greedy", lambda: score(stack, answers.prompts, answers.ids))
         return lambda row, at, k: scored[row][at : at + k]
 
     def trials(self, answers: KnownAnswers, temperature: float) -> AcceptanceTrials | None:
         stack = self.stack
         if stack is None:
             return None
-        states = states_before(stack, answers.prompts, answers.ids)
-        return trials_along(scores(stack, states, answers.ids, temperature), answers, temperature)
+
+        def made() -> list[tuple[Tensor, Tensor]]:
+            states = states_before(stack, answers.prompts, answers.ids)
+            return scores(stack, states, answers.ids, temperature)
+
+        return trials_along(self._once(answers, temperature, made), answers, temperature)
+
+    def _once(self, answers: KnownAnswers, what: Hashable, make: Callable[[], T]) -> T:
+        """Of these answers and these parts."""
+        key = what, *map(id, self.parts)
+        if key not in answers.kept:
+            answers.kept[key] = self.parts, make()  # who has the parts keeps their ids from others
+        made: T = answers.kept[key][1]
+        return made
