@@ -23,7 +23,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,7 @@ def main() -> None:
     parser.add_argument(
         "--gguf", type=Path, help="the same model's GGUF file: adds OpenVINO GenAI and llama.cpp"
     )
+    parser.add_argument("--gguf-draft", type=Path, help="a draft model's, for llama.cpp")
     parser.add_argument(
         "--exit-layer", type=int, default=6, help="of transformers' early exit; 0 leaves it out"
     )
@@ -102,7 +103,10 @@ def main() -> None:
         help="transformers with a static cache and torch.compile too; default: on CUDA",
     )
     parser.add_argument(
-        "--peers", action=argparse.BooleanOptionalAction, default=True, help="other libraries too"
+        "--peers",
+        choices=("all", "gguf", "none"),
+        default="all",
+        help="other libraries too: all, those that read --gguf, or none",
     )
     parser.add_argument("--note", default="", help="kept with the figures")
     parser.add_argument("--seed", type=int, default=0)
@@ -118,7 +122,7 @@ def main() -> None:
     asked = first_per_task(queries, given.limit)
     prompts = [engine.encode_chat([{"role": "user", "content": q.turns[0]}]) for q in asked]
     methods = own_methods(given, engines)
-    if given.peers:
+    if given.peers != "none":
         methods |= peers(given, engine, max(map(len, prompts)))
     timing = Timing.begin(given, methods, asked)
     if timing is None:
@@ -169,18 +173,20 @@ def peers(given: argparse.Namespace, engine: Engine, longest: int) -> dict[str, 
     def model() -> Any:
         return transformers_model(folder, like)
 
-    makers = [
-        lambda: transformers_runs(
-            model(), most, assistant, given.exit_layer, longest if compiled else 0
-        ),
-        lambda: flashspec_runs(model(), most, engine.eos_ids, assistant, longest),
-        lambda: economize_runs(model(), most, engine.eos_ids, given.assistant),
-    ]
+    makers: list[Callable[[], dict[str, Run]]] = []
+    if given.peers == "all":
+        makers += [
+            lambda: transformers_runs(
+                model(), most, assistant, given.exit_layer, longest if compiled else 0
+            ),
+            lambda: flashspec_runs(model(), most, engine.eos_ids, assistant, longest),
+            lambda: economize_runs(model(), most, engine.eos_ids, given.assistant),
+        ]
     if given.gguf:
         threads = torch.get_num_threads()
         makers += [
             lambda: openvino_runs(given.gguf, engine.eos_ids, most),
-            lambda: llama_cpp_runs(given.gguf, engine.eos_ids, most, threads),
+            lambda: llama_cpp_runs(given.gguf, most, threads, longest, given.gguf_draft),
         ]
     runs: dict[str, Run] = {}
     for make in makers:

@@ -220,7 +220,7 @@ speed() {
   # shellcheck disable=SC2086
   run speed-eager "$PYTHON" benchmarks/decode.py --queries "$DATA/dev" --limit 1 \
     --max-new-tokens $NEW --repeats 1 --minutes 0.7 --dtype $EAGER --arms max-gram \
-    --device "$DEVICE" --no-peers --resume --out "$OUT/speed-eager.json"
+    --device "$DEVICE" --peers none --resume --out "$OUT/speed-eager.json"
 }
 
 routed() { # every arm timed on queries to learn from, and on others to judge by

@@ -203,22 +203,48 @@ def openvino_runs(
     return runs | {"OpenVINO prompt lookup": with_options(True)} if lookup else runs
 
 
-def llama_cpp_runs(gguf: Path, eos_ids: tuple[int, ...], most: int, threads: int) -> dict[str, Run]:
-    """llama.cpp through llama-cpp-python on the GGUF file itself."""
+def llama_cpp_runs(
+    gguf: Path, most: int, threads: int, longest: int, draft: Path | None = None
+) -> dict[str, Run]:
+    """llama.cpp's server, by the package xllamacpp, on the GGUF file itself: plain, with n-gram
+    copies and, with a `draft` file, with that model. longest: tokens of the longest prompt."""
     try:
-        from llama_cpp import Llama
+        from xllamacpp import CommonParams, Server
+        from xllamacpp import common_speculative_type as kinds
     except ImportError:
-        print("llama.cpp is not installed (pip install llama-cpp-python): left out")
+        print("llama.cpp is not installed (pip install xllamacpp): left out")
         return {}
-    model = Llama(str(gguf), n_ctx=8192, n_threads=threads, n_threads_batch=threads, verbose=False)
 
-    def run(ids: list[int]) -> int:
-        model.reset()
-        made = 0
-        for token in model.generate(ids, temp=0.0, repeat_penalty=1.0):
-            made += 1
-            if made == most or token in eos_ids:
-                break
-        return made
+    def served(kind: Any = None) -> Run:
+        params = CommonParams()
+        params.model.path = str(gguf)
+        params.n_ctx, params.n_parallel, params.verbosity = longest + most + 64, 1, -1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+        if kind is not None:
+            params.speculative.types = [kind]
+        if kind == kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE:
+            params.speculative.draft.mparams.path = str(draft)
+            for each in (
+                params.speculative.draft.cpuparams,
+                params.speculative.draft.cpuparams_batch,
+            ):
+                each.n_threads = threads
+        server = Server(params)
 
-    return {"llama.cpp": run}
+        def run(ids: list[int]) -> int:
+            made = server.handle_completions(
+                {"prompt": ids, "n_predict": most, "temperature": 0.0, "cache_prompt": False}
+            )
+            if "tokens_predicted" not in made:
+                raise RuntimeError(str(made)[:300])
+            return int(made["tokens_predicted"])
+
+        return run
+
+    runs = {
+        "llama.cpp": served(),
+        "llama.cpp n-grams": served(kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE),
+    }
+    if draft is not None:
+        runs["llama.cpp draft model"] = served(kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE)
+    return runs

@@ -31,6 +31,12 @@ def require_shared(target: Backend) -> LlamaBackend:
     return target
 
 
+def require_room(engine: Engine, most: int) -> None:
+    """Raises as `install_shared_costs` does, before minutes are spent."""
+    require_shared(engine.target)
+    ContinuousBatch(engine, most)
+
+
 def install_shared_costs(
     engine: Engine, most: int, folder: Path | None, answers: Callable[[], int]
 ) -> tuple[ContinuousBatch, SharedCosts]:

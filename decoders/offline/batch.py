@@ -21,7 +21,7 @@ from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Expected, Replay, Request, Sampling, Written
 from ..seats.seat import seat_of
 from . import rounds
-from .at_once import costs_at_once, install_shared_costs, require_shared
+from .at_once import costs_at_once, install_shared_costs, require_room, require_shared
 from .before import Before, OneAnswer
 from .costs import costs_of
 from .registry import adapter_of
@@ -82,6 +82,8 @@ class Batch:
         """What passes and drafted tokens cost on this machine, measured when first asked for, and a
         few times."""
         if self._costs is None:
+            if self._at_once:
+                require_room(self._engine, max(self._at_once))
             found = []
             for time in range(measured.TIMES):
                 self._on_costs(time, 1)

@@ -15,8 +15,10 @@ from decoders.arms import recipe
 from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
+from decoders.costs.measured import TIMES
 from decoders.costs.passes import WIDEST, PassCosts, assume, known
 from decoders.costs.under_load import SharedCosts
+from decoders.models.memory import OutOfMemory
 from decoders.offline.batch import Batch
 from decoders.sampling.draft_vocab import DraftVocab
 
@@ -96,3 +98,21 @@ def test_a_target_without_shared_passes_is_refused() -> None:
     arms = {"autoregressive": recipe(kind="autoregressive", name="autoregressive")}
     with pytest.raises(DraftpickError, match=r"native backend alone.*leave --at-once out"):
         Batch(Engine(toy, arms, name="toy"), at_once=(1, 2))
+
+
+def test_room_for_all_answers_is_seen_to_before_costs_are_measured(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+
+    def full(engine: Engine, answers: int) -> None:
+        raise OutOfMemory(f"no room for {answers}")
+
+    monkeypatch.setattr("decoders.offline.at_once.ContinuousBatch", full)
+    batch = Batch(engine, at_once=(1, 8), on_costs=lambda *now: told.append(now))
+    with pytest.raises(OutOfMemory, match="no room for 8"):
+        _ = batch.cost_table
+    assert not told
+    monkeypatch.undo()
+    _ = batch.cost_table
+    assert told == [(time, answers) for answers in (1, 8) for time in range(TIMES)]
