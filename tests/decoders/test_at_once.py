@@ -15,7 +15,7 @@ from decoders.arms import recipe
 from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
-from decoders.costs.measured import TIMES
+from decoders.costs import measured
 from decoders.costs.passes import WIDEST, PassCosts, assume, known
 from decoders.costs.under_load import SharedCosts
 from decoders.models.memory import OutOfMemory
@@ -115,4 +115,4 @@ def test_room_for_all_answers_is_seen_to_before_costs_are_measured(
     assert not told
     monkeypatch.undo()
     _ = batch.cost_table
-    assert told == [(time, answers) for answers in (1, 8) for time in range(TIMES)]
+    assert told == [(time, answers) for answers in (1, 8) for time in range(measured.TIMES)]
