@@ -428,6 +428,8 @@ class Written:
         target did not read them.
     replays: for an arm whose answers are its own, not the target's, what it did to write each; None
         for others (see `Batch.replay`).
+    states: of each answer [T, d], the state in front of each of its T tokens; None where they were
+        not kept.
     """
 
     ids: list[list[int]]
@@ -435,3 +437,4 @@ class Written:
     prefill_s: float
     decode_s: float
     replays: list[Replay] | None = None
+    states: list[Tensor] | None = None

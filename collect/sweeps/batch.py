@@ -192,6 +192,13 @@ def collect_batch(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
     return done
 
 
+def seed_of(options: SweepOptions, query_id: str, temperature: float, draw: int = 0) -> int:
+    """Of one query's sampled answer; independent of the rest of the collection, and of how many
+    draws there are."""
+    more = ("draw", draw) if draw else ()
+    return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id, *more)
+
+
 def failed_query(
     prompt: Prompt,
     arms: Sequence[ArmInfo],
@@ -267,8 +274,13 @@ def _complete(results: Sequence[R], count: int) -> Sequence[R]:
 
 
 def _target_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[TargetAnswer]:
-    ids_of = [prompt.ids for prompt in prompts]
-    written = setup.batch.target(ids_of, setup.options.max_new_tokens)
+    ids_of, options = [prompt.ids for prompt in prompts], setup.options
+    drawn = [
+        (temperature, [seed_of(options, each.query.id, temperature, draw) for each in prompts])
+        for temperature, draw in options.answers
+        if temperature > 0
+    ]
+    written = setup.batch.target(ids_of, options.max_new_tokens, also=drawn)
     if not np.isfinite(written.embeddings).all():
         raise NotANumber("the model's embeddings")
     return [

@@ -45,7 +45,10 @@ class BatchDecoder(Protocol):
         max_new_tokens: int,
         temperature: float = 0.0,
         seed: int | Sequence[int] = 0,
-    ) -> Written: ...
+        also: Sequence[tuple[float, Sequence[int]]] = (),
+    ) -> Written:
+        """also: temperatures and seeds of answers to these prompts that will be asked for next."""
+        ...
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written: ...
 

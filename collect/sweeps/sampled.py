@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from decoders.common.seeds import derived_seed
 from decoders.records import Expected, Replay
 
 from ..records import ArmInfo, OutcomeRow, error_row
 from ..repetition import is_repetitive
-from .batch import Collected, Prompt, Setup, SweepOptions, collect_batch, describe, each
+from .batch import Collected, Prompt, Setup, collect_batch, describe, each, seed_of
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,6 @@ def collect_temperatures(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
         if temperature > 0:
             done.outcomes.extend(_rows(setup, answered, temperature, draw))
     return done
-
-
-def seed_of(options: SweepOptions, query_id: str, temperature: float, draw: int = 0) -> int:
-    """Of one query's sampled answer; independent of the rest of the collection, and of how many
-    draws there are."""
-    more = ("draw", draw) if draw else ()
-    return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id, *more)
 
 
 def _rows(

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from ..arms import AUTOREGRESSIVE
 from ..backends.native import LlamaBackend
-from ..common.errors import DraftpickError
+from ..common.errors import DraftpickError, NotANumber
 from ..common.seeds import derived_seed
 from ..costs import measured, under_load
 from ..costs.measured import Costs
@@ -28,12 +29,20 @@ from .registry import adapter_of
 from .stack import Stack
 from .teacher_forcing import TeacherForcing
 from .unbatched import UnbatchedReplay, live
-from .writer import write
+from .writer import Draws, write_all
 
 if TYPE_CHECKING:
     from ..engine import Engine
 
 KEPT = 8  # sets of answers whose states are kept: a batch's at each temperature and draw
+
+
+class _Asked(NamedTuple):
+    """What answers of the target are of."""
+
+    prompts: list[list[int]]
+    max_new_tokens: int
+    draws: Draws
 
 
 class Batch:
@@ -75,6 +84,7 @@ class Batch:
         if type(target) is LlamaBackend and not target.eight_bits:
             self._target = Stack.of_backend(target)
         self._known: list[TeacherForcing] = []  # the answers that were asked for last
+        self._ahead: list[tuple[_Asked, Written]] = []  # written, not yet asked for
         self._before = Before(seat_of(target))
 
     @property
@@ -130,19 +140,48 @@ class Batch:
         max_new_tokens: int,
         temperature: float = 0.0,
         seed: int | Sequence[int] = 0,
+        also: Sequence[tuple[float, Sequence[int]]] = (),
     ) -> Written:
         """The target's own answers, greedy or sampled.
 
         seed: of the batch; what the i-th answer draws depends on it and on i. Or each answer's own,
             which alone it then depends on.
+        also: temperatures and seeds of answers to the same prompts that will be asked for next;
+            they are written now, where the prompts are read anyway.
         """
-        request = Request(max_new_tokens, Sampling(temperature))
-        for prompt in prompts:
-            self._engine.check(prompt, request)
+        wanted = [Draws(temperature, seed), *(Draws(*each) for each in also)]
+        asked = _Asked(prompts, max_new_tokens, wanted[0])
+        for at, (before, written) in enumerate(self._ahead):
+            if before == asked:
+                del self._ahead[at]
+                return written
+        for draws in wanted:
+            request = Request(max_new_tokens, Sampling(draws.temperature))
+            for prompt in prompts:
+                self._engine.check(prompt, request)
         if self._target is None:
-            return self._one_by_one(prompts, request, seed)
-        eos_ids = self._engine.eos_ids
-        return write(self._target, prompts, max_new_tokens, eos_ids, temperature, seed)
+            return self._one_by_one(prompts, Request(max_new_tokens, Sampling(temperature)), seed)
+        try:
+            first, *others = self._write(asked, wanted)
+        except NotANumber:
+            if not also:
+                raise
+            (first,), others = self._write(asked, wanted[:1]), []
+        self._ahead = [
+            (asked._replace(draws=draws), written)
+            for draws, written in zip(wanted[1:], others, strict=False)
+        ]
+        return first
+
+    def _write(self, asked: _Asked, wanted: Sequence[Draws]) -> list[Written]:
+        assert self._target is not None
+        keep = self._engine.target.device.type == "cpu"  # elsewhere room is dearer than a pass
+        prompts, most = asked.prompts, asked.max_new_tokens
+        made = write_all(self._target, prompts, most, self._engine.eos_ids, wanted, keep)
+        for written in made:
+            if written.states is not None:
+                self._remember(self._known_answers(prompts, written.ids, written.states))
+        return made
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written:
         """What the arm's drafter writes on its own, greedily; or, with `replays`, the arm's own
@@ -264,8 +303,15 @@ class Batch:
             )
         asked = prompts, answers
         known = next((one for one in self._known if (one.prompts, one.ids) == asked), None)
-        if known is None:
-            known = TeacherForcing(self._engine.target, self._target, prompts, answers)
+        return self._remember(known or self._known_answers(prompts, answers))
+
+    def _known_answers(
+        self, prompts: list[list[int]], answers: list[list[int]], states: list[Tensor] | None = None
+    ) -> TeacherForcing:
+        return TeacherForcing(self._engine.target, self._target, prompts, answers, states)
+
+    def _remember(self, known: TeacherForcing) -> TeacherForcing:
+        """As the newest of the last few."""
         others = [one for one in self._known if one is not known]
         for one in others:
             one.forget_scores()

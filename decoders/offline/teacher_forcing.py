@@ -18,6 +18,7 @@ class TeacherForcing:
     """What the target made of each token of its answers (`KnownAnswers`).
 
     stack: the target's, None where it is read one answer at a time.
+    states: as in KnownAnswers, where they are known already.
     """
 
     def __init__(
@@ -26,9 +27,10 @@ class TeacherForcing:
         stack: Stack | None,
         prompts: list[list[int]],
         answers: list[list[int]],
+        states: list[Tensor] | None = None,
     ) -> None:
         self.target, self.prompts, self.ids = target, prompts, answers
-        self._stack = stack
+        self._stack, self._states = stack, states
         self._log_p: dict[float, list[Tensor]] = {}
         self.kept: dict[Hashable, Any] = {}
 
@@ -38,6 +40,8 @@ class TeacherForcing:
 
     @cached_property
     def states(self) -> list[Tensor]:
+        if self._states is not None:
+            return self._states
         if self._stack is not None:
             return states_before(self._stack, self.prompts, self.ids)
         assert isinstance(self.target, StateBackend)

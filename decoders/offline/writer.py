@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,47 +65,101 @@ class Answer:
     ids: new tokens, end-of-sequence included; NAN is the last where the model's scores were no
         numbers (sampling/numbers.py).
     state: [d] float32, the prompt's last one as the head reads it.
+    states: [T, d], the one in front of each of its T tokens; None where they are not kept.
     """
 
     index: int
     ask: Ask
     ids: list[int]
     state: Tensor
+    states: Tensor | None = None
 
 
-@torch.inference_mode()
+class Draws(NamedTuple):
+    """Answers to prompts: greedy, or sampled at `temperature` (no filters).
+
+    seed: what the i-th answer draws depends on it and on i, or on its own seed where there is one
+        for each.
+    """
+
+    temperature: float = 0.0
+    seed: int | Sequence[int] = 0
+
+    def keys(self, prompts: int) -> list[tuple[int, int]]:
+        if isinstance(self.seed, int):
+            return [key_of(self.seed, i) for i in range(prompts)]
+        return [key_of(own, 0) for own in self.seed]
+
+
 def write(
     stack: Stack,
     prompts: list[list[int]],
     max_new_tokens: int,
     eos_ids: tuple[int, ...],
-    temperature: float = 0.0,
-    seed: int | Sequence[int] = 0,
+    draws: Draws = Draws(),
+    keep_states: bool = False,
 ) -> Written:
-    """Every prompt's answer, greedy or sampled at `temperature` (no filters). What the i-th one
-    draws depends on `seed` and i, or on its own seed where there is one for each. Raises NotANumber
-    where the model's scores are none, for any of them."""
+    """Every prompt's answer. Raises NotANumber where the model's scores are none, for any of them.
+
+    keep_states: `Written.states`, which then need no other pass.
+    """
+    (made,) = write_all(stack, prompts, max_new_tokens, eos_ids, [draws], keep_states)
+    return made
+
+
+@torch.inference_mode()
+def write_all(
+    stack: Stack,
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    eos_ids: tuple[int, ...],
+    draws: Sequence[Draws],
+    keep_states: bool = False,
+) -> list[Written]:
+    """Several answers to each prompt, which is read once for neighbours of them. The seconds of
+    each are an equal share."""
     started = time.perf_counter()
     capacity = max(len(p) for p in prompts) + max_new_tokens
-    rows = min(len(prompts), most_rows(stack, capacity))
+    asked = len(prompts) * len(draws)
+    rows = min(asked, most_rows(stack, capacity))
     device = stack.embedding.device
     record = device.type == "cuda" and max_new_tokens > WORTH_RECORDING
-    writer = Writer(stack, rows, capacity, eos_ids, cuda_graphs() if record else None)
-    if isinstance(seed, int):
-        keys = [key_of(seed, i) for i in range(len(prompts))]
-    else:
-        keys = [key_of(own, 0) for own in seed]
-    asks = (Ask(p, max_new_tokens, temperature, k) for p, k in zip(prompts, keys, strict=True))
-    by_length = sorted(enumerate(asks), key=lambda pair: len(pair[1].prompt))  # little padding
-    ids: list[list[int]] = [[]] * len(prompts)
+    writer = Writer(
+        stack,
+        rows,
+        capacity,
+        eos_ids,
+        cuda_graphs() if record else None,
+        keep=max_new_tokens if keep_states else 0,
+    )
+    keys = [each.keys(len(prompts)) for each in draws]
+    by_length = sorted(enumerate(prompts), key=lambda pair: len(pair[1]))  # little padding
+    asks = [
+        (which, at, Ask(prompt, max_new_tokens, one.temperature, keys[which][at]))
+        for at, prompt in by_length
+        for which, one in enumerate(draws)
+    ]
+    ids: list[list[list[int]]] = [[[]] * len(prompts) for _ in draws]
+    states = [[torch.empty(0)] * len(prompts) for _ in draws]
     embeddings = torch.empty(len(prompts), stack.shape.hidden)
-    for answer in writer.answers(ask for _, ask in by_length):
+    for answer in writer.answers(ask for *_, ask in asks):
         if answer.ids[-1] == NAN:
             raise NotANumber
-        at = by_length[answer.index][0]
-        ids[at], embeddings[at] = answer.ids, answer.state
-    seconds = time.perf_counter() - started
-    return Written(ids, embeddings.numpy(), writer.prefill_s, seconds - writer.prefill_s)
+        which, at, _ = asks[answer.index]
+        ids[which][at], embeddings[at] = answer.ids, answer.state
+        if answer.states is not None:
+            states[which][at] = answer.states
+    decode_s = time.perf_counter() - started - writer.prefill_s
+    return [
+        Written(
+            ids[which],
+            embeddings.numpy(),
+            writer.prefill_s / len(draws),
+            decode_s / len(draws),
+            states=states[which] if keep_states else None,
+        )
+        for which in range(len(draws))
+    ]
 
 
 def most_rows(stack: Stack, capacity: int) -> int:
@@ -147,6 +202,7 @@ class Writer:
     capacity: positions of a prompt with its answer, at most.
     record: makes one graph of a step; None runs its operations one by one.
     fast: by the Triton kernels, None where they can.
+    keep: tokens of an answer whose states are kept, all that it may have; 0 keeps none.
 
     prefill_s, steps, new_tokens: so far, the seconds that prompts took, the steps, and the tokens
     of answers that have ended.
@@ -160,8 +216,9 @@ class Writer:
         eos_ids: tuple[int, ...],
         record: Recorder | None = None,
         fast: bool | None = None,
+        keep: int = 0,
     ) -> None:
-        self._stack, self._rows, self._capacity = stack, rows, capacity
+        self._stack, self._rows, self._capacity, self._keep = stack, rows, capacity, keep
         shape, self._device = stack.shape, stack.embedding.device
         if capacity > shape.context:
             raise DraftpickError(
@@ -193,6 +250,9 @@ class Writer:
         # by position, prompts left out
         self._written = torch.zeros(rows, capacity, dtype=torch.int64, device=device)
         self._states = torch.zeros(rows, shape.hidden, device=device)
+        self._start = count.clone()  # where its answer begins
+        # in front of each token of its answer; the last is for a row that has ended
+        self._kept = torch.zeros(rows, keep + 1, shape.hidden, dtype=dtype, device=device)
         self._of_rows = (
             self._token,
             self._position,
@@ -202,6 +262,8 @@ class Writer:
             self._keys,
             self._written,
             self._states,
+            self._start,
+            self._kept,
         )
         self._at_work: dict[int, _Row] = {}
         self._look_every = 1 if device.type == "cpu" else LOOK_EVERY
@@ -280,6 +342,7 @@ class Writer:
         ends = torch.tensor([len(p) - 1 for p in prompts], device=self._device)
         states = self._stack.read(h[torch.arange(len(prompts), device=self._device), ends])
         self._states[into] = states[of].float()
+        self._start[into], self._kept[into, 0] = lengths, states[of]
         self._keys[into] = torch.stack(keys, 1).to(torch.int32)
         self._temperature[into] = torch.tensor(temperatures, device=self._device)
         logits = linear(states, self._stack.head)[of]  # [m, N]
@@ -324,7 +387,11 @@ class Writer:
         lengths = position * alive + 1  # of a row that has ended, next to nothing
         known = token.clamp(min=0)  # NAN where a row has ended with it
         h = self._passes.through(self._stack.embed(known), position, lengths, parts)
-        logits = linear(self._stack.read(h), self._stack.head)  # [n, N]
+        states = self._stack.read(h)
+        if self._keep:
+            token_at = (position + 1 - self._start[:n]).clamp(max=self._keep)
+            self._kept[torch.arange(n, device=self._device), token_at] = states
+        logits = linear(states, self._stack.head)  # [n, N]
         chosen = self._choose(logits, self._temperature[:n], self._keys[:n], position)
         token.copy_(torch.where(alive, chosen, token))
         position.add_(alive)
@@ -356,7 +423,9 @@ class Writer:
         made = []
         for row, ids, end, state in zip(over, written, ends, states, strict=True):
             was = self._at_work.pop(row)
-            answer = Answer(was.index, was.ask, ids[len(was.ask.prompt) : end].tolist(), state)
+            made_ids = ids[len(was.ask.prompt) : end].tolist()
+            kept = self._kept[row, : len(made_ids)].clone() if self._keep else None
+            answer = Answer(was.index, was.ask, made_ids, state, kept)
             self.new_tokens += len(answer.ids)
             made.append(answer)
         return sorted(made, key=lambda answer: answer.index)

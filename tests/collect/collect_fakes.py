@@ -78,6 +78,7 @@ class FakeBatch:
         max_new_tokens: int,
         temperature: float = 0.0,
         seed: int | Sequence[int] = 0,
+        also: Sequence[tuple[float, Sequence[int]]] = (),
     ) -> Written:
         self._called("target" if temperature == 0 else "sampled", prompts)
         seeds = [seed] * len(prompts) if isinstance(seed, int) else seed

@@ -19,8 +19,7 @@ from collect.store.collection import Collection
 from collect.store.manifest import MANIFEST
 from collect.summary import summarise_all
 from collect.sweeps import sampled
-from collect.sweeps.batch import SweepOptions
-from collect.sweeps.sampled import seed_of
+from collect.sweeps.batch import SweepOptions, seed_of
 from decoders.common.errors import DraftpickError
 from decoders.records import Expected
 from policies.selection.headroom import headroom

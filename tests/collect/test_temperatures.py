@@ -18,8 +18,7 @@ from collect.store import manifest, tables
 from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
 from collect.sweeps import run
-from collect.sweeps.batch import SweepOptions
-from collect.sweeps.sampled import seed_of
+from collect.sweeps.batch import SweepOptions, seed_of
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.offline.batch import Batch
 from decoders.records import Request, Sampling
@@ -220,7 +219,11 @@ class Repeating(FakeEngine):
         usual = self.batch.target
 
         def target(
-            prompts: list[list[int]], most: int, temperature: float = 0.0, seed: Any = 0
+            prompts: list[list[int]],
+            most: int,
+            temperature: float = 0.0,
+            seed: Any = 0,
+            also: Any = (),
         ) -> Any:
             made = usual(prompts, most, temperature, seed)
             if temperature == 0:

@@ -27,12 +27,13 @@ from decoder_toys import (
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
-from decoders.common.errors import ContextTooLong, DraftpickError
+from decoders.common.errors import ContextTooLong, DraftpickError, NotANumber
 from decoders.costs.measured import Costs
 from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
 from decoders.engine import Engine
@@ -45,8 +46,9 @@ from decoders.offline.replay import Draft, replay
 from decoders.offline.stack import Stack
 from decoders.offline.teacher_forcing import TeacherForcing
 from decoders.offline.unbatched import UnbatchedDrafter, UnbatchedReplay, live
+from decoders.offline.writer import Writer
 from decoders.protocols import Backend, Drafter, ReplayedLoop, Strategy
-from decoders.records import DecodeResult, Proposal, Replay, Request, Verdict
+from decoders.records import NAN, DecodeResult, Proposal, Replay, Request, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.tree_shape import TreeShape
 from decoders.strategies import Calm, SequenceCascade, TokenCascade
@@ -312,8 +314,9 @@ def test_known_drafts_take_the_steps_of_the_live_loop(
     assert sum(result.draft_calls for result in results) > 0
 
 
+@pytest.mark.parametrize("written", [False, True])
 def test_answers_are_read_once_for_all_arms_and_loads(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     read: list[int] = []
     states_before = teacher_forcing.states_before
@@ -326,6 +329,8 @@ def test_answers_are_read_once_for_all_arms_and_loads(
     batch, seeds, names = batch_of(engine), list(range(len(PROMPTS))), ("recurrent", "hybrid")
     greedy = batch.target(PROMPTS, 12).ids
     drawn = batch.target(PROMPTS, 12, 1.0, seeds).ids
+    if not written:
+        batch = batch_of(engine)
     found: list[Any] = []
     for _ in range(3):  # as at three loads
         for name in names:
@@ -333,7 +338,49 @@ def test_answers_are_read_once_for_all_arms_and_loads(
             made.append(batch.expected(name, PROMPTS, drawn, 12, 1.0, seeds))
             found.append(made)
     assert found == found[:2] * 3
-    assert read == [len(PROMPTS)] * 2
+    assert read == ([] if written else [len(PROMPTS)] * 2)
+
+
+def test_answers_asked_for_ahead_are_those_asked_for_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each prompt is read once."""
+    alone, seeds = batch_of(engine), [[*range(len(PROMPTS))], [*range(7, 7 + len(PROMPTS))]]
+    also = [(1.0, seeds[0]), (1.0, seeds[1]), (0.5, seeds[1])]
+    prompts: list[int] = []
+    read = Writer._read
+
+    def counting(writer: Writer, group: Any, rows: Any) -> None:
+        prompts.append(len(group))
+        read(writer, group, rows)
+
+    expected = [alone.target(PROMPTS, 12), *(alone.target(PROMPTS, 12, *each) for each in also)]
+    monkeypatch.setattr(Writer, "_read", counting)
+    batch = batch_of(engine)
+    made = [batch.target(PROMPTS, 12, also=also)]
+    assert sum(prompts) == len(PROMPTS)
+    made += [batch.target(PROMPTS, 12, *each) for each in reversed(also)][::-1]
+    assert sum(prompts) == len(PROMPTS)
+    for one, other in zip(made, expected, strict=True):
+        assert one.ids == other.ids
+        np.testing.assert_allclose(one.embeddings, other.embeddings, atol=1e-5)
+    batch.target(PROMPTS, 12, *also[0])  # not kept for another time
+    assert sum(prompts) == 2 * len(PROMPTS)
+
+
+def test_a_sampled_answer_without_numbers_leaves_the_greedy_one(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = Writer._choose
+
+    def failing(writer: Writer, logits: Tensor, temperature: Tensor, *rest: Tensor) -> Tensor:
+        return torch.where(temperature > 0, NAN, choose(writer, logits, temperature, *rest))
+
+    monkeypatch.setattr(Writer, "_choose", failing)
+    batch, drawn = batch_of(engine), (1.0, [*range(len(PROMPTS))])
+    assert batch.target(PROMPTS, 12, also=[drawn]).ids == batch_of(engine).target(PROMPTS, 12).ids
+    with pytest.raises(NotANumber):
+        batch.target(PROMPTS, 12, *drawn)
 
 
 def test_what_is_not_known_beforehand_is_not_taken_apart(engine: Engine) -> None:

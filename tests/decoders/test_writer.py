@@ -24,8 +24,8 @@ from decoders.backends.weights.packed import Rounding
 from decoders.common.errors import DraftpickError
 from decoders.models import memory
 from decoders.offline import writer
-from decoders.offline.stack import Stack
-from decoders.offline.writer import Answer, Ask, Writer, most_rows, write
+from decoders.offline.stack import Stack, states_before
+from decoders.offline.writer import Answer, Ask, Draws, Writer, most_rows, write
 from decoders.records import Request
 from decoders.sampling.argmax import WIDTH
 
@@ -266,14 +266,30 @@ def test_states_are_the_prompts_own(model: LlamaBackend) -> None:
         torch.testing.assert_close(answer.state, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("record", [None, traced])
+def test_states_in_front_of_each_token_are_kept(
+    model: LlamaBackend, record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of answers that end early and late, in rows that others had before."""
+    monkeypatch.setattr(noise, "choose", noise.race)
+    stack, wanted = Stack.of_backend(model), asks(20, heat=(0.0, 1.0))
+    wanted = [replace(ask, most=9) for ask in wanted]
+    made = [*Writer(stack, 4, CAPACITY, EOS, record, keep=9).answers(wanted)]
+    assert {len(answer.ids) for answer in made} >= {1, 9}
+    expected = states_before(stack, [a.ask.prompt for a in made], [a.ids for a in made])
+    for answer, states in zip(made, expected, strict=True):
+        assert answer.states is not None
+        torch.testing.assert_close(answer.states, states, atol=1e-5, rtol=1e-5)
+
+
 def test_more_prompts_than_rows(model: LlamaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [ask.prompt for ask in asks(20)]
     stack = Stack.of_backend(model)
-    greedy, sampled = (write(stack, prompts, 9, EOS, heat, 4) for heat in (0.0, 1.0))
+    greedy, sampled = (write(stack, prompts, 9, EOS, Draws(heat, 4)) for heat in (0.0, 1.0))
     monkeypatch.setattr(writer, "CPU_ROWS", 3)
     again = write(stack, prompts, 9, EOS)
     assert again.ids == greedy.ids == [alone(model, Ask(p, 9)) for p in prompts]
-    assert write(stack, prompts, 9, EOS, 1.0, 4).ids == sampled.ids
+    assert write(stack, prompts, 9, EOS, Draws(1.0, 4)).ids == sampled.ids
     np.testing.assert_allclose(again.embeddings, greedy.embeddings, rtol=1e-5, atol=1e-5)
     assert again.prefill_s > 0 and again.decode_s > 0
 
