@@ -144,11 +144,11 @@ class DraftingRecipe(ArmRecipe):
         raise NotImplementedError
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        from ..costs.drafted import in_turn
+        from ..lengths import AdaptiveLength
         from ..loop import SpeculativeDecoding
 
-        return SpeculativeDecoding(
-            self.name,
-            self.make_drafter(target, tokenizer),
-            self.verifier.build(),
-            self.length.build(target),
-        )
+        drafter, length = self.make_drafter(target, tokenizer), self.length.build(target)
+        if isinstance(length, AdaptiveLength):
+            length.in_turn = in_turn(drafter, target)
+        return SpeculativeDecoding(self.name, drafter, self.verifier.build(), length)

@@ -71,7 +71,7 @@ class HybridRecipe(DraftingRecipe):
         prepare(self.model, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ..costs.drafted import draft_cost
+        from ..costs.drafted import draft_cost, in_turn
         from ..costs.passes import PassCosts, known
         from ..drafters import HybridDrafter, MaxGramDrafter
         from ..drafters.copying import Copying
@@ -94,4 +94,4 @@ class HybridRecipe(DraftingRecipe):
             )
         model = make(self.model, self.name, target, tokenizer)
         cost = draft_cost(model, target) if self.draft_cost is None else self.draft_cost
-        return HybridDrafter(copying, model, passes, cost)
+        return HybridDrafter(copying, model, passes, cost, in_turn(model, target))

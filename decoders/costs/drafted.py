@@ -16,15 +16,21 @@ REPEATS = 9
 _STEPS: WeakKeyDictionary[Backend, float] = WeakKeyDictionary()
 
 
+def in_turn(drafter: Drafter, target: Backend) -> bool:
+    """Whether it has a model of its own, which reads for one answer after the other."""
+    model = getattr(drafter, "backend", None)
+    return model is not None and model is not target
+
+
 def draft_cost(drafter: Drafter, target: Backend) -> float:
     """The least of REPEATS passes of the drafter's own model over the target's pass, where that is
     known, else their share of parameters. ON_STATES for a drafter without a model of its own.
 
     What the model held is forgotten.
     """
-    model = getattr(drafter, "backend", None)
-    if model is None or model is target:
+    if not in_turn(drafter, target):
         return ON_STATES
+    model: Backend = drafter.backend  # type: ignore[attr-defined]
     passes = known(target)
     if passes is None:
         return min(1.0, float(model.parameters / target.parameters))

@@ -63,6 +63,11 @@ class PassCosts:
         low, high = self.verify_s[below - 1 : below + 1]
         return low + (width - below) * (high - low)
 
+    def turns(self) -> float:
+        """What a pass of a model that reads for one answer at a time costs in passes over one
+        token, over what it costs beside no other answer: each answer waits for all of them."""
+        return 1.0
+
     def ratios(self, longest: int) -> tuple[float, ...]:
         """At index k, a pass over k + 1 tokens in passes over one, up to k = longest."""
         return _ratios(self, longest)

@@ -75,6 +75,12 @@ class UnderLoad(PassCosts):
     def __call__(self, width: float) -> float:
         return self._now()(width)
 
+    def turns(self) -> float:
+        rows = self.rows()
+        if rows <= 1 or self.shared is None:
+            return 1.0
+        return rows * self.verify_s[0] / _of(self.shared, rows)(1)
+
     def ratios(self, longest: int) -> tuple[float, ...]:
         return self._now().ratios(longest)
 

@@ -32,6 +32,8 @@ class HybridDrafter:
     model: any drafter of a chain.
     passes: what the target's passes cost.
     draft_cost: of a token that the model drafts, in passes over one token.
+    in_turn: whether the model drafts for one answer after the other, which costs more the more
+        answers share the target's passes.
     """
 
     def __init__(
@@ -40,16 +42,17 @@ class HybridDrafter:
         model: Drafter,
         passes: PassCosts,
         draft_cost: float = 0.06,
+        in_turn: bool = False,
     ) -> None:
         self.copying, self.model = copying, model
-        self._passes, self._draft_cost = passes, draft_cost
+        self._passes, self._draft_cost, self._in_turn = passes, draft_cost, in_turn
         self.parameters = model.parameters
         self.context = model.context
         self._forget()
 
     def over(self, model: Drafter) -> HybridDrafter:
         """The same with another model. What copies is shared: use one at a time."""
-        return HybridDrafter(self.copying, model, self._passes, self._draft_cost)
+        return HybridDrafter(self.copying, model, self._passes, self._draft_cost, self._in_turn)
 
     @property
     def calls(self) -> int:
@@ -64,6 +67,8 @@ class HybridDrafter:
         self.model.reset(prompt_ids)
         self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
         self._tries = Tries()  # of the model
+        self._barred = False  # whether it would not pay if all of its tokens were accepted
+        self._committed = 0  # how long the context was that the model has followed
         self._forget()
 
     def _forget(self) -> None:
@@ -78,15 +83,21 @@ class HybridDrafter:
         copy = self.copying.copy(context, k, asked.sampling.temperature)
         cut = self._passes.best_cut(copy.chances)
         ratios = self._passes.ratios(max(k, cut))
-        share, expected, speeds = self._right / self._tried, 1.0, list[float]()
+        share, expected, speeds, best = self._right / self._tried, 1.0, list[float](), 0.0
+        cost = self._draft_cost * (self._passes.turns() if self._in_turn else 1.0)
         for n in range(1, k + 1):  # tokens that a round gives, in the time of a pass over one
             expected += share**n
-            speeds.append(expected / (ratios[n] + n * self._draft_cost))
+            spent = ratios[n] + n * cost
+            speeds.append(expected / spent)
+            best = max(best, (n + 1) / spent)
         copying = (1 + sum(copy.chances[:cut])) / ratios[cut]
+        self._barred = best <= 1
         if copying < max(speeds):
             self._tries.pays()
-        elif cut or not self._tries.due():  # it may be that of no draft
+        elif cut or self._barred or not self._tries.due():  # it may be that of no draft
             return proposal(copy.cut(cut), self.copying.device)
+        if self._committed < len(context):  # it sat out rounds while it was barred
+            self.model.commit(context)
         most = speeds.index(max(speeds)) + 1
         made = self.model.propose(context, replace(asked, k=most))
         self._drafted = made.ids.tolist()
@@ -104,9 +115,12 @@ class HybridDrafter:
         return None
 
     def commit(self, context: list[int]) -> None:
+        sits_out = self._barred and self._in_turn and not self._drafted
         self._learn(context)
         self.copying.commit(context)
-        self.model.commit(context)
+        if not sits_out or len(context) <= self._committed:  # a cascade may take tokens back
+            self.model.commit(context)
+            self._committed = len(context)
 
     def _learn(self, context: list[int]) -> None:
         """From what was accepted since the last draft, once a round."""

@@ -8,17 +8,23 @@ from ..costs.theory import best_length
 from ..records import StepStats
 from .tries import Tries
 
+RETRY = 512  # rounds
+
 
 class AdaptiveLength:
     """Longest when drafts are accepted, short when not, none where no draft pays.
 
     The acceptance rate is a count with a forgetting factor, started at `prior` with the weight of
     one round of `longest` tokens. While no draft is expected to pay it returns to that, and one
-    token is drafted all the same where `Tries` says so. A drafted token costs what it did in the
-    last rounds; a draft after rounds without one does not count, as its drafter reads those first.
+    token is drafted all the same where `Tries` says so, or where it would not pay even if all of it
+    were accepted, in two rounds of every RETRY, so that its cost is measured again. A drafted token
+    costs what it did in the last rounds; a draft after rounds without one does not count, as its
+    drafter reads those first.
 
     passes: what the target's passes cost by width; without them a pass of any width is taken to
         cost what the last ones did.
+    in_turn: whether the drafter drafts for one answer after the other, which costs more the more
+        answers share the target's passes.
     """
 
     def __init__(
@@ -34,7 +40,10 @@ class AdaptiveLength:
         self.longest, self.min_confidence = longest, min_confidence
         self.prior, self.memory = prior, memory
         self._passes = passes
-        self._cost, self._timed = 0.1, 0.0  # of a drafted token, in passes over one; rounds of it
+        self.in_turn = False
+        # of a drafted token, in passes over one (in turn: of an answer alone); rounds of it
+        self._cost, self._timed = 0.1, 0.0
+        self._barred = 0  # rounds that were without a draft for its cost
         self.reset()
 
     def reset(self) -> None:
@@ -44,19 +53,27 @@ class AdaptiveLength:
         self._behind = False  # whether the drafter has not read the last rounds
 
     def next(self) -> int:
-        acceptance, widths = self._right / self._tried, None
+        acceptance, cost, widths = self._right / self._tried, self._cost, None
         if self._passes is not None:  # which may change with what else is decoded
             widths = self._passes.ratios(self.longest)
-        k = best_length(acceptance, self._cost, self.longest, widths)
+            cost *= self._passes.turns() if self.in_turn else 1.0
+        k = best_length(acceptance, cost, self.longest, widths)
         if k > 0:
             self._tries.pays()
-        elif not self._tries.due():
+        elif not self._due(best_length(1.0, cost, self.longest, widths) > 0):
             self._behind = True
             self._learn(
                 self.prior * (1 - self.memory) * self.longest, (1 - self.memory) * self.longest
             )
             return 0
         return max(1, k)
+
+    def _due(self, may_pay: bool) -> bool:
+        """Whether to draft although that is not expected to pay. may_pay: if all is accepted."""
+        if may_pay:
+            return self._tries.due()
+        self._barred += 1
+        return self._barred % RETRY < 2 <= self._barred
 
     def observe(self, stats: StepStats) -> None:
         if stats.drafted == 0:
@@ -65,7 +82,9 @@ class AdaptiveLength:
         self._learn(stats.accepted, min(stats.accepted + 1, stats.drafted))
         if stats.accepted == 0:
             self._tries.rejected()
-        pass_s = stats.verify_s if self._passes is None else self._passes(1)
+        pass_s = stats.verify_s
+        if self._passes is not None:
+            pass_s = self._passes.verify_s[0] if self.in_turn else self._passes(1)
         behind, self._behind = self._behind, False
         if pass_s > 0 and not behind:
             cost = stats.draft_s / stats.drafted / pass_s

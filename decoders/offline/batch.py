@@ -17,6 +17,7 @@ from ..common.errors import DraftpickError, NotANumber
 from ..common.seeds import derived_seed
 from ..costs import measured, under_load
 from ..costs.measured import Costs
+from ..lengths import AdaptiveLength
 from ..loop import SpeculativeDecoding
 from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Expected, Replay, Request, Sampling, Written
@@ -319,8 +320,10 @@ class Batch:
         return known
 
     def _loop(self, name: str, strategy: SpeculativeDecoding, max_new_tokens: int) -> ReplayedLoop:
-        costs = self.cost_table.of_answers(self._answers)
-        return ReplayedLoop(strategy.length, max_new_tokens, costs.draft_s[name], costs.verify)
+        costs, length = self.cost_table.of_answers(self._answers), strategy.length
+        in_turn = isinstance(length, AdaptiveLength) and length.in_turn
+        draft_s = (self.cost_table if in_turn else costs).draft_s[name]  # as the loop would see it
+        return ReplayedLoop(length, max_new_tokens, draft_s, costs.verify)
 
     def _lossless(self, name: str) -> SpeculativeDecoding | None:
         """The arm's parts where it drafts for a lossless verifier, else None."""

@@ -362,12 +362,13 @@ def hybrid(
     draft_cost: float = 0.06,
     passes: PassCosts | None = None,
     copying: Copying | None = None,
+    in_turn: bool = False,
 ) -> HybridDrafter:
     """Copies after single tokens too; a pass costs the same at every width unless told."""
     passes = passes or PassCosts((1.0,) * 32)
     if copying is None:
         copying = MaxGramDrafter(CPU, shortest=1, passes=passes, chances=CopyChances())
-    return HybridDrafter(copying, model, passes, draft_cost)
+    return HybridDrafter(copying, model, passes, draft_cost, in_turn)
 
 
 def suffix(*earlier: tuple[list[int], list[int]], width: int = 1) -> SuffixDrafter:

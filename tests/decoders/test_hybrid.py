@@ -10,6 +10,7 @@ from decoder_toys import CPU, greedy, hybrid, neural
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
 from decoders.costs.passes import PassCosts
+from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.drafters import HybridDrafter
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Sampling
@@ -198,7 +199,7 @@ def test_it_drafts_as_far_as_asked() -> None:
 
 def test_a_dear_model_is_tried_at_first_and_seldom_then() -> None:
     model = Scripted([5])
-    drafter = hybrid(model, draft_cost=2.0)
+    drafter = hybrid(model, draft_cost=0.9)
     context, asked = [1, 2, 3], []
     drafter.reset(context)
     for turn in range(40):
@@ -223,3 +224,41 @@ def test_a_model_that_seldom_drafts_reads_seldom() -> None:
         context = [*context, 0]
         drafter.commit(context)
     assert model.calls - before == 28 // 8
+
+
+def test_a_model_that_cannot_pay_is_never_asked() -> None:
+    """Not even if all of its tokens were accepted."""
+    model = Scripted([5])
+    drafter = hybrid(model, draft_cost=1.0)
+    drafter.reset([1, 2])
+    for length in range(3, 60):
+        draft(drafter, [*range(length)])
+        drafter.commit([*range(length + 1)])
+    assert model.asked == 0
+
+
+def test_beside_others_a_model_that_reads_in_turn_sits_out() -> None:
+    """It reads nothing meanwhile, and drafts as ever afterwards."""
+    model, running = neural(64, seed=2), 1
+    shared = SharedCosts((1, 8), (1, 2), ((1.0, 1.1), (3.0, 5.0)), narrow=8)
+    passes = UnderLoad((1.0, 1.1, 1.2), 1.0, shared, lambda: running)
+    assert passes.turns() == 1
+    drafter = hybrid(model, 0.4, passes, in_turn=True)
+    context = [60, 61, 62]
+    drafter.reset(context[:-1])
+    assert len(draft(drafter, context)) > 0
+    running = 8
+    assert passes.turns() == pytest.approx(8 / 3)
+    for turn in range(30):
+        context = [*context, turn]
+        calls = model.calls
+        drafter.commit(context)
+        assert draft(drafter, context) == [] and model.calls == calls
+    assert model.backend.length == 3  # what was rejected is forgotten all the same
+    drafter.commit(context[:2])  # a cascade takes tokens back
+    assert model.backend.length == 1
+    context = [*context[:2], *range(40, 55)]
+    drafter.commit(context)
+    running, fresh = 1, neural(64, seed=2)
+    fresh.reset(context[:-1])
+    assert draft(drafter, context, 1) == fresh.propose(context, greedy(1)).ids.tolist()

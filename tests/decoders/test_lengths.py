@@ -14,7 +14,9 @@ from transformers.generation.candidate_generator import AssistedCandidateGenerat
 
 from decoders.common.errors import DraftpickError
 from decoders.costs.theory import best_length, speculative
+from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
+from decoders.lengths.adaptive import RETRY
 from decoders.records import StepStats
 
 
@@ -108,6 +110,34 @@ def test_drafts_that_never_pay_are_tried_seldom() -> None:
         drafted += k > 0
         rule.observe(StepStats(k, int(k > 0 and round_ % 2 == 0), 0.009 * k, 0.010))
     assert 400 / 64 < drafted <= 400 / 20
+
+
+def test_drafts_that_cannot_pay_are_timed_again_now_and_then() -> None:
+    rule = AdaptiveLength(4)
+    for _ in range(20):
+        rule.observe(StepStats(1, 1, 0.012, 0.010))  # all accepted, at 1.2 passes a token
+    drafted = []
+    for _ in range(2 * RETRY + 2):
+        drafted.append(rule.next())
+        rule.observe(StepStats(drafted[-1], drafted[-1], 0.012 * drafted[-1], 0.010))
+    tried = [turn for turn, k in enumerate(drafted, 1) if k]
+    assert tried == [RETRY, RETRY + 1, 2 * RETRY, 2 * RETRY + 1]
+
+
+def test_a_drafter_that_drafts_in_turn_costs_more_beside_others() -> None:
+    running = 1
+    shared = SharedCosts((1, 8), (1, 2), ((1.0, 1.1), (3.0, 5.0)), narrow=8)
+    rule = AdaptiveLength(4, passes=UnderLoad((1.0, 1.1, 1.2), 1.0, shared, lambda: running))
+    rule.in_turn = True
+    feed_s = 0.4  # of a token, whatever is beside it
+    lengths = dict[int, list[int]]()
+    for running in (1, 8, 1):
+        lengths[running] = []
+        for _ in range(40):
+            k = rule.next()
+            rule.observe(StepStats(k, k, feed_s * k, 1.0))
+            lengths[running].append(k)
+    assert lengths[1][0] > 0 and lengths[1][-1] == 4 and not any(lengths[8])
 
 
 @pytest.mark.parametrize("right", [0.85, 0.2])
