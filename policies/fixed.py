@@ -14,31 +14,40 @@ from .records import ANY, Fitted, Float64, Origin, RewardTable, arm_index
 
 
 class ConstantPolicy(BasePolicy):
-    """The same distribution [A] for every query."""
+    """The same distribution [A] for every query.
+
+    means: [A] mean rewards, where they are known: by them another arm answers where the chosen one
+        cannot.
+    """
 
     kind = "constant"
 
-    def __init__(self, origin: Origin, probs: Float64) -> None:
+    def __init__(self, origin: Origin, probs: Float64, means: Float64 | None = None) -> None:
         super().__init__(origin)
         probs = np.asarray(probs, dtype=np.float64)
         if probs.shape != (len(origin.arms),) or not np.isclose(probs.sum(), 1, atol=1e-9):
             raise PolicyError("a fixed policy needs one probability per arm, summing to 1")
         if (probs < 0).any():
             raise PolicyError("a probability is below 0")
-        self._probs = probs
+        if means is not None and (means.shape != probs.shape or not np.isfinite(means).all()):
+            raise PolicyError("a fixed policy's mean rewards need one number per arm")
+        self._probs, self._means = probs, means
 
     def scores(self, x: Any) -> Float64:
         rows = as_rows(x, self.origin.width)
-        return np.tile(self._probs, (len(rows), 1))
+        return np.tile(self._probs if self._means is None else self._means, (len(rows), 1))
+
+    def probabilities(self, scores: Float64) -> Float64:
+        return np.tile(self._probs, (len(scores), 1))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"probs": self._probs}
+        return {"probs": self._probs} | ({} if self._means is None else {"means": self._means})
 
     @classmethod
     def rebuild(
         cls, origin: Origin, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
     ) -> ConstantPolicy:
-        return cls(origin, arrays["probs"])
+        return cls(origin, arrays["probs"], arrays.get("means"))
 
 
 def uniform_policy(arms: Sequence[str]) -> ConstantPolicy:
@@ -59,7 +68,11 @@ def one_hot(size: int, index: int) -> Float64:
 
 def best_fixed_index(table: RewardTable) -> int:
     """The arm with the highest mean reward; a failure counts as the query's worst reward."""
-    return int(table.filled().rewards.mean(axis=0).argmax())
+    return int(_means(table).argmax())
+
+
+def _means(table: RewardTable) -> Float64:
+    return np.asarray(table.filled().rewards.mean(axis=0), dtype=np.float64)
 
 
 def fit_uniform(table: RewardTable, validation: RewardTable | None = None, seed: int = 0) -> Fitted:
@@ -83,4 +96,4 @@ def fit_best_fixed(
     """Always the arm that is best on average over the table."""
     best = best_fixed_index(table)
     origin = origin_of("best-fixed", table, seed, {"arm": table.arms[best]}, embedder=ANY)
-    return Fitted(ConstantPolicy(origin, one_hot(len(table.arms), best)), [])
+    return Fitted(ConstantPolicy(origin, one_hot(len(table.arms), best), _means(table)), [])

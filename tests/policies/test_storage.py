@@ -12,6 +12,7 @@ from policy_tables import OPTIONS, data_for, tiny
 
 import policies
 from policies import PolicyError
+from policies.fixed import ConstantPolicy
 from policies.storage import MANIFEST
 
 
@@ -132,3 +133,17 @@ def test_an_older_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
 def test_an_older_name_is_refused_with_the_new_one(old: str, new: str) -> None:
     with pytest.raises(PolicyError, match=f"the policy '{old}' is now called '{new}'"):
         policies.options_of(old)
+
+
+def test_where_the_best_fixed_arm_cannot_answer_the_next_best_follows(tmp_path: Path) -> None:
+    table = tiny()
+    means = table.filled().rewards.mean(0)
+    policies.fit("best-fixed", table).policy.save(tmp_path)
+    policy = policies.load(tmp_path)
+    (scores,), (chances,) = policy.scores(table.inputs[:1]), policy.distribution(table.inputs[:1])
+    assert scores.tolist() == pytest.approx(means) and len(set(means)) == len(means)
+    assert chances.tolist() == [float(arm == means.argmax()) for arm in range(len(means))]
+    drawn = policy.choose(table.inputs[:1], np.random.default_rng(0))
+    assert (drawn.index, drawn.propensity) == (means.argmax(), 1.0)
+    with pytest.raises(PolicyError, match="one number per arm"):
+        ConstantPolicy(policy.origin, chances, means[1:])
