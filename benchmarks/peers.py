@@ -235,9 +235,9 @@ def llama_cpp_runs(
             made = server.handle_completions(
                 {"prompt": ids, "n_predict": most, "temperature": 0.0, "cache_prompt": False}
             )
-            if "tokens_predicted" not in made:
+            if "usage" not in made:
                 raise RuntimeError(str(made)[:300])
-            return int(made["tokens_predicted"])
+            return int(made["usage"]["completion_tokens"])
 
         return run
 
