@@ -69,6 +69,7 @@ class HybridDrafter:
         self._tries = Tries()  # of the model
         self._barred = False  # whether it would not pay if all of its tokens were accepted
         self._committed = 0  # how long the context was that the model has followed
+        self._behind = False  # whether it has sat out rounds since, as it was barred
         self._forget()
 
     def _forget(self) -> None:
@@ -96,8 +97,9 @@ class HybridDrafter:
             self._tries.pays()
         elif cut or self._barred or not self._tries.due():  # it may be that of no draft
             return proposal(copy.cut(cut), self.copying.device)
-        if self._committed < len(context):  # it sat out rounds while it was barred
+        if self._behind:
             self.model.commit(context)
+            self._behind = False
         most = speeds.index(max(speeds)) + 1
         made = self.model.propose(context, replace(asked, k=most))
         self._drafted = made.ids.tolist()
@@ -118,7 +120,8 @@ class HybridDrafter:
         sits_out = self._barred and self._in_turn and not self._drafted
         self._learn(context)
         self.copying.commit(context)
-        if not sits_out or len(context) <= self._committed:  # a cascade may take tokens back
+        self._behind = sits_out and len(context) > self._committed  # a cascade may take some back
+        if not self._behind:
             self.model.commit(context)
             self._committed = len(context)
 
