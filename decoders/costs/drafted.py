@@ -18,8 +18,12 @@ _STEPS: WeakKeyDictionary[Backend, float] = WeakKeyDictionary()
 
 def in_turn(drafter: Drafter, target: Backend) -> bool:
     """Whether it has a model of its own, which reads for one answer after the other."""
-    model = getattr(drafter, "backend", None)
-    return model is not None and model is not target
+    return _own_model(drafter, target) is not None
+
+
+def _own_model(drafter: Drafter, target: Backend) -> Backend | None:
+    model: Backend | None = getattr(drafter, "backend", None)
+    return None if model is target else model
 
 
 def draft_cost(drafter: Drafter, target: Backend) -> float:
@@ -28,9 +32,9 @@ def draft_cost(drafter: Drafter, target: Backend) -> float:
 
     What the model held is forgotten.
     """
-    if not in_turn(drafter, target):
+    model = _own_model(drafter, target)
+    if model is None:
         return ON_STATES
-    model: Backend = drafter.backend  # type: ignore[attr-defined]
     passes = known(target)
     if passes is None:
         return min(1.0, float(model.parameters / target.parameters))

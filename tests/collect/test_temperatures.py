@@ -211,6 +211,28 @@ def test_losses_are_those_of_the_arms_own_greedy_answers(tmp_path: Path) -> None
         assert table.losses[row, 2] == pytest.approx(1 - similarity)
 
 
+def test_sampled_answers_are_announced_with_the_greedy_ones(tmp_path: Path) -> None:
+    """So that prompts are read once for all temperatures."""
+    engine, announced, asked = FakeEngine(), list[Any](), list[Any]()
+    usual = engine.batch.target
+
+    def target(
+        prompts: list[list[int]],
+        most: int,
+        temperature: float = 0.0,
+        seed: Any = 0,
+        also: Any = (),
+    ) -> Any:
+        announced.extend((prompts, *each) for each in also)
+        if not isinstance(seed, int):  # else it is the one that the greedy answer is compared with
+            asked.append((prompts, temperature, seed))
+        return usual(prompts, most, temperature, seed)
+
+    engine.batch.target = target  # type: ignore[method-assign]
+    sweep(engine, make_queries(), tmp_path, OPTIONS)
+    assert asked and asked == announced
+
+
 class Repeating(FakeEngine):
     """Its target repeats itself at temperature 0 on prompts of an even length."""
 
