@@ -120,7 +120,7 @@ def parts(given: argparse.Namespace) -> list[tuple[TrainingStage, RecurrentRecip
         sizes = {name: record.get(name, getattr(given, name)) for name in SIZES}
         tasks = tuple(record.get("tasks") or ())
         made[record["name"]] = (
-            TrainingStage(given.out / record["name"], start, tasks, **sizes),
+            TrainingStage(given.out / record["name"], start, tasks, **sizes, int8=given.int8),
             recipe,
         )
     return list(made.values())
@@ -154,6 +154,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--specialists", type=float, help="minutes of each, after a generalist")
     parser.add_argument("--start", type=Path, help="a drafter's folder to go on from")
     parser.add_argument("--tasks", nargs="*", help="train on these alone")
+    parser.add_argument("--int8", action="store_true", help="save matrices in int8, half as large")
     parser.add_argument("--held-out", type=int, default=100, help="texts a task to be judged on")
     defaults = {
         **asdict(RecurrentRecipe()),

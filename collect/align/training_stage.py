@@ -42,6 +42,7 @@ class TrainingStage:
     tasks: only these; none is all.
     width, blocks: of a new cell.
     vocab_size: ids that a new one scores, the most frequent of the answers.
+    int8: whether its matrices are saved in that, half as large.
     """
 
     out: Path
@@ -50,6 +51,7 @@ class TrainingStage:
     width: int = 1152
     blocks: int = 2
     vocab_size: int = 6144
+    int8: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def run_stage(
         }
 
     def write(folder: Path, used: RecurrentCell) -> None:
-        used.save(folder)
+        used.save(folder, stage.int8)
         vocab.save(folder)
 
     def save(used: RecurrentCell, point: Point) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
+
 from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
 from ..costs.theory import best_length
@@ -9,6 +12,7 @@ from ..records import StepStats
 from .tries import Tries
 
 RETRY = 512  # rounds
+COST, ASSUMED, MEASURED = 0.1, 3, 7  # of a drafted token, in passes over one; rounds
 
 
 class AdaptiveLength:
@@ -17,9 +21,10 @@ class AdaptiveLength:
     The acceptance rate is a count with a forgetting factor, started at `prior` with the weight of
     one round of `longest` tokens. While no draft is expected to pay it returns to that, and one
     token is drafted all the same where `Tries` says so, or where it would not pay even if all of it
-    were accepted, in two rounds of every RETRY, so that its cost is measured again. A drafted token
-    costs what it did in the last rounds; a draft after rounds without one does not count, as its
-    drafter reads those first.
+    were accepted, in a few rounds of every RETRY, so that its cost is measured again. A drafted
+    token costs the median of the last MEASURED rounds, which at first are taken to be ASSUMED of
+    COST: a few rounds in which something was compiled or recorded change nothing. A draft after
+    rounds without one does not count, as its drafter reads those first.
 
     passes: what the target's passes cost by width; without them a pass of any width is taken to
         cost what the last ones did.
@@ -41,8 +46,8 @@ class AdaptiveLength:
         self.prior, self.memory = prior, memory
         self._passes = passes
         self.in_turn = False
-        # of a drafted token, in passes over one (in turn: of an answer alone); rounds of it
-        self._cost, self._timed = 0.1, 0.0
+        # of a drafted token by round, in passes over one (in turn: of an answer alone)
+        self._costs = deque([COST] * ASSUMED, MEASURED)
         self._barred = 0  # rounds that were without a draft for its cost
         self.reset()
 
@@ -53,7 +58,8 @@ class AdaptiveLength:
         self._behind = False  # whether the drafter has not read the last rounds
 
     def next(self) -> int:
-        acceptance, cost, widths = self._right / self._tried, self._cost, None
+        acceptance, widths = self._right / self._tried, None
+        cost = statistics.median(self._costs)
         if self._passes is not None:  # which may change with what else is decoded
             widths = self._passes.ratios(self.longest)
             cost *= self._passes.turns() if self.in_turn else 1.0
@@ -73,7 +79,8 @@ class AdaptiveLength:
         if may_pay:
             return self._tries.due()
         self._barred += 1
-        return self._barred % RETRY < 2 <= self._barred
+        again = self._barred % RETRY  # the first is not measured, the others decide the median
+        return self._barred >= RETRY and again <= MEASURED // 2 + 1
 
     def observe(self, stats: StepStats) -> None:
         if stats.drafted == 0:
@@ -87,9 +94,7 @@ class AdaptiveLength:
             pass_s = self._passes.verify_s[0] if self.in_turn else self._passes(1)
         behind, self._behind = self._behind, False
         if pass_s > 0 and not behind:
-            cost = stats.draft_s / stats.drafted / pass_s
-            self._timed = 1 + self.memory * self._timed
-            self._cost += (cost - self._cost) / self._timed
+            self._costs.append(stats.draft_s / stats.drafted / pass_s)
 
     def _learn(self, right: float, tried: float) -> None:
         self._right = self.memory * self._right + right

@@ -16,7 +16,7 @@ from decoders.common.errors import DraftpickError
 from decoders.costs.theory import best_length, speculative
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
-from decoders.lengths.adaptive import RETRY
+from decoders.lengths.adaptive import MEASURED, RETRY
 from decoders.records import StepStats
 
 
@@ -117,11 +117,31 @@ def test_drafts_that_cannot_pay_are_timed_again_now_and_then() -> None:
     for _ in range(20):
         rule.observe(StepStats(1, 1, 0.012, 0.010))  # all accepted, at 1.2 passes a token
     drafted = []
-    for _ in range(2 * RETRY + 2):
+    for _ in range(2 * RETRY + 50):
         drafted.append(rule.next())
         rule.observe(StepStats(drafted[-1], drafted[-1], 0.012 * drafted[-1], 0.010))
     tried = [turn for turn, k in enumerate(drafted, 1) if k]
-    assert tried == [RETRY, RETRY + 1, 2 * RETRY, 2 * RETRY + 1]
+    again = range(MEASURED // 2 + 2)
+    assert tried == [many * RETRY + i for many in (1, 2) for i in again]
+
+
+def test_rounds_in_which_something_is_compiled_do_not_end_drafting() -> None:
+    rule, lengths = AdaptiveLength(4), list[int]()
+    for number in range(12):
+        k = rule.next()
+        lengths.append(k)
+        seconds = 3.0 if number in (0, 1, 7) else 0.001 * k
+        rule.observe(StepStats(k, k, seconds, 0.010))
+    assert min(lengths) > 0 and lengths[-1] == 4
+
+
+def test_drafts_that_became_cheap_are_found_out() -> None:
+    rule, lengths = AdaptiveLength(4), list[int]()
+    for number in range(RETRY + 40):
+        k = rule.next()
+        lengths.append(k)
+        rule.observe(StepStats(k, k, (0.012 if number < 20 else 0.001) * k, 0.010))
+    assert lengths[20] == 0 and lengths[-1] == 4
 
 
 def test_a_drafter_that_drafts_in_turn_costs_more_beside_others() -> None:
@@ -146,7 +166,7 @@ def test_dear_drafts_that_are_right_are_found_in_a_short_answer(right: float) ->
     rng, lengths, tried = np.random.default_rng(3), list[int](), 0
     for _ in range(40):
         rule = AdaptiveLength(4)
-        rule._cost, rule._timed = 0.62, 1e9
+        rule._costs.extend([0.62] * MEASURED)
         assert rule.next() == 1
         rule.reset()
         for round_ in range(40):

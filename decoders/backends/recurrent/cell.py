@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..weights.contents import header_of, require
+from ..weights.int8 import to_int8
 
 CELL = "recurrent.safetensors"
+STEP = ".step"
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,15 @@ class RecurrentCell(nn.Module):
         """What the head's rows are multiplied by; [..., d]."""
         return F.rms_norm(state, (self.config.hidden,), self.norm, self.config.eps)
 
-    def save(self, folder: Path) -> None:
-        """In bfloat16, with `config.json` next to it."""
+    def save(self, folder: Path, int8: bool = False) -> None:
+        """In bfloat16, with `config.json` next to it. int8: its matrices in that, half as large,
+        the step of each row under the matrix's name and STEP."""
         from safetensors.torch import save_file
 
         state = {k: v.detach().to(torch.bfloat16).contiguous() for k, v in self.named_parameters()}
+        for name in [name for name, value in state.items() if int8 and value.ndim == 2]:
+            kept = to_int8(state[name])
+            state[name], state[name + STEP] = kept.values, kept.scale
         save_file(state, folder / CELL, metadata={"format": "pt"})
         record = {"kind": "recurrent", **asdict(self.config)}
         (folder / "config.json").write_text(json.dumps(record, indent=1))
@@ -91,5 +97,7 @@ class RecurrentCell(nn.Module):
         needed = {name: tuple(p.shape) for name, p in cell.named_parameters()}
         require(folder, header_of(folder / CELL), needed)
         state = {k: v.to(dtype) for k, v in load_file(folder / CELL, device=str(device)).items()}
+        for name in [name for name in state if name.endswith(STEP)]:
+            state[name.removesuffix(STEP)] *= state.pop(name).unsqueeze(1)
         cell.load_state_dict(state, assign=True)
         return cell.requires_grad_(False)
