@@ -131,4 +131,4 @@ def test_the_command_prints_a_script_and_json(
 def test_a_known_model_has_its_own_arms(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "vllm", "--model", "qwen2.5-coder-1.5b-instruct", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert "draft-0.5b" in told["arms"] and "recurrent" not in told["without"]
+    assert "draft-0.5b" in told["arms"] and "draft-general" not in told["without"]
