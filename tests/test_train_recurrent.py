@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from decoders.common.errors import DraftpickError
 
@@ -148,10 +150,14 @@ def test_a_plan_says_what_differs(
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     out = tmp_path / "out"
     arguments = [*options(shard, target, out), "--plan", tmp_path / "plan.json", "--minutes", 9]
+    arguments += ["--int8"]
     call(monkeypatch, "train_recurrent", *arguments)
     card = json.loads((out / "on/model/card.json").read_text())
     assert card["start"] == "narrow" and card["recipe"]["noise"] == 0.1
     assert json.loads((out / "on/model/config.json").read_text())["width"] == 8
+    for stage in ("narrow", "on"):  # the second went on from the first, as it was saved
+        held = load_file(out / stage / "model/recurrent.safetensors")
+        assert held["down.0"].dtype == torch.int8 and "down.0.step" in held
 
     (tmp_path / "plan.json").write_text(json.dumps([{"name": "x", "widht": 8}]))
     with pytest.raises(DraftpickError, match="not widht"):

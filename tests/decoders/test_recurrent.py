@@ -29,6 +29,7 @@ from decoder_toys import (
     traced,
 )
 from effort import slow_after
+from safetensors.torch import load_file, save_file
 from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
 from test_backends import make
 from test_exact_distribution import LENGTHS, MOST, PROMPT, SAMPLINGS, check, toy_logits
@@ -39,12 +40,12 @@ from decoders.arms import recipe
 from decoders.backends.cuda.recorded import Run, cuda_graphs
 from decoders.backends.mapped import MappedBackend
 from decoders.backends.native import LlamaBackend
-from decoders.backends.recurrent.cell import RecurrentCell
+from decoders.backends.recurrent.cell import CELL, RecurrentCell
 from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.toy import ToyBackend
 from decoders.backends.weights.int4 import Int4Weight
 from decoders.backends.weights.int8 import Int8Weight
-from decoders.common.errors import DraftpickError
+from decoders.common.errors import Damaged, DraftpickError
 from decoders.drafters import RecurrentDrafter, WidenedDrafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.drafters.vertical import VerticalDrafter
@@ -116,6 +117,28 @@ def test_a_saved_cell_is_the_cell_at_work(tiny: Tiny, tmp_path: Path) -> None:
     cell = RecurrentCell.load(tmp_path, CPU, torch.float32)
     state, token = torch.randn(1, 32), torch.tensor([9])
     close(head.step(state, token)[0], cell(state, target.embed(token)), 1e-4)
+
+
+def test_a_cell_in_int8_is_half_as_large_and_nearly_the_same(tmp_path: Path) -> None:
+    cell = random_cell(64, 2, torch.bfloat16, width=64)
+    sizes = []
+    for int8 in (False, True):
+        cell.save(tmp_path, int8)
+        sizes.append((tmp_path / CELL).stat().st_size)
+        again = RecurrentCell.load(tmp_path, CPU, torch.float32)
+        for kept, made in zip(cell.parameters(), again.parameters(), strict=True):
+            assert made.dtype == torch.float32
+            close(made, kept.float(), 0.01 if int8 and kept.ndim == 2 else 1e-9)
+    assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_int8_without_its_steps_is_damaged(tmp_path: Path) -> None:
+    random_cell(32, 2, torch.bfloat16).save(tmp_path, int8=True)
+    held = load_file(tmp_path / CELL)
+    held.pop("down.1.step")
+    save_file(held, tmp_path / CELL)
+    with pytest.raises(Damaged, match=r"lacks down\.1\.step"):
+        RecurrentCell.load(tmp_path, CPU, torch.float32)
 
 
 # -- rounds beside those from scratch -------------------------------------------------------------

@@ -95,9 +95,13 @@ class RecurrentCell(nn.Module):
         with torch.device("meta"):
             cell = cls(config, drawn=False)
         needed = {name: tuple(p.shape) for name, p in cell.named_parameters()}
-        require(folder, header_of(folder / CELL), needed)
-        state = {k: v.to(dtype) for k, v in load_file(folder / CELL, device=str(device)).items()}
-        for name in [name for name in state if name.endswith(STEP)]:
-            state[name.removesuffix(STEP)] *= state.pop(name).unsqueeze(1)
+        header = header_of(folder / CELL)
+        require(folder, header, needed)
+        held = load_file(folder / CELL, device=str(device))
+        in_int8 = [name for name in needed if held[name].dtype == torch.int8]
+        require(folder, header, {name + STEP: needed[name][:1] for name in in_int8})
+        state = {name: held[name].to(dtype) for name in needed}
+        for name in in_int8:
+            state[name] *= held[name + STEP].to(dtype).unsqueeze(1)
         cell.load_state_dict(state, assign=True)
         return cell.requires_grad_(False)
