@@ -20,7 +20,6 @@ from ..sampling.draft_vocab import DraftVocab
 
 SHORT, LONG = 7, 15  # copied tokens: as a pass takes eight, or sixteen, in one step of its kernels
 LEAST = SHORT + 2  # tokens that such a model reads at least
-DEEPEST = 4  # tokens that a model drafts in a round that may copy as well
 FROM_TABLE = 4  # tokens in a row that are taken from a table of token pairs
 COPY = 1  # the drafter of a draft by either, where it is not the model
 GAIN = 1.0  # tokens that a draft by copying gives, until it is known
@@ -289,7 +288,7 @@ class Either:
         return self._model.work
 
     def first(self) -> list[Shape]:
-        drafts = [(SHORT, m, self._model.unread(SHORT, m, LEAST)) for m in range(1, DEEPEST + 1)]
+        drafts = [(SHORT, m, self._model.unread(SHORT, m, LEAST)) for m in range(1, SHORT + 1)]
         return [(0, 0, 0), (SHORT, 0, 0), *drafts, (LONG, 0, 0)]
 
     def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
