@@ -12,7 +12,7 @@ from ..records import StepStats
 from .tries import Tries
 
 RETRY = 512  # rounds
-COST, ASSUMED, MEASURED = 0.1, 3, 7  # of a drafted token, in passes over one; rounds
+COST, ASSUMED, MEASURED = 0.1, 2, 5  # of a drafted token, in passes over one; rounds
 
 
 class AdaptiveLength:
@@ -22,9 +22,9 @@ class AdaptiveLength:
     one round of `longest` tokens. While no draft is expected to pay it returns to that, and one
     token is drafted all the same where `Tries` says so, or where it would not pay even if all of it
     were accepted, in a few rounds of every RETRY, so that its cost is measured again. A drafted
-    token costs the median of the last MEASURED rounds, which at first are taken to be ASSUMED of
-    COST: a few rounds in which something was compiled or recorded change nothing. A draft after
-    rounds without one does not count, as its drafter reads those first.
+    token costs the median of the last MEASURED rounds, at first ASSUMED of COST, so that a stall
+    changes nothing. Not measured are the first draft of each length, for which something may be
+    compiled or recorded, and one after rounds without a draft, which its drafter reads first.
 
     passes: what the target's passes cost by width; without them a pass of any width is taken to
         cost what the last ones did.
@@ -48,6 +48,7 @@ class AdaptiveLength:
         self.in_turn = False
         # of a drafted token by round, in passes over one (in turn: of an answer alone)
         self._costs = deque([COST] * ASSUMED, MEASURED)
+        self._lengths = set[int]()  # that were drafted
         self._barred = 0  # rounds that were without a draft for its cost
         self.reset()
 
@@ -92,8 +93,10 @@ class AdaptiveLength:
         pass_s = stats.verify_s
         if self._passes is not None:
             pass_s = self._passes.verify_s[0] if self.in_turn else self._passes(1)
-        behind, self._behind = self._behind, False
-        if pass_s > 0 and not behind:
+        new = self._behind or stats.drafted not in self._lengths
+        self._behind = False
+        self._lengths.add(stats.drafted)
+        if pass_s > 0 and not new:
             self._costs.append(stats.draft_s / stats.drafted / pass_s)
 
     def _learn(self, right: float, tried: float) -> None:
