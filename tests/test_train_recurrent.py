@@ -158,6 +158,7 @@ def test_a_plan_says_what_differs(
     for stage in ("narrow", "on"):  # the second went on from the first, as it was saved
         held = load_file(out / stage / "model/recurrent.safetensors")
         assert held["down.0"].dtype == torch.int8 and "down.0.step" in held
+        assert "kept in int8" in (out / stage / "model/README.md").read_text()
 
     (tmp_path / "plan.json").write_text(json.dumps([{"name": "x", "widht": 8}]))
     with pytest.raises(DraftpickError, match="not widht"):

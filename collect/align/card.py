@@ -60,6 +60,8 @@ def render(name: str, card: dict[str, Any]) -> str:
     if card["recipe"]:
         recipe = ", ".join(f"{key} {value}" for key, value in card["recipe"].items())
         lines += [f"Recipe: {recipe}."]
+    if card.get("int8"):
+        lines += ["Its matrices are kept in int8; the figures above are of bfloat16."]
     versions = card["provenance"]["versions"]
     lines += [f"torch {versions['torch']}, transformers {versions['transformers']}."]
     return "\n".join(lines) + "\n"

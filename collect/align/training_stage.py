@@ -102,6 +102,7 @@ def run_stage(
             "held_out_queries": held_out.texts,
             "answer_tokens": int((chosen.lengths - chosen.answer).sum()),
             "positions": point.positions,
+            "int8": stage.int8,
             **facts(program, started, stage.start, recipe),
         }
 

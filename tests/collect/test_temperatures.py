@@ -211,24 +211,20 @@ def test_losses_are_those_of_the_arms_own_greedy_answers(tmp_path: Path) -> None
         assert table.losses[row, 2] == pytest.approx(1 - similarity)
 
 
-def test_sampled_answers_are_announced_with_the_greedy_ones(tmp_path: Path) -> None:
+def test_sampled_answers_are_announced_with_the_greedy_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that prompts are read once for all temperatures."""
     engine, announced, asked = FakeEngine(), list[Any](), list[Any]()
     usual = engine.batch.target
 
-    def target(
-        prompts: list[list[int]],
-        most: int,
-        temperature: float = 0.0,
-        seed: Any = 0,
-        also: Any = (),
-    ) -> Any:
+    def target(prompts: Any, most: int, *drawn: Any, also: Any = ()) -> Any:
         announced.extend((prompts, *each) for each in also)
-        if not isinstance(seed, int):  # else it is the one that the greedy answer is compared with
-            asked.append((prompts, temperature, seed))
-        return usual(prompts, most, temperature, seed)
+        if drawn and not isinstance(drawn[-1], int):  # else the greedy one is compared with it
+            asked.append((prompts, *drawn))
+        return usual(prompts, most, *drawn)
 
-    engine.batch.target = target  # type: ignore[method-assign]
+    monkeypatch.setattr(engine.batch, "target", target)
     sweep(engine, make_queries(), tmp_path, OPTIONS)
     assert asked and asked == announced
 

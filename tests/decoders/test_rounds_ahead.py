@@ -38,7 +38,7 @@ from decoders.common.errors import NotANumber
 from decoders.costs.passes import PassCosts
 from decoders.drafters import HybridDrafter, MaxGramDrafter, NeuralDrafter, RecurrentDrafter
 from decoders.drafters.next_token_table import NextTokenTable
-from decoders.drafters.on_device import Behind, Copies
+from decoders.drafters.on_device import SHORT, Behind, Chain, Copies, Either
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Job
@@ -360,3 +360,15 @@ def test_graphs_on_cuda_write_what_the_ordinary_loop_writes(kind: str, tiny: Tin
                 made = speculative(MaxGramDrafter(cuda, TABLE, passes=EVEN), 16)
         answers.append(run(models[0], made, PROMPT, Request(40)).ids)
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("accepted", [SHORT, 1])
+def test_a_cheap_model_fills_the_pass_beside_copies_where_it_is_right(accepted: int) -> None:
+    """As many tokens as a pass takes anyway if all are accepted, few if few are."""
+    either = Either(Copies(1, 3), Chain(lambda line, k, unread: line.ids[:k], parameters=1))
+    either.reset([1, 2, 3])
+    seconds = {shape: 1.0 + 0.14 * (shape[0] > 0) + 0.03 * shape[1] for shape in either.first()}
+    for _ in range(40):
+        shape = either.next(WIDEST - 1, seconds)
+        either.learn(shape, 0, min(shape[1], accepted))
+    assert shape[1] == SHORT if accepted == SHORT else 0 < shape[1] < SHORT
