@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MOST = 8  # tokens of a draft
 COPY = {"kind": "max_gram", "shortest": 2, "longest": 12, "length": {"k": MOST}, "by_cost": True}
 SUFFIX = {"kind": "suffix", "length": {"k": MOST}}
+DRAFT = {"kind": "neural", "drafter": "draft-general", "length": {"k": 4}}
 OURS = {"model": "router.vllm.Proposer", "num_speculative_tokens": MOST}
 
 
@@ -39,8 +40,10 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]] =
     "plain": (None, None),
     "ngram-2": (ngram(2), None),
     "ngram-8": (ngram(8), None),
+    "vllm-suffix": ({"method": "suffix", "num_speculative_tokens": MOST}, None),
     "copy": (OURS, {"arms": {"copy": COPY}, "policy": "copy"}),
     "suffix": (OURS, {"arms": {"suffix": SUFFIX}, "policy": "suffix"}),
+    "draft": (OURS, {"arms": {"draft": DRAFT}, "policy": "draft"}),
     "none": (OURS, {"arms": {}, "policy": "autoregressive"}),
 }
 

@@ -223,7 +223,21 @@ class LayeredBackend(Backend, Protocol):
 
 
 @runtime_checkable
-class ExitBackend(Backend, Protocol):
+class LayerStatesBackend(Backend, Protocol):
+    """A backend that hands on the states after some of its layers."""
+
+    def open_exit(self, exit_layer: int) -> None:
+        """From the next prompt on, keep the states after `exit_layer` layers, besides those after
+        other ones. Raises DraftpickError where there is no layer above it."""
+        ...
+
+    def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
+        """States [end - start, d] after the exit layer, of positions already run."""
+        ...
+
+
+@runtime_checkable
+class ExitBackend(LayerStatesBackend, Protocol):
     """A backend whose lower layers may run ahead of the rest, so that an early exit can draft.
 
     When `extend` is given the same tokens, it goes on from what they ran. `truncate` takes that
@@ -238,15 +252,6 @@ class ExitBackend(Backend, Protocol):
     @property
     def ahead(self) -> int:
         """Positions that the layers below the exit have seen; `length` where none runs ahead."""
-        ...
-
-    def open_exit(self, exit_layer: int) -> None:
-        """From the next prompt on, keep the states after `exit_layer` layers, besides those after
-        other ones. Raises DraftpickError where there is no layer above it."""
-        ...
-
-    def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
-        """States [end - start, d] after the exit layer, of positions already run."""
         ...
 
     def lower(self, exit_layer: int, ids: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ _WHAT = {
     "recurrent": "A small recurrent cell that drafts for {target} from its final states, over a "
     "reduced vocabulary (`draft_vocab.json`). It shares the target's embedding and head, and is no "
     "use on its own.",
+    "eagle3": "An EAGLE-3 head that drafts for {target} from the states after three of its layers, "
+    "over a reduced vocabulary (`d2t`). It shares the target's embedding, and is no use on its "
+    "own. vLLM loads it (`method: eagle3`).",
     "bigram": "The token that most often follows each token, and each pair, in what {target} "
     "writes, and how often: Max-Gram's answer where nothing matches.",
 }

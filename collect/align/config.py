@@ -16,7 +16,8 @@ from decoders.models.loaders import is_encoder_decoder
 
 from .calibration import paired
 
-KINDS = ("drafter", "exit", "recurrent", "bigram")
+KINDS = ("drafter", "exit", "recurrent", "eagle3", "bigram")
+ON_STATES = ("recurrent", "eagle3")  # they draft from the target's states
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def check(config: AlignConfig) -> None:
     check_folder(config.out, "--out")
     targets.device_of(config.device)
     targets.check_template(config.chat_template)
+    if config.kind == "eagle3" and config.start is not None:
+        raise DraftpickError("--kind eagle3 begins a new head; leave --start out")
     if config.start is not None:
         _check_start(config.start, config.kind)
     queries = read_queries(list(config.queries))
@@ -75,9 +78,9 @@ def check(config: AlignConfig) -> None:
             f"--outputs: no answer is in {', '.join(map(str, config.outputs))}; name other files"
         )
     folder = targets.resolve(config.target)
-    if config.kind == "recurrent" and is_encoder_decoder(folder):
+    if config.kind in ON_STATES and is_encoder_decoder(folder):
         raise DraftpickError(
-            f"--kind recurrent needs a decoder-only target, and {folder.name} is an "
+            f"--kind {config.kind} needs a decoder-only target, and {folder.name} is an "
             "encoder-decoder; use --kind drafter, exit or bigram"
         )
     layers = targets.layers_of(folder)

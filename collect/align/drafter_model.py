@@ -1,4 +1,4 @@
-"""A recurrent drafter while it is trained: its weights, and their averages.
+"""A drafter over the target's states while it is trained: its weights, and their averages.
 
 Weights are kept in float32, and are run as they will be run later, in the target's own dtype.
 """
@@ -9,20 +9,20 @@ import copy
 from typing import Any
 
 import torch
-
-from decoders.backends.recurrent.cell import RecurrentCell
+from torch import nn
 
 from .recipe import RecurrentRecipe
 from .weights import Weights, optimizers
 
 
 class DrafterModel(Weights):
-    """The cell that is trained: `module` in float32, and `work`, what is run, in another dtype."""
+    """The cell or head that is trained: `module` in float32, and `work`, what is run, in another
+    dtype."""
 
-    def __init__(self, cell: RecurrentCell, dtype: torch.dtype, recipe: RecurrentRecipe) -> None:
+    def __init__(self, cell: nn.Module, dtype: torch.dtype, recipe: RecurrentRecipe) -> None:
         matrices = [p for p in cell.parameters() if p.ndim == 2]
         vectors = [p for p in cell.parameters() if p.ndim < 2]
-        fused = cell.norm.device.type == "cuda"
+        fused = next(cell.parameters()).device.type == "cuda"
         rules = optimizers(matrices, vectors, recipe, decay=0.0, fused=fused)
         super().__init__(cell.requires_grad_(True), rules)
         self.work = copy.deepcopy(cell).to(dtype)
@@ -43,7 +43,7 @@ class DrafterModel(Weights):
             for mean, kept in zip(self.average, self.module.parameters(), strict=False):
                 mean.lerp_(kept, 1 - decay)
 
-    def result(self) -> RecurrentCell:
+    def result(self) -> nn.Module:
         """What would be saved now: the averaged weights where there are any."""
         if not self.average:
             return self.work

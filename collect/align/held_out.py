@@ -1,4 +1,4 @@
-"""How well a recurrent drafter predicts its target on texts that it was not trained on.
+"""How well a drafter over the target's states predicts it on texts that it was not trained on.
 
 What the target says there is worked out once. A drafter's figures then cost no pass of the target,
 so that they can be taken again and again while it trains, and for several drafters.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ Figures = dict[str, dict[str, float]]
 class Part:
     """Some texts' answers, flat: M positions, from the one before each answer to its last token.
 
+    rows, where: as in PackedBatch, of the positions kept.
     final: [M, d] the target's states.
     ids: [M].
     best: [M] its most likely next token.
@@ -40,6 +42,8 @@ class Part:
     task: [M].
     """
 
+    rows: Tensor
+    where: Tensor
     final: Tensor
     ids: Tensor
     best: Tensor
@@ -90,6 +94,8 @@ class HeldOut:
             values[rows][text[kept]] for values in (tokens.temperature == 0, tokens.task)
         )
         return Part(
+            flat.rows.to(device),
+            where,
             final,
             flat.ids[torch.from_numpy(kept)].to(device),
             best,
@@ -100,7 +106,7 @@ class HeldOut:
         )
 
     @torch.no_grad()
-    def figures(self, cell: RecurrentCell, vocab: DraftVocab) -> Figures:
+    def figures(self, cell: Any, vocab: DraftVocab) -> Figures:
         """Per task and `overall`. first, two, three: the share of places in greedy answers from
         which that many tokens in a row are the target's most probable ones. overlap: sum of
         min(p, q) at temperature 1 over the target's whole vocabulary, for the first drafted token,
@@ -120,11 +126,11 @@ class HeldOut:
         return self._shares(sums)
 
     def _measured(
-        self, part: Part, cell: RecurrentCell, vocab: DraftVocab, rows: Tensor
+        self, part: Part, cell: Any, vocab: DraftVocab, rows: Tensor
     ) -> tuple[Tensor, Tensor]:
         """hits: [DEEP, M] whether each step's most likely token is the target's, where it predicts.
         overlap: [M] of the first step."""
-        read = unroll(cell, part.final, self._teacher.embedding[part.ids], DEEP)  # [DEEP, M, d]
+        read = self._read(part, cell)  # [DEEP, M, d]
         hits = torch.empty(read.shape[:2], dtype=torch.bool, device=read.device)
         overlap = torch.empty(read.shape[1], device=read.device)
         for some in _chunks(read.shape[1]):
@@ -136,6 +142,10 @@ class HeldOut:
                     p = (F.linear(part.final[some], rows).float() - part.total[some, None]).exp()
                     overlap[some] = torch.minimum(p, q).sum(-1)
         return hits, overlap
+
+    def _read(self, part: Part, cell: Any) -> Tensor:
+        """As `unroll`, DEEP steps."""
+        return unroll(cell, part.final, self._teacher.embedding[part.ids], DEEP)
 
     def _shares(self, sums: dict[str, Tensor]) -> Figures:
         found: Figures = {task: {} for task in (*self.tasks, "overall")}

@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.backends.sync import synchronize
@@ -70,17 +71,21 @@ class DistillationLoss:
             self._unroll = torch.compile(unroll, dynamic=False)
             self._pieces = torch.compile(pieces, dynamic=False)
 
-    def loss(self, cell: RecurrentCell, batch: PackedBatch, tv: float, number: int) -> Tensor:
+    def loss(self, cell: nn.Module, batch: PackedBatch, tv: float, number: int) -> Tensor:
         """[], its gradient for the cell's weights. number: of the step, which seeds its noise."""
+        recipe = self._recipe
+        read, final = self._read(cell, batch, number)
+        weights = step_weights(batch.at, recipe.steps, recipe.fade)
+        return distilled(read, final, self._rows, weights, tv, self._chunk, self._pieces)
+
+    def _read(self, cell: Any, batch: PackedBatch, number: int) -> tuple[Tensor, Tensor]:
+        """What the drafter's steps have for the head [k, M, d], and the target's states [M, d]."""
         teacher, recipe = self._teacher, self._recipe
-        final = teacher.states(batch.rows).flatten(0, 1)[batch.where]  # [M, d]
-        given = final
+        final = given = teacher.states(batch.rows).flatten(0, 1)[batch.where]  # [M, d]
         if recipe.noise or recipe.dropout:
             self._chance.manual_seed(1_000_003 * recipe.seed + number)
             given = disturbed(final, recipe.noise, recipe.dropout, self._chance)
-        read = self._unroll(cell, given, teacher.embedding[batch.ids], recipe.steps)
-        weights = step_weights(batch.at, recipe.steps, recipe.fade)
-        return distilled(read, final, self._rows, weights, tv, self._chunk, self._pieces)
+        return self._unroll(cell, given, teacher.embedding[batch.ids], recipe.steps), final
 
     def rehearse(self, model: DrafterModel, batch: PackedBatch) -> None:
         """One pass and back that changes nothing: what is built or compiled at the first use is not
@@ -130,9 +135,10 @@ class Point:
 
 
 class Drafting(training.Task):
-    """A cell in float32 and the texts that it learns from, for `training.train`.
+    """A cell, or a head, in float32 and the texts that it learns from, for `training.train`.
 
     save: called at every point of the curve with the cell as it is then.
+    loss: None is a cell's.
 
     Raises DraftpickError where there is no text.
     """
@@ -141,18 +147,19 @@ class Drafting(training.Task):
 
     def __init__(
         self,
-        cell: RecurrentCell,
+        cell: nn.Module,
         vocab: DraftVocab,
         teacher: Teacher,
         tokens: Tokens,
         held_out: HeldOut,
         recipe: RecurrentRecipe,
-        save: Callable[[RecurrentCell, Point], None],
+        save: Callable[[Any, Point], None],
+        loss: DistillationLoss | None = None,
     ) -> None:
         self._vocab, self._held_out, self._recipe, self._save = vocab, held_out, recipe, save
         self._stream = stream_of(tokens, teacher, recipe)
         self.weights: DrafterModel = DrafterModel(cell, teacher.dtype, recipe)
-        self._loss = DistillationLoss(teacher, vocab, recipe)
+        self._loss = loss or DistillationLoss(teacher, vocab, recipe)
 
     def steps(self, epochs: int) -> int:
         return self._stream.steps(epochs)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from collect.queries import Query, read_queries
+from decoders.backends.config import config_of
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
@@ -24,11 +25,15 @@ from decoders.sampling.draft_vocab import DraftVocab
 from . import bigram, training, training_stage
 from .answers import Answers, evaluate, tensors
 from .calibration import Example, batches, build
-from .config import AlignConfig, check
+from .config import ON_STATES, AlignConfig, check
+from .eagle3 import HeadHeldOut, train_head, usual_features
+from .eagle3_module import HeadSizes
+from .eagle3_module import Target as HeadTarget
 from .finish import facts, finish, replace_folder
 from .held_out import HeldOut
 from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
 from .recipe import Recipe, RecurrentRecipe
+from .recurrent import Point
 from .seq2seq_drafter import SMALL_T5, Seq2SeqDraftLearner
 from .teacher import Teacher
 from .tokens import Text, pack
@@ -75,8 +80,8 @@ def align(
     )
     if config.kind == "bigram":
         return _bigram(config, examples, target.vocab_size)
-    if config.kind == "recurrent":
-        return _recurrent(config, recipe, target, eos, examples, report)
+    if config.kind in ON_STATES:
+        return _on_states(config, recipe, folder, target, eos, examples, report)
     learner, vocab = _learner(config, recipe, folder, target, examples, eos)
     learner.module.to(device)
     started = time.time()
@@ -170,9 +175,10 @@ def _bigram(config: AlignConfig, examples: Sequence[Example], vocab: int) -> dic
     return shares
 
 
-def _recurrent(
+def _on_states(
     config: AlignConfig,
     recipe: Recipe,
+    folder: Path,
     target: Target,
     eos: tuple[int, ...],
     examples: Sequence[Example],
@@ -185,11 +191,24 @@ def _recurrent(
         for side in (False, True)
     )
     goal = training_stage.Target(config.target, Teacher(target), eos)
-    held_out = HeldOut(goal.teacher, apart, each=HELD_OUT_TEXTS, most=recipe.batch_tokens)
+    own = RecurrentRecipe(**asdict(recipe))
+    judged = HeldOut if config.kind == "recurrent" else HeadHeldOut
+    held_out = judged(goal.teacher, apart, each=HELD_OUT_TEXTS, most=recipe.batch_tokens)
+    if isinstance(held_out, HeadHeldOut):
+        found = config_of(folder)
+        heads = HeadSizes(target.shape, found["intermediate_size"], usual_features(target.layers))
+        vocab = training_stage.commonest(kept, config.vocab_size, target.vocab_size, eos)
+        named = HeadTarget(config.target, found)
+        parts = (named, goal.teacher, vocab, heads, kept, held_out)
+        point = train_head(config.out, *parts, own, "draftpick", report)
+        return _first(point)
     sizes = (config.width, config.blocks, config.vocab_size)
     one = training_stage.TrainingStage(config.out, config.start, (), *sizes)
-    own = RecurrentRecipe(**asdict(recipe))
     point = training_stage.run_stage(one, goal, kept, held_out, own, "draftpick", report)
+    return _first(point)
+
+
+def _first(point: Point) -> dict[str, float]:
     return {task: found["first"] for task, found in point.figures.items() if "first" in found}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,18 +21,25 @@ class Teacher:
     def __init__(self, target: LlamaBackend) -> None:
         self._target = target
         self.device, self.dtype = target.device, target.dtype
-        self.hidden, self.vocab_size = target.shape.hidden, target.vocab_size
+        self.shape, self.hidden = target.shape, target.shape.hidden
+        self.vocab_size = target.vocab_size
         self.context = target.shape.context
         self.embedding = dense(target.weights.embedding)
         self.head = dense(target.weights.head)
 
-    @torch.no_grad()
     def states(self, rows: Tensor) -> Tensor:
-        """[B, T] ids, padded on the right -> [B, T, d] after all layers and the final norm. Not in
-        inference mode, as a gradient is taken of what reads them."""
-        target = self._target
+        """[B, T] ids, padded on the right -> [B, T, d] after all layers and the final norm."""
+        return self.layers(rows, ())[1]
+
+    @torch.no_grad()
+    def layers(self, rows: Tensor, after: Sequence[int]) -> tuple[list[Tensor], Tensor]:
+        """[B, T, d] after each of these layers, and as of `states`. Not in inference mode, as a
+        gradient is taken of what reads them."""
+        target, kept = self._target, dict[int, Tensor]()
         rope, _ = target.positions(0, rows.shape[1])
         h = F.embedding(rows, self.embedding)
-        for weights in target.weights.layers:
+        for depth, weights in enumerate(target.weights.layers, 1):
             h = layer(h, weights, target.shape, rope, None)
-        return target.final_norm(h)
+            if depth in after:
+                kept[depth] = h
+        return [kept[depth] for depth in after], target.final_norm(h)

@@ -9,6 +9,7 @@ from .beam import BeamRecipe
 from .calm import CalmRecipe
 from .cascades import OracleCascadeRecipe, SequenceCascadeRecipe, TokenCascadeRecipe
 from .cs_drafting import CSDraftingRecipe
+from .eagle3 import Eagle3Recipe
 from .early_exit import EarlyExitRecipe
 from .endpoint import EndpointRecipe
 from .hierarchy import HierarchyRecipe
@@ -29,6 +30,7 @@ KINDS.update(
         "neural": NeuralRecipe,
         "early_exit": EarlyExitRecipe,
         "recurrent": RecurrentRecipe,
+        "eagle3": Eagle3Recipe,
         "max_gram": MaxGramRecipe,
         "suffix": SuffixRecipe,
         "hybrid": HybridRecipe,

@@ -51,7 +51,7 @@ def _read(path: Path, written_ns: int, size: int) -> dict[str, Any]:
         ) from error
     if not isinstance(config, dict):
         raise DraftpickError(f"{path} holds no object; fetch or save the model again")
-    return config if _whole(config) else _with_defaults(path, config)
+    return config if _whole(config) else with_defaults(path, config)
 
 
 def _whole(config: dict[str, Any]) -> bool:
@@ -65,7 +65,7 @@ def _whole(config: dict[str, Any]) -> bool:
     )
 
 
-def _with_defaults(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """As it is where transformers does not know the model's type: whoever loads it says so."""
     from transformers import CONFIG_MAPPING
 

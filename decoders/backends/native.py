@@ -187,6 +187,10 @@ class LlamaBackend:
         return isinstance(self.weights.layers[0].out, Blocks | FileBlocks)
 
     @property
+    def layers(self) -> int:
+        return self.shape.layers
+
+    @property
     def length(self) -> int:
         return self._length
 

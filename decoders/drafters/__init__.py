@@ -1,8 +1,9 @@
 """Drafters: none, an n-gram index, a model of its own or a tree from it, the target's own first
-layers, a recurrence over its final states, and cascades of these."""
+layers, a recurrence or a head over its states, and cascades of these."""
 
 from .begin import begin
 from .cs_drafting import cs_drafter
+from .eagle3 import Eagle3Drafter
 from .early_exit import EarlyExitDrafter
 from .horizontal import HorizontalDrafter, Part
 from .hybrid import HybridDrafter
@@ -17,6 +18,7 @@ from .vertical import VerticalDrafter
 from .widened import WidenedDrafter
 
 __all__ = [
+    "Eagle3Drafter",
     "EarlyExitDrafter",
     "HorizontalDrafter",
     "HybridDrafter",

@@ -28,6 +28,8 @@ class TreeDrafter:
     branch: children of each node at the leading depths.
     slots: positions that the target's cache holds; where a tree does not fit any more, a chain is
         drafted.
+    later: unread tokens that are left to the next draft; two are the most that a round leaves to a
+        model whose cache keeps what was accepted.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class TreeDrafter:
         vocab: DraftVocab | None,
         branch: tuple[int, ...],
         slots: int,
+        later: int = 2,
     ) -> None:
         self.backend, self.vocab = backend, vocab
         self.shape = TreeShape(branch, every=True)
         self.parameters = backend.parameters
         self.context = backend.context
         self.calls = 0
+        self._later = later
         self._slots = min(slots, backend.context)
         self._device = backend.device
         self._prompts = PromptReader(backend, None if vocab is None else vocab.translate)
@@ -90,7 +94,7 @@ class TreeDrafter:
         if self._nodes:
             self.backend.keep(kept)
         self.backend.truncate(min(self._base + len(kept), len(context) - 1))
-        if len(context) - self.backend.length > 2:  # sat out; a round leaves two tokens unread
+        if len(context) - self.backend.length > self._later:  # it sat out
             self._feed(context[self.backend.length : -1])
         self._forget(self.backend.length)
         self._prompts.holds(context)

@@ -50,8 +50,10 @@ class NoCounterpart(Exception):
 
 def vllm(arm: ArmRecipe) -> Exported:
     """Options of `vllm serve`. Raises NoCounterpart."""
+    from decoders.arms.eagle3 import Eagle3Recipe
     from decoders.arms.max_gram import MaxGramRecipe
     from decoders.arms.neural import NeuralRecipe
+    from decoders.arms.suffix import SuffixRecipe
 
     if arm.kind == "autoregressive":
         return Exported(())
@@ -71,6 +73,12 @@ def vllm(arm: ArmRecipe) -> Exported:
                 "of 2 vLLM has corrupted tool calls of some models, and with 8 it has not "
                 "(vllm-project/vllm#40875)",
             )
+    elif type(arm) is SuffixRecipe:
+        settings = {"method": "suffix", LENGTH: arm.length.longest}
+        differs = _suffixes(arm)
+    elif type(arm) is Eagle3Recipe:
+        settings = {"method": "eagle3", "model": arm.drafter, LENGTH: arm.length.longest}
+        differs = _chain(arm)
     elif type(arm) is NeuralRecipe:
         settings = {
             "method": "draft_model",
@@ -87,6 +95,7 @@ def vllm(arm: ArmRecipe) -> Exported:
 
 def sglang(arm: ArmRecipe) -> Exported:
     """Options of `sglang.launch_server`. Raises NoCounterpart."""
+    from decoders.arms.eagle3 import Eagle3Recipe
     from decoders.arms.max_gram import MaxGramRecipe
     from decoders.arms.neural import NeuralRecipe
 
@@ -102,13 +111,15 @@ def sglang(arm: ArmRecipe) -> Exported:
             f"matches of {arm.shortest} to {arm.longest} tokens are looked for by the arm; SGLang "
             "keeps a tree of what all requests wrote",
         )
-    elif type(arm) is NeuralRecipe:
-        options = ["--speculative-algorithm", "STANDALONE"]
-        options += ["--speculative-draft-model-path", _whole_vocabulary(arm)]
+    elif type(arm) is NeuralRecipe or type(arm) is Eagle3Recipe:
+        head = type(arm) is Eagle3Recipe
+        options = ["--speculative-algorithm", "EAGLE3" if head else "STANDALONE"]
+        options += ["--speculative-draft-model-path"]
+        options += [arm.drafter if head else _whole_vocabulary(arm)]
         options += ["--speculative-num-steps", str(arm.length.longest)]
         options += ["--speculative-eagle-topk", "1"]
         options += ["--speculative-num-draft-tokens", str(arm.length.longest + 1)]
-        differs = ()
+        differs = _chain(arm) if head else ()
     else:
         raise NoCounterpart(_why_not(arm, "SGLang"))
     return Exported(tuple(options), (*differs, *_length(arm), *_verifier(arm)))
@@ -348,6 +359,19 @@ def _copying(arm: Any) -> tuple[str, ...]:
     if arm.earliest:
         lost.append("which of several matches is taken is the engine's choice")
     return tuple(lost)
+
+
+def _suffixes(arm: Any) -> tuple[str, ...]:
+    lost = ["vLLM drafts from all users' answers; it needs the package arctic-inference"]
+    if arm.width > 1:
+        lost.append("trees become chains")
+    if arm.by_cost:
+        lost.append("drafts do not end where their chance of being accepted no longer pays")
+    return tuple(lost)
+
+
+def _chain(arm: Any) -> tuple[str, ...]:
+    return ("the tree becomes a chain",) if arm.branch else ()
 
 
 def _length(arm: DraftingRecipe, stops: bool = False) -> tuple[str, ...]:

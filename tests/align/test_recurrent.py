@@ -42,10 +42,8 @@ from collect.align.training_stage import (
     run_stage,
 )
 from collect.align.training_state import CURVE
-from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.common.errors import DraftpickError
-from decoders.models import targets
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import app
 
@@ -69,58 +67,6 @@ def train(
 CPU = torch.device("cpu")
 CONFIG = CellConfig(hidden=32, width=48)
 RECIPE = RecurrentRecipe(epochs=6, batch_tokens=160, steps=3, lr=1e-2, matrix_lr=1e-2)
-
-
-@pytest.fixture(scope="module")
-def model(target: Path) -> Any:
-    """The toy target by transformers: another's word on what it says. Sharper than at random, so
-    that something can be learnt of it."""
-    from transformers import AutoModelForCausalLM
-
-    torch.manual_seed(3)
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(8)
-    return model.eval()
-
-
-@pytest.fixture(scope="module")
-def folder(model: Any, target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sharp")
-    model.save_pretrained(folder)
-    for path in target.glob("tokenizer*"):
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
-
-
-@pytest.fixture(scope="module")
-def teacher(folder: Path) -> Teacher:
-    backend = targets.load_backend(folder, CPU, torch.float32, "native", context=16)
-    assert isinstance(backend, LlamaBackend)
-    return Teacher(backend)
-
-
-@pytest.fixture(scope="module")
-def tokens(model: Any) -> Tokens:
-    """The target's own greedy answers to random prompts, and some that it drew."""
-    chance = torch.Generator().manual_seed(0)
-    texts = []
-    for number in range(90):
-        prompt = torch.randint(3, 43, (1, 2 + number % 4), generator=chance)
-        drawn = number % 3 == 2
-        torch.manual_seed(number)
-        ids = model.generate(
-            prompt,
-            max_new_tokens=9 + number % 5,
-            do_sample=drawn,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        task = ("qa", "math")[number % 2]
-        texts.append(Text(ids[0].numpy(), prompt.shape[1], task, float(drawn)))
-    return pack(texts)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from decoder_toys import (
     save_cell,
     transformers_model,
 )
+from eagle3_toys import save_head
 from t5_toys import seq2seq, seq2seq_model
 from test_backends import make
 
@@ -46,6 +47,7 @@ Tiny = Callable[..., Path]
 SMALL = {"kind": "neural", "drafter": "small"}
 COPY = {"kind": "max_gram", "shortest": 1}
 CELL = {"kind": "recurrent", "drafter": "cell"}
+HEAD = {"kind": "eagle3", "drafter": "head"}
 METHODS: dict[str, dict[str, Any]] = {
     "autoregressive": {},
     "neural": {"length": {"k": 3}, **SMALL},
@@ -67,6 +69,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "recurrent-after-copy": {
         "kind": "horizontal", "parts": [{"length": {"k": 2}, **COPY}, {"length": {"k": 3}, **CELL}]
     },
+    "eagle3": {"length": {"k": 3}, **HEAD},
+    "eagle3-tree": {"length": {"k": 3}, "branch": [2, 2], "every": True, **HEAD},
+    "eagle3-unsure": {"length": {"k": 5, "min_confidence": 0.4}, **HEAD},
+    "eagle3-after-copy": {
+        "kind": "horizontal", "parts": [{"length": {"k": 2}, **COPY}, {"length": {"k": 3}, **HEAD}]
+    },
+    "hybrid-eagle3": {"kind": "hybrid", "model": HEAD, "shortest": 1, "length": {"k": 4}},
     "lossy": {"verifier": {"rule": "lossy", "alpha": 0.3}, **SMALL},
     "lossy-star": {"verifier": {"rule": "lossy_star", "kl_budget": 0.1}, **SMALL},
     "chow": {"verifier": {"rule": "chow", "alpha": 0.6}, **SMALL},
@@ -130,6 +139,7 @@ EVERYWHERE = (
     "tree",
     "early-exit",
     "recurrent",
+    "eagle3",
     "calm",
     "beam",
     "token-cascade",
@@ -156,7 +166,10 @@ def engines(
     @cache
     def engine(backend: str) -> Engine:
         target = make(backend, tiny, tiny_t5)
-        exit_folder, cell_folder = (tmp_path_factory.mktemp(kind) for kind in ("exit", "cell"))
+        exit_folder, cell_folder, head_folder = (
+            tmp_path_factory.mktemp(kind) for kind in ("exit", "cell", "head")
+        )
+        save_head(head_folder, kept=[*range(1, 15)])
         save_cell(cell_folder, random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
         if isinstance(target, EncoderDecoder):
             small = tiny_t5(seed=5)
@@ -166,9 +179,12 @@ def engines(
             if isinstance(target, LlamaBackend):
                 Adapter.begin(target, AdapterConfig(1)).save(exit_folder)
         places = {"small": str(small), "exit": str(exit_folder), "cell": str(cell_folder)}
+        places["head"] = str(head_folder)
         known = {name: placed({"kind": name, **body}, places) for name, body in METHODS.items()}
         if backend in ("hf", "hf-windows"):
             known = {name: body for name, body in known.items() if name not in ON_ITS_LAYERS}
+        if isinstance(target, EncoderDecoder):
+            known = {name: body for name, body in known.items() if "eagle3" not in name}
         arms = {name: recipe(name=name, **body) for name, body in known.items()}
         return Engine(target, arms, tokenizer=Letters())
 

@@ -19,7 +19,16 @@ DRAFT: dict[str, Any] = {"kind": "neural", "drafter": "org/small", "length": {"k
 GGUF: dict[str, Any] = {
     "kind": "neural", "drafter": "small.gguf", "length": {"k": 4, "min_confidence": 0.4}
 }  # fmt: skip
+SUFFIX: dict[str, Any] = {"kind": "suffix", "by_cost": False, "length": {"k": 6}}
+HEAD: dict[str, Any] = {"kind": "eagle3", "drafter": "org/head", "length": {"k": 3}}
 GOLDEN = {
+    ("vllm", "suffix"): "vllm serve M --speculative-config "
+    '\'{"method": "suffix", "num_speculative_tokens": 6}\'',
+    ("vllm", "head"): "vllm serve M --speculative-config "
+    '\'{"method": "eagle3", "model": "org/head", "num_speculative_tokens": 3}\'',
+    ("sglang", "head"): "python3 -m sglang.launch_server --model-path M --speculative-algorithm "
+    "EAGLE3 --speculative-draft-model-path org/head --speculative-num-steps 3 "
+    "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4",
     ("vllm", "plain"): "vllm serve M",
     ("vllm", "copy"): "vllm serve M --speculative-config "
     '\'{"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 8, '
@@ -39,6 +48,7 @@ GOLDEN = {
     "--spec-draft-model small.gguf --spec-draft-n-max 4 --spec-draft-p-min 0.4",
 }
 ARMS = {"plain": {"kind": "autoregressive"}, "copy": COPY, "draft": DRAFT, "gguf": GGUF}
+ARMS |= {"suffix": SUFFIX, "head": HEAD}
 
 
 def arm(name: str, **body: Any) -> Any:
@@ -59,7 +69,15 @@ def test_what_an_engine_does_otherwise_is_said() -> None:
         "adaptive": arm("adaptive", **{**DRAFT, "length": {"kind": "adaptive", "k": 4}}),
         "doubting": arm("doubting", **{**DRAFT, "length": {"k": 4, "min_confidence": 0.4}}),
     }
+    arms["branches"] = arm("branches", **HEAD, branch=[2])
+    arms["suffixes"] = arm("suffixes", kind="suffix", width=2)
     found, _ = exported("vllm", arms)
+    assert found["branches"].differs == ("the tree becomes a chain",)
+    assert [words.partition(";")[0] for words in found["suffixes"].differs] == [
+        "vLLM drafts from all users' answers",
+        "trees become chains",
+        "drafts do not end where their chance of being accepted no longer pays",
+    ]
     assert found["exact"].differs == ()
     assert [words.partition(",")[0] for words in found["table"].differs] == [
         "the table 'bigram'",

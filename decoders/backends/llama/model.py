@@ -152,6 +152,20 @@ def layer(
     Returns what has h's shape.
     """
     qkv = queries_keys_values(h, w, shape, rope, pointwise)
+    return attended(h, qkv, w, shape, mask, slot, parts, pointwise)
+
+
+def attended(
+    h: Tensor,
+    qkv: Tensor,
+    w: LayerWeights,
+    shape: Shape,
+    mask: Tensor | None,
+    slot: Slot | None = None,
+    parts: Sequence[Part] | None = None,
+    pointwise: PointwiseOps = POINTWISE,
+) -> Tensor:
+    """The layer from its queries, keys and values on, as `queries_keys_values` gives them."""
     q, kv = qkv.tensor_split((shape.heads,), -3)
     if slot is None:
         k, v = kv.chunk(2, -3)

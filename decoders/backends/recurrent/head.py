@@ -5,6 +5,7 @@ target's own head over the draft tokens (D23). `recurrent_cell.py` is what train
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,7 +59,8 @@ class RecurrentHead:
         self.vocab, self.config = vocab, cell.config
         self.device, self.dtype = target.device, target.dtype
         self.embed = target.embed
-        rounding = _rounding(target, cell)
+        sizes = {"state": cell.config.hidden, "width": cell.config.width}
+        rounding = rounding_beside(target, sizes)
         blocked = getattr(target, "blocked", False)
         by = partial(rounded, blocked=blocked)
         self._norm = norm_rows if blocked and cell.config.hidden % 16 == 0 else rms_norm
@@ -128,10 +130,9 @@ def require_size(folder: Path, state_size: int) -> None:
         )
 
 
-def _rounding(target: StateBackend, cell: RecurrentCell) -> Rounding | None:
-    """The target's; int8 where the cell's sizes do not fit int4."""
+def rounding_beside(target: StateBackend, sizes: Mapping[str, int]) -> Rounding | None:
+    """The target's, for a drafter on its states; int8 where the drafter's sizes do not fit int4."""
     precision = getattr(target, "precision", None)
-    sizes = {"state": cell.config.hidden, "width": cell.config.width}
     if precision in ("int4", "file") and unsupported_reason(sizes) is None:
         return "int4"
     return "int8" if precision in ("int8", "int4", "file") else None

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module, ModuleList
 from transformers import AutoConfig, AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from ...common.errors import ContextTooLong, DraftpickError
 from ...records import Prefilled
+from ..llama.exit_head import check_exit
 from ..llama.tree import Tree, moves, require_chain
 from ..llama.windows import layer_kinds, within_reach
 from ..sync import synchronize
@@ -101,6 +103,15 @@ class FinalStates:
         return self._final[start:end]
 
 
+def _copier(into: Tensor) -> Callable[[Module, Any, Any], None]:
+    """A hook that copies a layer's states [1, T, d] into [T, d]."""
+
+    def copy(module: Module, given: Any, made: Any) -> None:
+        into.copy_((made if isinstance(made, Tensor) else made[0])[0])
+
+    return copy
+
+
 def keep_nodes(
     tree: Tree, layers: Sequence[PreallocatedLayer], nodes: Sequence[int], device: torch.device
 ) -> None:
@@ -152,6 +163,8 @@ class HFBackend(FinalStates):
         self._tree: Tree | None = None
         self.prompts_read = 0
         self.state_size: int = config.hidden_size
+        self._blocks: Any = getattr(self._inner[-1], "layers", None)
+        self._exits: dict[int, Tensor] = {}  # layer -> [context, d] states after it
 
     @classmethod
     def load(
@@ -169,6 +182,10 @@ class HFBackend(FinalStates):
     @property
     def length(self) -> int:
         return self._layers[0].filled
+
+    @property
+    def layers(self) -> int:
+        return len(self._layers)
 
     @property
     def part(self) -> int:
@@ -233,11 +250,15 @@ class HFBackend(FinalStates):
         """Logits, and states [T, d] after the final norm, of the next tokens [1, T]. Not by
         `output_hidden_states`: every layer's would be kept, and Gemma 3n's are no such states."""
         made: list[Tensor] = []  # by the models inside of the one with a head, the outermost last
+        start = self.length
         with ExitStack() as hooks:
             for inner in self._inner:
                 hooks.enter_context(
                     inner.register_forward_hook(lambda _m, _a, out: made.append(out[0]))
                 )
+            for layer, states in self._exits.items():
+                copier = _copier(states[start : start + ids.shape[1]])
+                hooks.enter_context(self._blocks[layer - 1].register_forward_hook(copier))
             out = self.model(ids, past_key_values=self._cache, **how)
         return out.logits[0], made[-1][0]
 
@@ -273,7 +294,26 @@ class HFBackend(FinalStates):
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
         keep_nodes(self._tree, self._layers, nodes, self.device)
-        move_states(self._final, self._tree.base, nodes)
+        for states in (*self._exits.values(), self._final):
+            move_states(states, self._tree.base, nodes)
+
+    # -- states after its layers ----------------------------------------------------------------
+
+    def open_exit(self, exit_layer: int) -> None:
+        """As in LayerStatesBackend."""
+        check_exit(exit_layer, self.layers)
+        if not isinstance(self._blocks, ModuleList) or len(self._blocks) != self.layers:
+            raise DraftpickError(
+                f"the layers of {self.model.config.model_type} are not found one by one, so that "
+                "their states cannot be read; choose another arm"
+            )
+        if exit_layer not in self._exits:  # else a prompt may have been read since
+            size = (self.context, self.state_size)
+            self._exits[exit_layer] = torch.zeros(size, dtype=self.dtype, device=self.device)
+
+    def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
+        """As in LayerStatesBackend."""
+        return self._exits[exit_layer][start:end]
 
     # -- final states -------------------------------------------------------------------------
 

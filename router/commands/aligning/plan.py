@@ -39,7 +39,8 @@ def plan(
         str,
         typer.Option(
             help="What to train. drafter: a small model. exit: an early-exit adapter. recurrent: a "
-            "recurrent cell over the target's last states. bigram: Max-Gram's bigram table."
+            "recurrent cell over the target's last states. eagle3: an EAGLE-3 head over its states "
+            "after three layers, which vLLM loads too. bigram: Max-Gram's bigram table."
         ),
     ] = "drafter",
     queries: Annotated[
@@ -62,7 +63,7 @@ def plan(
         typer.Option(
             min=1,
             help="Size of the draft vocabulary, the most frequent tokens. Default: 8192; "
-            "recurrent: 6144.",
+            "recurrent and eagle3: 6144.",
         ),
     ] = None,
     exit_layer: Annotated[
@@ -130,7 +131,7 @@ def plan(
 
     Raises DraftpickError for numbers out of range.
     """
-    from collect.align.config import AlignConfig
+    from collect.align.config import ON_STATES, AlignConfig
     from collect.align.recipe import Recipe
     from collect.align.write import default_queries
 
@@ -140,7 +141,7 @@ def plan(
             raise DraftpickError(f"{option} must be a number above 0, not {value:g}")
     recurrent = kind == "recurrent"
     if vocab_size is None:
-        vocab_size = 6144 if recurrent else 8192
+        vocab_size = 6144 if kind in ON_STATES else 8192
     if blocks is None:
         blocks = 2 if recurrent else 1
     # A copy of the target is not trained from scratch.

@@ -1,0 +1,359 @@
+"""EAGLE-3 heads (D28): drafts beside those worked out from scratch, on both backends, chains and
+trees; distributions; and what does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import (
+    CPU,
+    autoregressive,
+    distance,
+    greedy,
+    loop_distribution,
+    native,
+    reference_distribution,
+    run,
+    save_tiny,
+    speculative,
+    transformers_model,
+)
+from eagle3_toys import Reference, save_head
+from safetensors.torch import load_file, save_file
+from test_exact_distribution import SAMPLINGS
+
+from decoders.arms import recipe
+from decoders.backends.eagle3.config import Eagle3Config
+from decoders.backends.eagle3.head import Eagle3Head
+from decoders.backends.eagle3.model import Eagle3Backend
+from decoders.backends.transformers.hf import HFBackend
+from decoders.common.errors import Damaged, DraftpickError
+from decoders.drafters import Eagle3Drafter, TreeDrafter
+from decoders.models.drafts import TargetInfo
+from decoders.protocols import Drafter, TreeBackend
+from decoders.records import Request
+
+KEPT = [1, 2, 3, 5, 8, 11, 13]
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+FLAGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "before-residual": {"norm_before_residual": True},
+    "normed-together": {"norm_before_fc": True},
+    "normed-each": {"fc_norm": True, "norm_output": True},
+    "own-embedding": {"embedding": True},
+    "two-layers": {"layers": 2},
+    "reduced": {"kept": KEPT},
+}
+Target = Callable[[Path], Any]
+TARGETS: dict[str, Target] = {
+    "native": native,
+    "transformers": lambda folder: HFBackend(transformers_model(folder)),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("target")
+    save_tiny(made, "llama", 0, {})
+    return made
+
+
+def drafter_of(target: Any, head: Path, **fields: Any) -> Drafter:
+    arm = recipe(kind="eagle3", name="eagle", drafter=str(head), **fields)
+    arm.prepare(target)
+    made: Drafter = arm.make_drafter(target, None)  # type: ignore[attr-defined]
+    return made
+
+
+def features(target: Any, head: Path, n: int) -> list[torch.Tensor]:
+    layers = json.loads((head / "config.json").read_text())["eagle_aux_hidden_state_layer_ids"]
+    return [target.exit_hidden(layer, 0, n) for layer in layers]
+
+
+@pytest.mark.parametrize("backend", TARGETS)
+@pytest.mark.parametrize("flags", FLAGS)
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_drafts_are_those_worked_out_from_scratch(
+    kind: str, flags: str, backend: str, folder: Path, tmp_path: Path
+) -> None:
+    """Round after round, whatever the target accepted; every round with its states."""
+    head = save_head(tmp_path / "head", kind, seed=3, **FLAGS[flags])
+    target = TARGETS[backend](folder)
+    drafter, other = drafter_of(target, head), Reference(head, target.embed)
+    prefilled = target.prefill(PROMPT)
+    drafter.reset(PROMPT)
+    context = [*PROMPT, int(prefilled.logits.argmax())]
+    taken = set()
+    for accepted in (0, 3, 1, 4, 0, 2):
+        drafts = drafter.propose(context, greedy(4)).ids.tolist()
+        assert drafts == other.draft(context, features(target, head, len(context) - 1), 4)
+        logits = target.extend(torch.tensor([context[-1], *drafts]))
+        target.truncate(len(context) + accepted)
+        context += [*drafts[:accepted], int(logits[accepted].argmax())]
+        drafter.commit(context)
+        taken |= set(drafts)
+    assert len(taken) > 2  # or the drafts say nothing
+    if flags == "reduced":
+        assert taken <= set(KEPT)
+
+
+def test_after_sitting_out_it_reads_what_it_missed(folder: Path, tmp_path: Path) -> None:
+    head = save_head(tmp_path / "head", seed=3)
+    target = native(folder)
+    drafter, other = drafter_of(target, head), Reference(head, target.embed)
+    target.prefill(PROMPT)
+    drafter.reset(PROMPT)
+    context = [*PROMPT, 7]
+    drafter.propose(context, greedy(3))
+    for token in range(12):  # rounds of others
+        target.extend(torch.tensor(context[-1:]))
+        context.append(token)
+        drafter.commit(context)
+    drafts = drafter.propose(context, greedy(4)).ids.tolist()
+    assert drafts == other.draft(context, features(target, head, len(context) - 1), 4)
+
+
+def test_tokens_that_the_target_has_not_read_go_on_from_its_own_states(
+    folder: Path, tmp_path: Path
+) -> None:
+    """As inside a cascade: two more tokens are as two that it drafted."""
+    head = save_head(tmp_path / "head", seed=3)
+    target = native(folder)
+    drafter = drafter_of(target, head)
+    target.prefill(PROMPT)
+    drafter.reset(PROMPT)
+    context = [*PROMPT, 7]
+    whole = drafter.propose(context, greedy(5)).ids.tolist()
+    drafter.commit(context)
+    rest = drafter.propose([*context, *whole[:2]], greedy(3)).ids.tolist()
+    assert rest == whole[2:]
+
+
+def test_a_prompt_of_one_token(folder: Path, tmp_path: Path) -> None:
+    head = save_head(tmp_path / "head", seed=3)
+    target = native(folder)
+    drafter, other = drafter_of(target, head), Reference(head, target.embed)
+    target.prefill([5])
+    drafter.reset([5])
+    drafts = drafter.propose([5, 7], greedy(3)).ids.tolist()
+    assert drafts == other.draft([5, 7], features(target, head, 1), 3)
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+@pytest.mark.parametrize("backend", TARGETS)
+@pytest.mark.parametrize("fields", [{}, {"branch": [2]}, {"branch": [2, 2], "every": True}])
+def test_greedy_answers_are_plain_decoding_s(
+    fields: dict[str, Any], backend: str, length: int, folder: Path, tmp_path: Path
+) -> None:
+    """The head is the target's own rows and hands on nearly its last state: some drafts are right,
+    so that rounds keep parts of chains and trees."""
+    head = save_head(tmp_path / "head", seed=5, features=(1, 2))
+    tensors = load_file(head / "model.safetensors")
+    target = TARGETS[backend](folder)
+    tensors["lm_head.weight"] = target.head_rows(torch.arange(16)).clone()
+    save_file(tensors, head / "model.safetensors")
+    asked = Request(max_new_tokens=24)
+    plain = run(TARGETS[backend](folder), autoregressive(), PROMPT, asked)
+    drafter = drafter_of(target, head, **fields)
+    made = run(target, speculative(drafter, length), PROMPT, asked)
+    assert made.ids == plain.ids
+    assert made.drafted > 0
+
+
+def test_a_tree_s_branches_are_chains_of_their_own(folder: Path, tmp_path: Path) -> None:
+    """Each node's likeliest child is what a chain through it would draft next."""
+    head = save_head(tmp_path / "head", seed=3)
+    target = native(folder)
+    tree = drafter_of(target, head, branch=[2, 2], every=True, length={"k": 3})
+    assert isinstance(tree, TreeDrafter)
+    other = Reference(head, target.embed)
+    target.prefill(PROMPT)
+    tree.reset(PROMPT)
+    context = [*PROMPT, 7]
+    proposal = tree.propose(context, greedy(3))
+    ids, parents = proposal.ids.tolist(), proposal.parents
+    assert parents is not None and len(ids) == 2 + 4 + 4
+    given = features(target, head, len(context) - 1)
+    paths: dict[int, list[int]] = {-1: []}
+    for node, parent in enumerate(parents):
+        paths[node] = [*paths[parent], ids[node]]
+    checked = 0
+    for node, path in paths.items():
+        below = [ids[i] for i, parent in enumerate(parents) if parent == node]
+        if below:
+            assert other_after(other, context, given, path) in below
+            checked += 1
+    assert checked == 1 + 2 + 4
+
+
+def other_after(
+    other: Reference, context: list[int], given: list[torch.Tensor], path: list[int]
+) -> int:
+    """The likeliest token after a path of drafted ones, whoever chose them."""
+    states = other._combined(given)
+    for step in range(len(path) + 1):
+        after, logits = other._run(torch.tensor([*context, *path[:step]][1:]), states)
+        states = torch.cat([states, after[-1:]])
+    return int(logits[-1].argmax())
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize("fields", [{}, {"branch": [2], "every": True}])
+def test_sampled_answers_follow_the_target_s_law(
+    fields: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    """Every outcome enumerated, over a vocabulary of four."""
+    folder = tmp_path / "target"
+    save_tiny(folder, "llama", 0, {"vocab_size": 4})
+    head = save_head(tmp_path / "head", vocab=4, kept=[0, 1, 3], seed=1)
+    target = native(folder, torch.float64)
+    drafter = drafter_of(target, head, **fields)
+    model, asked = transformers_model(folder, torch.float64), Request(3, SAMPLINGS[name])
+    found = loop_distribution(target, speculative(drafter, 2), [1, 2], asked)
+    wanted = reference_distribution(
+        lambda context: model(torch.tensor([context])).logits[0, -1], [1, 2], asked
+    )
+    assert distance(found, wanted) < 1e-5
+
+
+# -- the seam -------------------------------------------------------------------------------------
+
+
+def test_it_is_a_backend_of_trees(folder: Path, tmp_path: Path) -> None:
+    target = native(folder)
+    head = save_head(tmp_path / "head", kept=KEPT)
+    backend = Eagle3Backend(target, Eagle3Head.load(head, target, target.layers))
+    assert isinstance(backend, TreeBackend)
+    target.prefill(PROMPT)
+    backend.prefill(PROMPT)
+    assert backend.length == len(PROMPT)
+    assert backend.extend(torch.tensor([7, 2])).shape == (2, len(KEPT))
+    backend.truncate(9)
+    assert backend.length == 9  # the target had read all before the 7
+    backend.extend(torch.tensor([2, 2]), [-1, -1])
+    with pytest.raises(ValueError, match="depth by depth"):
+        backend.extend(torch.tensor([2, 2]), [0, 2])
+    with pytest.raises(ValueError, match="cannot truncate"):
+        backend.truncate(12)
+
+
+def test_heads_of_one_model_share_weights(folder: Path, tmp_path: Path) -> None:
+    target = native(folder)
+    head = save_head(tmp_path / "head")
+    one = Eagle3Head.load(head, target, target.layers)
+    assert Eagle3Head.load(head, target, target.layers) is one
+
+
+@pytest.mark.parametrize("rounding", ["int8", "int4"])
+def test_beside_a_rounded_target_it_is_rounded(rounding: Any, tmp_path: Path) -> None:
+    from decoder_toys import FITS_INT4
+
+    from decoders.backends.native import LlamaBackend
+
+    save_tiny(tmp_path / "target", "llama", 0, FITS_INT4)
+    target = LlamaBackend.load(tmp_path / "target", CPU, torch.bfloat16, rounding=rounding)
+    drafter = drafter_of(target, save_head(tmp_path / "head"))
+    assert isinstance(drafter, Eagle3Drafter) and isinstance(drafter.backend, Eagle3Backend)
+    assert drafter.backend.head.layers[0].out.precision == rounding  # type: ignore[union-attr]
+    target.prefill(PROMPT)
+    drafter.reset(PROMPT)
+    assert len(drafter.propose([*PROMPT, 7], greedy(4)).ids) == 4
+
+
+def test_the_authors_own_form_is_read(folder: Path, tmp_path: Path) -> None:
+    """Flat config, `midlayer`, the usual layers of a target of six."""
+    made = save_head(tmp_path / "head", kept=KEPT, features=(1, 2, 3))
+    tensors = load_file(made / "model.safetensors")
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    renamed = {n.replace("layers.0.", "midlayer."): t for n, t in tensors.items()}
+    torch.save(renamed, flat / "pytorch_model.bin")
+    config = json.loads((made / "config.json").read_text())
+    layer = config["transformer_layer_config"]
+    layer |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(KEPT)}
+    (flat / "config.json").write_text(json.dumps(layer))
+    found = Eagle3Config.of(flat)
+    assert found.features is None and found.feature_layers(6) == (2, 3, 3)
+    assert found.feature_layers(30) == (2, 15, 27)
+    config |= {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}
+    (made / "config.json").write_text(json.dumps(config))
+    layer |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}}
+    (flat / "config.json").write_text(json.dumps(layer))
+    save_tiny(tmp_path / "six", "llama", 0, {"num_hidden_layers": 6})
+    drafts = []
+    for each in (made, flat):
+        target = native(tmp_path / "six")
+        drafter = drafter_of(target, each)
+        target.prefill(PROMPT)
+        drafter.reset(PROMPT)
+        drafts.append(drafter.propose([*PROMPT, 7], greedy(5)).ids.tolist())
+    assert drafts[0] == drafts[1]
+
+
+# -- what does not fit ----------------------------------------------------------------------------
+
+
+def edited(head: Path, **fields: Any) -> Path:
+    config = json.loads((head / "config.json").read_text())
+    (head / "config.json").write_text(json.dumps({**config, **fields}))
+    return head
+
+
+@pytest.mark.parametrize(
+    ("made", "fields", "words"),
+    [
+        ({"vocab": 12}, {}, "made for a vocabulary of 12, and this target's is 16"),
+        ({"target_hidden": 24, "embedding": True}, {}, "reads states of 24"),
+        ({"features": (1, 7)}, {}, "states after layers 1, 7, and this target's lie after 1 to 2"),
+        ({}, {"speculators_model_type": "dflash"}, "of the kind dflash, not eagle3"),
+        ({}, {"speculators_model_type": None}, "holds no EAGLE-3 head"),
+        ({}, {"eagle_aux_hidden_state_layer_ids": [1, 1]}, "no list of different layers"),
+        ({}, {"transformer_layer_config": {"model_type": "gpt2"}}, "type gpt2 are not known"),
+    ],
+)
+def test_another_target_s_head_is_refused_before_weights_are_read(
+    made: dict[str, Any], fields: dict[str, Any], words: str, folder: Path, tmp_path: Path
+) -> None:
+    head = edited(save_head(tmp_path / "head", **made), **fields)
+    (head / "model.safetensors").unlink()
+    arm = recipe(kind="eagle3", name="eagle", drafter=str(head))
+    info = TargetInfo(16, False, None, layers=3, state_size=32)
+    with pytest.raises(DraftpickError, match=words) as error:
+        arm.check_target(info)
+    assert str(error.value).startswith("arm 'eagle': ")
+    with pytest.raises(DraftpickError, match=words):
+        arm.make_drafter(native(folder), None)  # type: ignore[attr-defined]
+
+
+def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
+    head = save_head(tmp_path / "head", kept=KEPT)
+    tensors = load_file(head / "model.safetensors")
+    for name, wrong, words in [
+        ("fc.weight", None, "lacks fc.weight"),
+        ("norm.weight", torch.ones(3), r"norm.weight is \[3\] and not \[32\]"),
+        ("d2t", torch.zeros(len(KEPT), dtype=torch.int64) + 12, "d2t names tokens"),
+    ]:
+        changed = {n: t for n, t in tensors.items() if n != name}
+        if wrong is not None:
+            changed[name] = wrong
+        save_file(changed, head / "model.safetensors")
+        with pytest.raises(Damaged, match=words):
+            drafter_of(native(folder), head)
+
+
+def test_targets_without_layers_or_with_an_encoder_are_refused(tmp_path: Path) -> None:
+    from decoders.backends.toy import ToyBackend
+
+    head = save_head(tmp_path / "head")
+    arm = recipe(kind="eagle3", name="eagle", drafter=str(head))
+    with pytest.raises(DraftpickError, match="ToyBackend does not return"):
+        arm.make_drafter(ToyBackend(torch.randn(16, 16)), None)  # type: ignore[attr-defined]
+    with pytest.raises(DraftpickError, match="decoder-only"):
+        arm.check_target(TargetInfo(16, True, None))
+    with pytest.raises(ValueError, match="it is for trees"):
+        recipe(kind="eagle3", drafter=str(head), every=True)
