@@ -1,13 +1,13 @@
-"""Tokens a second inside vLLM: draftpick's proposer beside vLLM's own n-grams and plain decoding.
+"""Tokens a second inside vLLM: draftpick's proposer beside vLLM's own drafts and plain decoding.
 
     ENGINES/vllm/bin/python benchmarks/vllm_speed.py MODEL [--clients 1,4,16] [--queries 48]
         [--new-tokens 64] [--rounds 2] [--only plain,copy] [--out FILE]
 
 Run by vLLM's Python, in the environment that `make engines` makes, from the checkout. MODEL is a
-transformers folder. Each configuration is an engine of its own, started anew for each number of
-clients and each round; rounds take turns, and the fastest counts. Answers are greedy, in float32,
-to every so-manieth query that ships, and must be the same for all configurations: how many differ
-from plain decoding's is printed.
+transformers folder. `vllm-suffix` needs the package arctic-inference there. Each configuration is
+an engine of its own, started anew for each number of clients and each round; rounds take turns, and
+the fastest counts. Answers are greedy, in float32, to evenly spaced queries of those that ship, and
+must be the same for all configurations: how many differ from plain decoding's is printed.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]] =
     "vllm-suffix": ({"method": "suffix", "num_speculative_tokens": MOST}, None),
     "copy": (OURS, {"arms": {"copy": COPY}, "policy": "copy"}),
     "suffix": (OURS, {"arms": {"suffix": SUFFIX}, "policy": "suffix"}),
+    "suffix-shared": (
+        OURS,
+        {"arms": {"suffix": SUFFIX}, "policy": "suffix", "share_answers": True},
+    ),
     "draft": (OURS, {"arms": {"draft": DRAFT}, "policy": "draft"}),
     "none": (OURS, {"arms": {}, "policy": "autoregressive"}),
 }
@@ -73,7 +77,7 @@ def one(options: argparse.Namespace) -> None:
             place = Path(folder) / "options.json"
             place.write_text(json.dumps(ours))
             more["additional_config"] = {"draftpick": str(place)}
-        asked = prompts(options.model, options.queries)
+        *asked, first, second = prompts(options.model, options.queries + 2)
         longest = max(len(each["prompt_token_ids"]) for each in asked)
         engine = LLM(
             options.model,
@@ -87,7 +91,7 @@ def one(options: argparse.Namespace) -> None:
             **more,
         )
         params = SamplingParams(temperature=0, max_tokens=options.new_tokens)
-        engine.generate(asked[:2], params, use_tqdm=False)
+        engine.generate([first, second], params, use_tqdm=False)  # which are not asked again
         started = time.perf_counter()
         answers = engine.generate(asked, params, use_tqdm=False)
         seconds = time.perf_counter() - started
