@@ -35,6 +35,7 @@ import torch
 from token_files import held_out as apart_of
 from token_files import load
 
+from collect.align.dtype import training_dtype
 from collect.align.held_out import HeldOut
 from collect.align.recipe import RecurrentRecipe
 from collect.align.recurrent import Point
@@ -178,7 +179,7 @@ def main() -> None:
         of_tasks(tokens, stage.tasks)  # a wrong name is reported now, not after the first stage
     device = targets.device_of(given.device)
     folder = targets.resolve(given.target)
-    backend = targets.load_backend(folder, device, torch.bfloat16, "native", context=64)
+    backend = targets.load_backend(folder, device, training_dtype(device), "native", context=64)
     assert isinstance(backend, LlamaBackend)
     target = Target(given.target, Teacher(backend), targets.eos_ids(folder))
     apart = apart_of(tokens)

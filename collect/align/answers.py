@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from decoders.sampling.draft_vocab import DraftVocab
 
 from .calibration import Batch, Example, batches
+from .dtype import autocast
 from .learners import Learner, agreement
 from .recipe import Recipe
 from .training import Task
@@ -50,7 +51,7 @@ class Answers(Task):
 
     def loss(self, batch: Batch, progress: float, number: int) -> Tensor:
         device = self.weights.device
-        with torch.autocast(device.type, dtype=torch.bfloat16):
+        with autocast(device):
             return self._learner.loss(*tensors(batch, device))
 
 
@@ -70,7 +71,7 @@ def evaluate(
     total: dict[str, int] = {}
     for batch in batches(examples, 8192, random.Random(0)):
         ids, labels = tensors(batch, device)
-        with torch.autocast(device.type, dtype=torch.bfloat16):
+        with autocast(device):
             hits = agreement(learner, vocab, ids, labels).cpu().numpy()
         for task, hit, label in zip(batch.tasks, hits, batch.labels, strict=True):
             answer = np.flatnonzero(label >= 0)[1:]

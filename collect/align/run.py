@@ -29,6 +29,7 @@ from .config import ON_STATES, AlignConfig, check
 from .eagle3 import HeadHeldOut, train_head, usual_features
 from .eagle3_module import HeadSizes
 from .eagle3_module import Target as HeadTarget
+from .dtype import training_dtype
 from .finish import facts, finish, replace_folder
 from .held_out import HeldOut
 from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
@@ -98,7 +99,9 @@ def align(
 def _load(config: AlignConfig, folder: Path, device: torch.device) -> Target:
     if not is_encoder_decoder(folder):
         longest = config.max_prompt + config.max_answer
-        native = targets.load_backend(folder, device, torch.bfloat16, "native", context=longest)
+        native = targets.load_backend(
+            folder, device, training_dtype(device), "native", context=longest
+        )
         assert isinstance(native, LlamaBackend)
         return native
     return HFSeq2SeqBackend.load(folder, device, torch.float32)
