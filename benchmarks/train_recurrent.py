@@ -31,7 +31,6 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from token_files import held_out as apart_of
 from token_files import load
 

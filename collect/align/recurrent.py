@@ -8,6 +8,7 @@ target's. Nothing is stored: the frozen target reads each batch as it comes. Zha
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,6 +34,7 @@ from .training_state import TrainingState
 FIRST_POINT, FURTHER = 500_000, 2.0  # figures are taken at positions ever further apart
 # Softens the distribution of one token earlier, which else costs 9 nats instead of 5.
 SOFTER = 0.3
+FIGURES = 0.05  # of the time, at most, but for those at FIRST_POINT and further
 MULTIPLE = 512  # a batch's positions are padded up to a multiple of it
 
 
@@ -143,7 +145,7 @@ class Drafting(training.Task):
     Raises DraftpickError where there is no text.
     """
 
-    checkpoint_s = 60.0  # a point of the curve so often at least
+    checkpoint_s = 60.0  # a point of the curve so often at least, where that is not too dear
 
     def __init__(
         self,
@@ -184,8 +186,9 @@ class Drafting(training.Task):
         return state.positions >= point
 
     def mark(self, state: TrainingState) -> None:
-        cell = self.weights.result()
+        cell, began = self.weights.result(), time.monotonic()
         figures = self._held_out.figures(cell, self._vocab)
+        self.checkpoint_s = max(Drafting.checkpoint_s, (time.monotonic() - began) / FIGURES)
         seconds = round(state.seconds, 2)
         point = Point(state.step, state.positions, seconds, state.loss, figures)
         state.curve = [past for past in state.curve if past["step"] < state.step]

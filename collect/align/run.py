@@ -26,10 +26,10 @@ from . import bigram, training, training_stage
 from .answers import Answers, evaluate, tensors
 from .calibration import Example, batches, build
 from .config import ON_STATES, AlignConfig, check
+from .dtype import training_dtype
 from .eagle3 import HeadHeldOut, train_head, usual_features
 from .eagle3_module import HeadSizes
 from .eagle3_module import Target as HeadTarget
-from .dtype import training_dtype
 from .finish import facts, finish, replace_folder
 from .held_out import HeldOut
 from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
@@ -53,7 +53,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-HELD_OUT_TEXTS = 50  # a task, that a recurrent drafter is judged on
+HELD_OUT_TEXTS = 50  # a task, that a drafter over the target's states is judged on
+HELD_OUT_BY_CPU = 20  # likewise: more would be read for minutes before training begins
 Target = LlamaBackend | HFSeq2SeqBackend
 
 
@@ -196,7 +197,8 @@ def _on_states(
     goal = training_stage.Target(config.target, Teacher(target), eos)
     own = RecurrentRecipe(**asdict(recipe))
     judged = HeldOut if config.kind == "recurrent" else HeadHeldOut
-    held_out = judged(goal.teacher, apart, each=HELD_OUT_TEXTS, most=recipe.batch_tokens)
+    each = HELD_OUT_BY_CPU if target.device.type == "cpu" else HELD_OUT_TEXTS
+    held_out = judged(goal.teacher, apart, each=each, most=recipe.batch_tokens)
     if isinstance(held_out, HeadHeldOut):
         found = config_of(folder)
         heads = HeadSizes(target.shape, found["intermediate_size"], usual_features(target.layers))
