@@ -27,6 +27,7 @@ class FakeEndpoint:
     counted: completion tokens that it claims; None for as many as events.
     counts: whether it says how many tokens there were.
     choices: of its events, in place of those for words.
+    more: fields beside `usage`.
     raw: what it sends with its status and `headers` in place of a stream of its own.
     asked: bodies of requests, and `keys` their Authorization, `paths` where they went.
     left: requests whose client went before the end.
@@ -42,6 +43,7 @@ class FakeEndpoint:
     counted: int | None = None
     counts: bool = True
     choices: list[dict[str, Any]] | None = None
+    more: dict[str, Any] = field(default_factory=dict)
     raw: bytes | None = None
     last_word: str | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -146,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._event({"choices": [choice]})
             usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": fake.counted}
             if fake.counts:
-                self._event({"choices": [], "usage": usage})
+                self._event({"choices": [], "usage": usage, **fake.more})
             self.wfile.write(b"data: [DONE]\n\n")
             return
         words = fake.words(prompt)
@@ -163,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         count = len(told) if fake.counted is None else fake.counted
         usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": count}
         if fake.counts:
-            self._event({"choices": [], "usage": usage})
+            self._event({"choices": [], "usage": usage, **fake.more})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, content: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from .chat import NOTHING, Pieces, chat_ids, chat_of
 from .counting import tokens_of
 from .fields import Joined, shown, tokens_guessed
 from .hashing import HashingEmbedder
+from .speculated import Speculated
 from .stream import Event, Unavailable, client, completions
 
 if TYPE_CHECKING:
@@ -263,6 +264,7 @@ class _Answer:
         self._stopped_by: str | None = None
         self._prompt_tokens: int | None = None
         self._tokens: int | None = None
+        self._drafts: Speculated | None = None
         self._fields, self._logprobs = Joined(), dict[str, list[Any]]()
         self.ids: list[int] = []
 
@@ -274,6 +276,7 @@ class _Answer:
                 self._tokens = event.completion_tokens
             if event.prompt_tokens is not None:
                 self._prompt_tokens = event.prompt_tokens
+            self._drafts = event.speculated or self._drafts
             for name, scored in event.logprobs.items():
                 self._logprobs.setdefault(name, []).extend(scored)
             if event.text or event.fields:
@@ -322,6 +325,7 @@ class _Answer:
         reason = "length" if self._reason == "length" else "eos"
         if self._reason == "stop" and self._stopped_by in request.stop:
             reason = "stop"
+        steps, drafts = max(self._steps - 1, 0), self._drafts or Speculated(0, 0)
         prompt_tokens, cost = self._prompt_tokens, None
         if prompt_tokens is not None and tokens is not None:
             cost = recipe.cost(prompt_tokens, tokens)
@@ -331,10 +335,10 @@ class _Answer:
             ids=ids,
             text=text,
             finish_reason=reason,
-            rounds=max(self._steps - 1, 0),
-            drafted=0,
-            accepted=0,
-            accepted_per_position=[],
+            rounds=steps if drafts.rounds is None else drafts.rounds,
+            drafted=drafts.drafted,
+            accepted=drafts.accepted,
+            accepted_per_position=list(drafts.per_position or ()),
             target_calls=self._steps,
             draft_calls=0,
             prefill_s=self._first - self._started,

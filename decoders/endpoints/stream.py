@@ -21,6 +21,7 @@ from ..common.secrets import masked, secret
 from ..common.text import from_json
 from ..common.wording import in_words
 from .fields import fields_of
+from .speculated import Speculated, speculated
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 BUSY = (408, 429)
 CALLERS = (400, 413, 422)  # what a server says of the request itself
 SHOWN = 300  # letters of a server's complaint
+MOST_TOKENS = 10_000_000  # of a prompt or an answer; a server that counts more is mistaken
 MOST_READ = 10_000_000  # bytes of an answer that does not come as events
 
 
@@ -49,6 +51,7 @@ class Event:
     fields: as of `fields.fields_of`.
     logprobs: lists of tokens, by what they are the tokens of.
     prompt_tokens, completion_tokens: as the server counts them.
+    speculated: what it tells of its drafts so far.
     """
 
     text: str = ""
@@ -58,6 +61,7 @@ class Event:
     stopped_by: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    speculated: Speculated | None = None
 
 
 def client() -> httpx.Client:
@@ -277,6 +281,7 @@ def _event(record: dict[str, Any], of: str = "delta") -> Event:
         logprobs = {name: each for name, each in scored.items() if isinstance(each, list)}
         reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
         counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        drafts = speculated(record, choice)
         if not isinstance(text, str):
             raise TypeError("content is not text")
     except (AttributeError, TypeError, IndexError, KeyError) as error:
@@ -287,5 +292,6 @@ def _event(record: dict[str, Any], of: str = "delta") -> Event:
         logprobs,
         reason if isinstance(reason, str) else None,
         stopped_by if isinstance(stopped_by, str) else None,
-        *(count if type(count) is int and count >= 0 else None for count in counts),
+        *(count if type(count) is int and 0 <= count <= MOST_TOKENS else None for count in counts),
+        drafts,
     )

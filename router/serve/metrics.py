@@ -14,6 +14,7 @@ from ..routing.results import RoutedResult
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from decoders.records import DecodeResult
     from decoders.seats.prefixes import PrefixStore
     from decoders.suffixes import EarlierAnswers
 
@@ -45,6 +46,13 @@ class ArmCounts:
             self.accepted += [0] * (drafted - len(self.accepted))
             for position in range(accepted):
                 self.accepted[position] += 1
+
+    def upstream(self, result: DecodeResult) -> None:
+        """An endpoint's answer, whose rounds only the endpoint knows."""
+        self.drafts += result.rounds
+        self.drafted += result.drafted
+        own = result.accepted_per_position
+        self.accepted = [a + b for a, b in zip_longest(self.accepted, own, fillvalue=0)]
 
     def add(self, other: ArmCounts) -> None:
         """Add the counts of the same arm on another server."""
@@ -204,6 +212,8 @@ class Metrics:
         counts = self._of(arm)
         counts.tokens += tokens
         counts.seconds += routed.wall_s
+        if routed.result.upstream is not None and routed.result.accepted_per_position:
+            self._upstream(arm, routed.result)
         self._prompt.inc(routed.result.tokens_read)
         if routed.result.load_s is not None:
             self._load_s.observe(routed.result.load_s)
@@ -211,6 +221,14 @@ class Metrics:
             self._token_s.observe((end_s - first_s) / (tokens - 1))
         if routed.scores and arm == self._plain:
             self._undrafted.inc()
+
+    def _upstream(self, arm: str, result: DecodeResult) -> None:
+        self._of(arm).upstream(result)
+        self._drafts.labels(arm).inc(result.rounds)
+        self._drafted.labels(arm).inc(result.drafted)
+        self._accepted.labels(arm).inc(result.accepted)
+        for position, count in enumerate(result.accepted_per_position):
+            self._at.labels(arm, str(position)).inc(count)
 
     def unanswered(self, arm: str, outcome: str) -> None:
         """outcome: cancelled, timeout, error or refused. arm: "" where none was chosen yet."""

@@ -551,3 +551,124 @@ def test_a_missing_key_is_told_before_anything_is_sent(
     with pytest.raises(UpstreamRefused, match="NO_KEY, which is not set"):
         engine_of(server, api_key_env="NO_KEY").decode("a", HELLO, Request())
     assert not server.asked
+
+
+# -- what a server tells of its drafts ------------------------------------------------------------
+
+VLLM = {
+    "num_draft_tokens": 12,
+    "num_accepted_draft_tokens": 5,
+    "num_spec_steps": 4,
+    "acceptance_histogram": [1, 2, 0, 1],
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ({"metrics": {"speculative_decoding": VLLM}}, (12, 5, 4, [3, 1, 1])),
+        (
+            {"metrics": {"speculative_decoding": {**VLLM, "acceptance_histogram": [1, 1]}}},
+            (12, 5, 4, []),
+        ),
+        ({"timings": {"draft_n": 9, "draft_n_accepted": 7}}, (9, 7, 3, [])),
+        (
+            {
+                "meta_info": {
+                    "spec_draft_token_num": 8,
+                    "spec_accept_token_num": 3,
+                    "spec_verify_ct": 2,
+                }
+            },
+            (8, 3, 2, []),
+        ),
+        ({"timings": {"predicted_n": 4}}, (0, 0, 3, [])),
+        # what makes no sense is not guessed at
+        ({"timings": {"draft_n": 3, "draft_n_accepted": 7}}, (0, 0, 3, [])),
+        ({"timings": {"draft_n": -1, "draft_n_accepted": -2}}, (0, 0, 3, [])),
+        ({"timings": {"draft_n": True, "draft_n_accepted": True}}, (0, 0, 3, [])),
+        ({"timings": {"draft_n": 3}}, (0, 0, 3, [])),
+        ({"timings": [3], "metrics": None, "meta_info": "x"}, (0, 0, 3, [])),
+        ({"metrics": {"speculative_decoding": {"num_drafts": 3}}}, (0, 0, 3, [])),
+    ],
+)
+def test_acceptance_is_the_server_s_word(
+    more: dict[str, Any], found: tuple[Any, ...], server: FakeEndpoint
+) -> None:
+    """Four words in four events, so three rounds where nobody says."""
+    server.more = more
+    result = engine_of(server).decode(
+        "a", chat_ids([{"role": "user", "content": "one two three four"}]), Request()
+    )
+    told = result.drafted, result.accepted, result.rounds, result.accepted_per_position
+    assert told == found
+
+
+BROKEN = (
+    b"data: {", b"data: []", b"data: 3", b"data: null", b": ping", b"event: x", b"", b"data:",
+    b"\xff\xfe", b"retry: 1", b"id: 4", b'data: {"choices": {}}', b'data: {"choices": [3]}',
+    b'data: {"error": "no"}', b'data: {"error": {"code": 429, "message": "slow"}}',
+    b'data: {"error": {"code": 400, "message": "no"}}', b'data: {"error": {"code": "x"}}',
+)  # fmt: skip
+ODD: tuple[Any, ...] = (None, -1, 0, 3, 10**30, 2.5, "4", True, [], {}, "\ud800", "nan")
+
+
+def odd_stream(rng: np.random.Generator) -> bytes:
+    """An answer's events, some of which no server should send."""
+
+    def odd(usual: Any) -> Any:
+        return ODD[rng.integers(len(ODD))] if rng.random() < 0.15 else usual
+
+    lines = []
+    for number in range(rng.integers(5)):
+        delta = odd({"content": odd(f" w{number}"), "tool_calls": odd(None), "role": odd(None)})
+        choice = odd({"delta": delta, "finish_reason": odd(None), "logprobs": odd(None)})
+        lines.append(b"data: " + json.dumps({"choices": odd([choice])}).encode())
+    reason = ("stop", "length", "", "tool_calls", None)[rng.integers(5)]
+    lines.append(
+        b"data: " + json.dumps({"choices": [{"delta": {}, "finish_reason": odd(reason)}]}).encode()
+    )
+    usage = odd({"prompt_tokens": odd(3), "completion_tokens": odd(4)})
+    timings = odd({"draft_n": odd(4), "draft_n_accepted": odd(2)})
+    lines.append(
+        b"data: " + json.dumps({"choices": odd([]), "usage": usage, "timings": timings}).encode()
+    )
+    lines.append(b"data: [DONE]")
+    for _ in range(rng.integers(3)):
+        lines.insert(rng.integers(len(lines) + 1), BROKEN[rng.integers(len(BROKEN))])
+    whole = b"\n\n".join(lines) + b"\n\n"
+    return whole[: rng.integers(len(whole) + 1)] if rng.random() < 0.3 else whole
+
+
+def test_a_thousand_odd_answers(server: FakeEndpoint) -> None:
+    """Cut streams, wrong counts, errors inside, no usage, blank reasons, redirects, other statuses
+    and types: each is an answer with sound figures or a mistake of ours, at once."""
+    rng, clock = np.random.default_rng(0), Clock()
+    engine = engine_of(server, clock=clock)
+    answered = refused = drafted = 0
+    for _ in range(1000):
+        clock.now += 1e12  # or its breaker would keep the next ones away
+        kind = "text/event-stream" if rng.random() < 0.9 else "application/json"
+        server.headers = {"Content-Type": kind}
+        server.status = 200
+        if rng.random() < 0.1:
+            server.status = int(rng.choice([204, 301, 302, 307, 400, 401, 404, 429, 500, 503]))
+            server.headers["Location"] = "http://127.0.0.1:9/v1"
+            server.headers["Retry-After"] = str(ODD[rng.integers(len(ODD) - 2)])
+        server.raw = odd_stream(rng)
+        started = time.monotonic()
+        try:
+            result = engine.decode("a", HELLO, Request())
+        except DraftpickError:
+            refused += 1
+            continue
+        finally:
+            assert time.monotonic() - started < 5
+        answered += 1
+        drafted += result.drafted > 0
+        assert 0 <= result.accepted <= result.drafted and result.rounds >= 0
+        assert result.finish_reason in ("eos", "length", "stop")
+        if result.counted:
+            assert 0 <= len(result.ids) < 10**6
+        assert result.prompt_tokens is None or result.prompt_tokens >= 0
+    assert answered > 100 and refused > 500 and drafted > 50

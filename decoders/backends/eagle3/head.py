@@ -95,7 +95,7 @@ class Eagle3Head:
         config = Eagle3Config.of(folder)
         require_fit(config, target.state_size, target.vocab_size, layers)
         model = getattr(target, "weights", target)
-        stamp = (folder / "config.json").stat().st_mtime_ns
+        stamp = max(file.stat().st_mtime_ns for file in folder.iterdir())
         key = (folder.resolve(), stamp, id(model), target.context)
         loaded = _LOADED.get(key)
         if loaded is None:

@@ -103,6 +103,15 @@ class FinalStates:
         return self._final[start:end]
 
 
+def _layers_in(models: Sequence[Module], count: int) -> Sequence[Module]:
+    """The layers of the text model among them; none where they are not found."""
+    for model in models:
+        found = getattr(model, "layers", None)
+        if isinstance(found, ModuleList) and len(found) == count:
+            return list(found)
+    return []
+
+
 def _copier(into: Tensor) -> Callable[[Module, Any, Any], None]:
     """A hook that copies a layer's states [1, T, d] into [T, d]."""
 
@@ -163,7 +172,7 @@ class HFBackend(FinalStates):
         self._tree: Tree | None = None
         self.prompts_read = 0
         self.state_size: int = config.hidden_size
-        self._blocks: Any = getattr(self._inner[-1], "layers", None)
+        self._blocks = _layers_in(self._inner, config.num_hidden_layers)
         self._exits: dict[int, Tensor] = {}  # layer -> [context, d] states after it
 
     @classmethod
@@ -302,7 +311,7 @@ class HFBackend(FinalStates):
     def open_exit(self, exit_layer: int) -> None:
         """As in LayerStatesBackend."""
         check_exit(exit_layer, self.layers)
-        if not isinstance(self._blocks, ModuleList) or len(self._blocks) != self.layers:
+        if not self._blocks:
             raise DraftpickError(
                 f"the layers of {self.model.config.model_type} are not found one by one, so that "
                 "their states cannot be read; choose another arm"
