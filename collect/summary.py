@@ -12,7 +12,7 @@ from collect.queries import OVERALL, ordered
 
 from .rewards import Reward, default, get
 from .store.collection import Collection
-from .table import reward_table
+from .table import only_alone, reward_table
 from .table_options import TableOptions
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def summarise_all(
     others first."""
     stored = collection.manifest.identity
     reward = default(collection.manifest.costs) if reward is None else reward
-    if get(reward).greedy_only:
+    if only_alone(collection, get(reward)):
         return [summarise(collection, reward, alpha)]
     return [
         summarise(collection, reward, alpha, temperature, answers)

@@ -186,12 +186,18 @@ def _reward(collection: Collection, asked: str | Reward | None, names: Sequence[
     return reward
 
 
+def only_alone(collection: Collection, reward: Reward) -> bool:
+    """Whether the reward is of greedy answers on their own; endpoints' times are of all answers."""
+    timed = reward.needs_measured and not collection.manifest.costs.verify_s
+    return reward.greedy_only and not timed
+
+
 def _temperatures(
     collection: Collection, reward: Reward, asked: Sequence[float] | None
 ) -> set[float]:
-    stored = collection.manifest.identity.temperatures
+    stored, alone = collection.manifest.identity.temperatures, only_alone(collection, reward)
     if asked is None:
-        return {0.0} if reward.greedy_only else set(stored)
+        return {0.0} if alone else set(stored)
     for temperature in asked:
         if temperature not in stored:
             raise DraftpickError(
@@ -199,7 +205,7 @@ def _temperatures(
                 f"{', '.join(f'{each:g}' for each in stored)}); collect into another --out with "
                 "--temperatures"
             )
-        if temperature > 0 and reward.greedy_only:
+        if temperature > 0 and alone:
             raise DraftpickError(
                 f"the reward {reward.name!r} is for greedy answers only, not for temperature "
                 f"{temperature:g}; take 'modelled', 'time-saved', 'saved-passes' or 'acceptance'"
@@ -208,16 +214,16 @@ def _temperatures(
 
 
 def _at_once(collection: Collection, reward: Reward, asked: Sequence[int] | None) -> set[int]:
-    stored = collection.manifest.identity.at_once
+    stored, alone = collection.manifest.identity.at_once, only_alone(collection, reward)
     if asked is None:
-        return {1} if reward.greedy_only else set(stored)
+        return {1} if alone else set(stored)
     for answers in asked:
         if answers not in stored:
             raise DraftpickError(
                 f"{collection.folder} was not collected for {answers} answers at once (it has "
                 f"{', '.join(map(str, stored))}); collect into another --out with --at-once"
             )
-        if answers > 1 and reward.greedy_only:
+        if answers > 1 and alone:
             raise DraftpickError(
                 f"the reward {reward.name!r} is for one answer at a time, not for "
                 f"{answers} at once; take 'modelled', 'time-saved', 'saved-passes' or 'acceptance'"

@@ -14,7 +14,7 @@ from stored_tables import table_of
 
 from collect.queries import Query
 from collect.store.tables import read_table
-from collect.sweeps.endpoints import Endpoints, for_endpoints
+from collect.sweeps.endpoints import Endpoints, _Turns, for_endpoints
 from collect.sweeps.run import sweep
 from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError
@@ -256,6 +256,48 @@ def test_prices_are_asked_for_where_they_are_needed(place: Path) -> None:
         table_of(place / "out", "speed-price")
 
 
+def test_endpoints_are_collected_at_loads_and_temperatures(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each query once at each, and no answer that counts is timed under less load."""
+    for server in servers:
+        server.step_s = lambda prompt: 0.001
+        server.more = {"timings": {"draft_n": 4, "draft_n_accepted": 3}}
+    arms = ("--config", "arms.yaml", "--out", "rewards")
+    places = ("--temperatures", "0,0.7", "--at-once", "1,3", "--batch-size", "8")
+    said(capsys, "collect", "--queries", "queries.jsonl", *arms, *places)
+    asked = [(body["temperature"], body.get("seed")) for body in servers[0].asked]
+    greedy = [at for at, seed in asked if at == 0 and seed is None]
+    drawn = [seed for at, seed in asked if at == 0.7]
+    # 16 queries alone and 16 among others, in two groups at whose ends some are asked again
+    assert 32 <= len(greedy) < 48 and 32 <= len(drawn) < 48
+    assert None not in drawn and len(set(drawn)) == 16
+    for at_once in (1, 3):
+        for temperature in (0.0, 0.7):
+            found = table_of(
+                place / "rewards", "measured", temperatures=[temperature], at_once=[at_once]
+            )
+            assert len(found.query_ids) == 16 and np.isfinite(found.rewards).all()
+    accepted = table_of(place / "rewards", "acceptance", temperatures=[0.0], at_once=[3])
+    assert (accepted.rewards == 0.75).all()
+    both = table_of(place / "rewards", "measured", features=["requests-running", "temperature"])
+    assert len(both.query_ids) == 64 and len(np.unique(both.features, axis=0)) == 4
+
+
+def test_clients_without_a_query_ask_again_until_the_last_answer_has_come() -> None:
+    turns = _Turns([2, 0, 1])
+    assert [turns.next() for _ in range(5)] == [
+        (2, True), (0, True), (1, True), (2, False), (0, False),
+    ]  # fmt: skip
+    for _ in range(3):
+        assert turns.next() is not None
+        turns.answered()
+    assert turns.next() is None
+    stopped = _Turns([0, 1])
+    stopped.stop()
+    assert stopped.next() is None
+
+
 def test_a_loop_is_found_in_what_endpoints_write(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:
@@ -272,7 +314,6 @@ def test_a_loop_is_found_in_what_endpoints_write(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--temperatures", "0,1"), "endpoints are collected at temperature 0 alone"),
         (("--target", "models/mine"), "leave --target out"),
         (("--engine", "ray"), "one after the other from this process"),
     ],

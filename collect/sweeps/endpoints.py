@@ -1,10 +1,20 @@
-"""Collecting from endpoints: every one answers every query once, alone, and is timed."""
+"""Collecting from endpoints: every one answers every query and is timed, alone and among others.
+
+Alone, an endpoint is asked one query after another, those of all arms in turns. For n answers at
+once n clients ask the same endpoint, each its next query when it has an answer. Until the last
+answer of a group has come, clients without a query ask one again, whose answer is thrown away, so
+that none is timed under less load; the endpoints take turns, group by group.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import cycle
+from threading import Lock
 
 import numpy as np
 
@@ -12,7 +22,7 @@ from decoders.common.errors import ArmDown, DraftpickError, UpstreamRefused
 from decoders.common.seeds import derived_seed
 from decoders.costs.measured import Costs
 from decoders.endpoints.engine import EndpointEngine
-from decoders.records import DecodeResult, Request
+from decoders.records import DecodeResult, Request, Sampling
 
 from ..records import ArmInfo, OutcomeRow, error_row
 from ..repetition import is_repetitive
@@ -25,25 +35,19 @@ from .batch import (
     describe,
     no_progress,
     query_row,
+    seed_of,
 )
 
 MOST = 8  # queries a group, so that a kill loses few paid answers
+GROUP = 4  # of them for each client, so that few are asked again
+
+Found = DecodeResult | Exception
 
 
 def for_endpoints(options: SweepOptions) -> SweepOptions:
-    """The options as endpoints are collected: measured, in small groups. Raises DraftpickError for
-    temperatures other than 0 and several answers at once."""
-    if options.temperatures != (0.0,):
-        raise DraftpickError(
-            "endpoints are collected at temperature 0 alone, as their times are of greedy answers; "
-            "leave --temperatures out"
-        )
-    if options.at_once != (1,):
-        raise DraftpickError(
-            "endpoints are timed one answer at a time, as the load of their machines is not known; "
-            "leave --at-once out"
-        )
-    return replace(options, measure=True, batch_size=min(options.batch_size, MOST))
+    """The options as endpoints are collected: measured, in small groups."""
+    size = max(MOST, GROUP * max(options.at_once))
+    return replace(options, measure=True, batch_size=min(options.batch_size, size))
 
 
 class Endpoints:
@@ -73,39 +77,74 @@ class Endpoints:
         options: SweepOptions,
         on_rows: OnRows = no_progress,
     ) -> Iterator[Collected]:
-        """Similarity is to the answer of the first of the arms. Raises DraftpickError where an
-        endpoint stays dead."""
-        for_endpoints(options)
+        """Similarity is to the greedy answer of the first of the arms. Raises DraftpickError where
+        an endpoint stays dead."""
+        options = for_endpoints(options)
         for group in groups:
             done = Collected([], [])
+            greedy = dict[str, str]()  # the first arm's
+            for answers in options.at_once:
+                for temperature, draw in options.answers:
+                    asked = _Asked(options, temperature, draw, answers)
+                    if answers == 1:
+                        found = self._alone(group, arms, asked)
+                    else:
+                        found = self._together(group, arms, asked)
+                    for prompt, by_arm in zip(group, found, strict=True):
+                        first = by_arm[arms[0].name]
+                        wanted = first if isinstance(first, DecodeResult) else None
+                        if asked.plain:
+                            greedy[prompt.query.id] = wanted.text if wanted else ""
+                        done.outcomes.extend(_rows(prompt, arms, by_arm, wanted, asked))
+                        if asked.plain:
+                            on_rows(done.outcomes[-len(arms) :])
             for prompt in group:
-                self._add(done, prompt, arms, options)
-                on_rows(done.outcomes[-len(arms) :])
+                text = greedy[prompt.query.id]
+                embedding = self._engine.prefill(prompt.ids).embedding.numpy()  # [d]
+                embedder = self._engine.embedder
+                done.queries.append(query_row(prompt, embedder, embedding, text, options))
             yield done
 
-    def _add(
-        self, done: Collected, prompt: Prompt, arms: Sequence[ArmInfo], options: SweepOptions
-    ) -> None:
-        request = Request(max_new_tokens=options.max_new_tokens)
-        rng = np.random.default_rng(derived_seed(options.seed, prompt.query.id))
-        found: dict[str, DecodeResult | Exception] = {}
-        for index in rng.permutation(len(arms)).tolist():
-            found[arms[index].name] = self._answer(arms[index].name, prompt.ids, request)
-        first = found[arms[0].name]
-        wanted = first if isinstance(first, DecodeResult) else None
-        embedding = self._engine.prefill(prompt.ids).embedding.numpy()  # [d]
-        text = wanted.text if wanted else ""
-        done.queries.append(query_row(prompt, self._engine.embedder, embedding, text, options))
-        for arm in arms:
-            result = found[arm.name]
-            if isinstance(result, Exception):
-                done.outcomes.append(error_row(prompt.query.id, arm, describe(result)))
-            else:
-                done.outcomes.append(_row(prompt, arm, result, wanted))
+    def _alone(
+        self, group: Sequence[Prompt], arms: Sequence[ArmInfo], asked: _Asked
+    ) -> list[dict[str, Found]]:
+        """By query the answer of each arm, which are asked in a random order."""
+        made = []
+        for prompt in group:
+            found: dict[str, Found] = {}
+            for index in asked.order(len(arms), prompt.query.id):
+                name = arms[index].name
+                found[name] = self._answer(name, prompt.ids, asked.request(prompt))
+            made.append(found)
+        return made
 
-    def _answer(
-        self, arm: str, prompt_ids: list[int], request: Request
-    ) -> DecodeResult | Exception:
+    def _together(
+        self, group: Sequence[Prompt], arms: Sequence[ArmInfo], asked: _Asked
+    ) -> list[dict[str, Found]]:
+        """Likewise, one arm after the other, by as many clients at once."""
+        made: list[dict[str, Found]] = [{} for _ in group]
+        for index in asked.order(len(arms), group[0].query.id):
+            name = arms[index].name
+            turns = _Turns(asked.order(len(group), name))
+
+            def client(name: str = name, turns: _Turns = turns) -> None:
+                while (turn := turns.next()) is not None:
+                    at, first = turn
+                    try:
+                        answer = self._answer(name, group[at].ids, asked.request(group[at]))
+                    except BaseException:
+                        turns.stop()
+                        raise
+                    if first:
+                        made[at][name] = answer
+                        turns.answered()
+
+            with ThreadPoolExecutor(asked.answers) as pool:
+                for future in [pool.submit(client) for _ in range(asked.answers)]:
+                    future.result()
+        return made
+
+    def _answer(self, arm: str, prompt_ids: list[int], request: Request) -> Found:
         waited_s, last = 0.0, False
         while True:
             try:
@@ -129,27 +168,108 @@ class Endpoints:
                 return error
 
 
-def _row(
-    prompt: Prompt, arm: ArmInfo, result: DecodeResult, wanted: DecodeResult | None
-) -> OutcomeRow:
+class _Turns:
+    """Which query a client asks next, of several clients in threads of their own."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._todo, self._again, self._left = deque(order), cycle(order), len(order)
+        self._lock = Lock()
+
+    def next(self) -> tuple[int, bool] | None:
+        """A query, and whether its answer counts; None where all that count are there."""
+        with self._lock:
+            if not self._left:
+                return None
+            return (self._todo.popleft(), True) if self._todo else (next(self._again), False)
+
+    def answered(self) -> None:
+        with self._lock:
+            self._left -= 1
+
+    def stop(self) -> None:
+        with self._lock:
+            self._left = 0
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How each query of a pass is asked. answers: at once."""
+
+    options: SweepOptions
+    temperature: float
+    draw: int
+    answers: int
+
+    @property
+    def plain(self) -> bool:
+        """Whether greedily and alone."""
+        return not self.temperature and self.answers == 1
+
+    def seed(self, query_id: str) -> int | None:
+        if not self.temperature:
+            return None
+        return seed_of(self.options, query_id, self.temperature, self.draw)
+
+    def request(self, prompt: Prompt) -> Request:
+        sampling = Sampling(self.temperature)
+        return Request(self.options.max_new_tokens, sampling, seed=self.seed(prompt.query.id))
+
+    def order(self, count: int, of: str) -> list[int]:
+        """A random one that the seed fixes."""
+        more = () if self.plain else (f"{self.temperature:g}", self.draw, self.answers)
+        rng = np.random.default_rng(derived_seed(self.options.seed, of, *more))
+        order: list[int] = rng.permutation(count).tolist()
+        return order
+
+
+def _rows(
+    prompt: Prompt,
+    arms: Sequence[ArmInfo],
+    by_arm: Mapping[str, Found],
+    wanted: DecodeResult | None,
+    asked: _Asked,
+) -> Iterator[OutcomeRow]:
     """wanted: the first arm's answer, None where it failed."""
+    place = asked.temperature, asked.answers - 1, asked.draw
+    for arm in arms:
+        result = by_arm[arm.name]
+        if isinstance(result, Exception):
+            yield error_row(prompt.query.id, arm, describe(result), *place)
+        else:
+            yield _row(prompt, arm, result, wanted, asked)
+
+
+def _row(
+    prompt: Prompt,
+    arm: ArmInfo,
+    result: DecodeResult,
+    wanted: DecodeResult | None,
+    asked: _Asked,
+) -> OutcomeRow:
     ids = _renumbered(wanted.ids) if wanted else ()
+    alike = wanted is not None and not asked.temperature
+    tokens = len(result.ids) if result.counted else None
     return OutcomeRow(
         query_id=prompt.query.id,
         arm=arm.name,
+        temperature=asked.temperature,
+        running=asked.answers - 1,
+        draw=asked.draw,
         parameters=arm.parameters,
-        rouge_l=rouge_l(wanted.text, result.text) if wanted else None,
+        rouge_l=rouge_l(wanted.text, result.text) if wanted and alike else None,
         rounds=result.rounds,
         drafted=result.drafted,
         accepted=result.accepted,
-        new_tokens=len(result.ids) if result.counted else None,
+        how="live" if asked.temperature else None,
+        new_tokens=tokens,
         prompt_tokens=result.prompt_tokens,
         repetitive=is_repetitive(ids) if wanted else None,
         prefill_s=result.prefill_s,
         decode_s=result.decode_s,
-        measured_tokens=len(result.ids) if result.counted else None,
+        measured_tokens=tokens,
         measured_prefill_s=result.prefill_s,
         measured_decode_s=result.decode_s,
+        seed=asked.seed(prompt.query.id),
         text=result.text,
         target_ids=ids,
     )

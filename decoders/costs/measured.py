@@ -56,8 +56,9 @@ class Costs:
         )
 
     def of_answers(self, answers: int) -> Costs:
-        """Those of a number of concurrent answers; KeyError if they are unknown."""
-        return self if answers == 1 else self.at_once[answers]
+        """Those of a number of concurrent answers; KeyError if they are unknown. Endpoints' are
+        nobody's, at any number."""
+        return self if answers == 1 or not self.verify_s else self.at_once[answers]
 
     def of(self, arms: Collection[str]) -> Costs:
         """The same for these arms alone, and for plain decoding."""

@@ -32,13 +32,16 @@ def speculated(record: Mapping[str, Any], choice: Mapping[str, Any]) -> Speculat
     """
     metrics = _of(_of(record, "metrics"), "speculative_decoding")
     if metrics:
-        counts = metrics.get("acceptance_histogram")
-        keys = "num_draft_tokens", "num_accepted_draft_tokens", "num_spec_steps"
-        return _sound(*(metrics.get(key) for key in keys), counts)
+        return _sound(
+            metrics.get("num_draft_tokens"),
+            metrics.get("num_accepted_draft_tokens"),
+            metrics.get("num_spec_steps"),
+            metrics.get("acceptance_histogram"),
+        )
     for told in (_of(choice, "meta_info"), _of(record, "meta_info")):
         if "spec_draft_token_num" in told:
-            keys = "spec_draft_token_num", "spec_accept_token_num", "spec_verify_ct"
-            return _sound(*(told.get(key) for key in keys))
+            drafted, accepted = told["spec_draft_token_num"], told.get("spec_accept_token_num")
+            return _sound(drafted, accepted, told.get("spec_verify_ct"))
     timings = _of(record, "timings")
     if "draft_n" in timings:
         return _sound(timings["draft_n"], timings.get("draft_n_accepted"))

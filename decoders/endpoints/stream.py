@@ -280,7 +280,7 @@ def _event(record: dict[str, Any], of: str = "delta") -> Event:
         text, fields = message.get("content") or "", fields_of(message)
         logprobs = {name: each for name, each in scored.items() if isinstance(each, list)}
         reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
-        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
         drafts = speculated(record, choice)
         if not isinstance(text, str):
             raise TypeError("content is not text")
@@ -292,6 +292,11 @@ def _event(record: dict[str, Any], of: str = "delta") -> Event:
         logprobs,
         reason if isinstance(reason, str) else None,
         stopped_by if isinstance(stopped_by, str) else None,
-        *(count if type(count) is int and 0 <= count <= MOST_TOKENS else None for count in counts),
+        _counted(read),
+        _counted(written),
         drafts,
     )
+
+
+def _counted(count: Any) -> int | None:
+    return count if type(count) is int and 0 <= count <= MOST_TOKENS else None

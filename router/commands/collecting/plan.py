@@ -87,8 +87,8 @@ def plan(
         str,
         typer.Option(
             metavar="N,N",
-            help="Numbers of concurrent answers that share the target's passes; 1 must be one of "
-            "them. Needs a native backend.",
+            help="Numbers of concurrent answers that share the target's passes, or of clients that "
+            "ask an endpoint; 1 must be one of them. A target needs a native backend.",
         ),
     ] = "1",
     draws: Annotated[
