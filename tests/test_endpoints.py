@@ -14,7 +14,7 @@ from stored_tables import table_of
 
 from collect.queries import Query
 from collect.store.tables import read_table
-from collect.sweeps.endpoints import Endpoints, _Turns, for_endpoints
+from collect.sweeps.endpoints import Endpoints, Turns, for_endpoints
 from collect.sweeps.run import sweep
 from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError
@@ -285,7 +285,7 @@ def test_endpoints_are_collected_at_loads_and_temperatures(
 
 
 def test_clients_without_a_query_ask_again_until_the_last_answer_has_come() -> None:
-    turns = _Turns([2, 0, 1])
+    turns = Turns([2, 0, 1])
     assert [turns.next() for _ in range(5)] == [
         (2, True), (0, True), (1, True), (2, False), (0, False),
     ]  # fmt: skip
@@ -293,7 +293,7 @@ def test_clients_without_a_query_ask_again_until_the_last_answer_has_come() -> N
         assert turns.next() is not None
         turns.answered()
     assert turns.next() is None
-    stopped = _Turns([0, 1])
+    stopped = Turns([0, 1])
     stopped.stop()
     assert stopped.next() is None
 

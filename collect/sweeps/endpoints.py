@@ -125,9 +125,9 @@ class Endpoints:
         made: list[dict[str, Found]] = [{} for _ in group]
         for index in asked.order(len(arms), group[0].query.id):
             name = arms[index].name
-            turns = _Turns(asked.order(len(group), name))
+            turns = Turns(asked.order(len(group), name))
 
-            def client(name: str = name, turns: _Turns = turns) -> None:
+            def client(name: str = name, turns: Turns = turns) -> None:
                 while (turn := turns.next()) is not None:
                     at, first = turn
                     try:
@@ -168,7 +168,7 @@ class Endpoints:
                 return error
 
 
-class _Turns:
+class Turns:
     """Which query a client asks next, of several clients in threads of their own."""
 
     def __init__(self, order: Sequence[int]) -> None:

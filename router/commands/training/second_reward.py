@@ -29,7 +29,7 @@ def judged_rows(
     no row of these queries is left.
     """
     from collect import rewards as known
-    from collect.table import reward_table
+    from collect.table import only_alone, reward_table
     from policies import PolicyError
 
     asked = replace(
@@ -39,7 +39,7 @@ def judged_rows(
         embedder=table.embedder,
         features=table.feature_names,
     )
-    if known.get(reward).greedy_only:
+    if only_alone(collection, known.get(reward)):
         asked = replace(asked, temperatures=None, at_once=None)
     found = reward_table(collection, asked)
     queries = set((table if held is None else held).query_of)
