@@ -19,6 +19,7 @@ from .training_state import TrainingState
 from .weights import Weights
 
 REPORT_EVERY = 25  # steps; a report waits for the device
+REPORT_S = 10.0  # or after so long
 
 
 class Task(Protocol):
@@ -64,7 +65,7 @@ def train(
 ) -> TrainingState:
     """Train until the recipe is done.
 
-    report: each REPORT_EVERY steps, with step, progress (0 to 1), loss and tokens_per_s.
+    report: each REPORT_EVERY steps or REPORT_S seconds, with step, progress (0 to 1), loss and tokens_per_s.
     folder: keeps the curve, if any, and the state from which the same call resumes.
 
     Raises DraftpickError where the loss is no number any more, and where the folder holds another
@@ -107,7 +108,8 @@ def train(
             state.step += 1
             state.positions += task.positions(batch)
             batch = next(batches)
-            if state.step % REPORT_EVERY == 0:
+            now = time.monotonic()
+            if state.step % REPORT_EVERY == 0 or now - reported > REPORT_S:
                 value, now = smooth.item(), time.monotonic()
                 speed = (state.positions - seen) / (now - reported)
                 report({"step": state.step, "progress": done, "loss": value, "tokens_per_s": speed})
