@@ -65,7 +65,8 @@ def train(
 ) -> TrainingState:
     """Train until the recipe is done.
 
-    report: each REPORT_EVERY steps or REPORT_S seconds, with step, progress (0 to 1), loss and tokens_per_s.
+    report: each REPORT_EVERY steps or REPORT_S seconds, with step, progress (0 to 1), loss and
+        tokens_per_s.
     folder: keeps the curve, if any, and the state from which the same call resumes.
 
     Raises DraftpickError where the loss is no number any more, and where the folder holds another
