@@ -42,6 +42,7 @@ MOST = 8  # queries a group, so that a kill loses few paid answers
 GROUP = 4  # of them for each client, so that few are asked again
 
 Found = DecodeResult | Exception
+Tell = Callable[["Prompt", "ArmInfo", Found, "_Asked"], None]  # of an answer, as it comes
 
 
 def for_endpoints(options: SweepOptions) -> SweepOptions:
@@ -79,7 +80,12 @@ class Endpoints:
     ) -> Iterator[Collected]:
         """Similarity is to the greedy answer of the first of the arms. Raises DraftpickError where
         an endpoint stays dead."""
-        options = for_endpoints(options)
+        options, lock = for_endpoints(options), Lock()
+
+        def tell(prompt: Prompt, arm: ArmInfo, found: Found, asked: _Asked) -> None:
+            with lock:
+                on_rows([*_rows(prompt, [arm], {arm.name: found}, None, asked)])
+
         for group in groups:
             done = Collected([], [])
             greedy = dict[str, str]()  # the first arm's
@@ -87,17 +93,15 @@ class Endpoints:
                 for temperature, draw in options.answers:
                     asked = _Asked(options, temperature, draw, answers)
                     if answers == 1:
-                        found = self._alone(group, arms, asked)
+                        found = self._alone(group, arms, asked, tell)
                     else:
-                        found = self._together(group, arms, asked)
+                        found = self._together(group, arms, asked, tell)
                     for prompt, by_arm in zip(group, found, strict=True):
                         first = by_arm[arms[0].name]
                         wanted = first if isinstance(first, DecodeResult) else None
                         if asked.plain:
                             greedy[prompt.query.id] = wanted.text if wanted else ""
                         done.outcomes.extend(_rows(prompt, arms, by_arm, wanted, asked))
-                        if asked.plain:
-                            on_rows(done.outcomes[-len(arms) :])
             for prompt in group:
                 text = greedy[prompt.query.id]
                 embedding = self._engine.prefill(prompt.ids).embedding.numpy()  # [d]
@@ -106,37 +110,40 @@ class Endpoints:
             yield done
 
     def _alone(
-        self, group: Sequence[Prompt], arms: Sequence[ArmInfo], asked: _Asked
+        self, group: Sequence[Prompt], arms: Sequence[ArmInfo], asked: _Asked, tell: Tell
     ) -> list[dict[str, Found]]:
         """By query the answer of each arm, which are asked in a random order."""
         made = []
         for prompt in group:
             found: dict[str, Found] = {}
             for index in asked.order(len(arms), prompt.query.id):
-                name = arms[index].name
-                found[name] = self._answer(name, prompt.ids, asked.request(prompt))
+                arm = arms[index]
+                found[arm.name] = self._answer(arm.name, prompt.ids, asked.request(prompt))
+                tell(prompt, arm, found[arm.name], asked)
             made.append(found)
         return made
 
     def _together(
-        self, group: Sequence[Prompt], arms: Sequence[ArmInfo], asked: _Asked
+        self, group: Sequence[Prompt], arms: Sequence[ArmInfo], asked: _Asked, tell: Tell
     ) -> list[dict[str, Found]]:
         """Likewise, one arm after the other, by as many clients at once."""
         made: list[dict[str, Found]] = [{} for _ in group]
         for index in asked.order(len(arms), group[0].query.id):
-            name = arms[index].name
-            turns = Turns(asked.order(len(group), name))
+            arm = arms[index]
+            turns = Turns(asked.order(len(group), arm.name))
 
-            def client(name: str = name, turns: Turns = turns) -> None:
+            def client(arm: ArmInfo = arm, turns: Turns = turns) -> None:
                 while (turn := turns.next()) is not None:
                     at, first = turn
                     try:
-                        answer = self._answer(name, group[at].ids, asked.request(group[at]))
+                        answer = self._answer(arm.name, group[at].ids, asked.request(group[at]))
+                        if first:
+                            tell(group[at], arm, answer, asked)
                     except BaseException:
                         turns.stop()
                         raise
                     if first:
-                        made[at][name] = answer
+                        made[at][arm.name] = answer
                         turns.answered()
 
             with ThreadPoolExecutor(asked.answers) as pool:
