@@ -145,7 +145,8 @@ class Drafting(training.Task):
     Raises DraftpickError where there is no text.
     """
 
-    checkpoint_s = 60.0  # a point of the curve so often at least, where that is not too dear
+    checkpoint_s = 60.0
+    _next_s = 0.0  # of the run, when another point of the curve may be taken
 
     def __init__(
         self,
@@ -185,10 +186,13 @@ class Drafting(training.Task):
             point *= FURTHER
         return state.positions >= point
 
-    def mark(self, state: TrainingState) -> None:
+    def mark(self, state: TrainingState, last: bool) -> None:
+        """A point of the curve, where it is due, ends the run, or does not take too much of it."""
+        if not last and not self.due(state) and state.seconds < self._next_s:
+            return
         cell, began = self.weights.result(), time.monotonic()
         figures = self._held_out.figures(cell, self._vocab)
-        self.checkpoint_s = max(Drafting.checkpoint_s, (time.monotonic() - began) / FIGURES)
+        self._next_s = state.seconds + (time.monotonic() - began) / FIGURES
         seconds = round(state.seconds, 2)
         point = Point(state.step, state.positions, seconds, state.loss, figures)
         state.curve = [past for past in state.curve if past["step"] < state.step]

@@ -55,8 +55,8 @@ class Task(Protocol):
         """Whether a checkpoint is to be taken here, whatever the time."""
         return False
 
-    def mark(self, state: TrainingState) -> None:
-        """Called at every checkpoint before it is written."""
+    def mark(self, state: TrainingState, last: bool) -> None:
+        """Called at every checkpoint before it is written. last: whether training ends there."""
         return
 
 
@@ -78,13 +78,13 @@ def train(
     total = task.steps(recipe.epochs) if recipe.minutes is None else None
     smooth = torch.tensor(state.loss, device=weights.device)
 
-    def keep() -> None:
+    def keep(last: bool = False) -> None:
         state.loss = smooth.item()
         if not math.isfinite(state.loss):
             raise DraftpickError(
                 f"the loss is {state.loss} after {state.step} steps; lower --lr and --matrix-lr"
             )
-        task.mark(state)
+        task.mark(state, last)
         state.keep(folder, recipe, weights)
 
     with closing(task.batches(state.step)) as batches:
@@ -115,5 +115,5 @@ def train(
                 speed = (state.positions - seen) / (now - reported)
                 report({"step": state.step, "progress": done, "loss": value, "tokens_per_s": speed})
                 seen, reported = state.positions, now
-    keep()
+    keep(last=True)
     return state

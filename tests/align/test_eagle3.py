@@ -101,7 +101,7 @@ def test_the_loss_is_by_the_target_s_distribution_and_reaches_every_weight(
     loss.backward()  # type: ignore[no-untyped-call]
     for name, parameter in module.named_parameters():
         assert parameter.grad is not None and float(parameter.grad.abs().max()) > 0, name
-    assert float(loss) == pytest.approx(slow_loss(module, teacher, tokens, vocab), rel=1e-4)
+    assert loss.item() == pytest.approx(slow_loss(module, teacher, tokens, vocab), rel=1e-4)
 
 
 @torch.no_grad()

@@ -41,7 +41,7 @@ from collect.align.training_stage import (
     of_tasks,
     run_stage,
 )
-from collect.align.training_state import CURVE
+from collect.align.training_state import CURVE, TrainingState
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.common.errors import DraftpickError
 from decoders.sampling.draft_vocab import DraftVocab
@@ -385,6 +385,34 @@ def test_training_improves_agreement(
     assert after["overlap"] > before["overlap"] + 0.05
     assert seen[-1]["loss"] < 0.8 * seen[0]["loss"]
     assert point.positions == 6 * 600 * 12
+
+
+def test_figures_take_a_small_share_of_the_time(
+    teacher: Teacher, vocab: DraftVocab, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten seconds each they are taken 200 seconds apart, where they are due, and at the end."""
+    clock = [0.0]
+    monkeypatch.setattr(recurrent.time, "monotonic", lambda: clock[0])
+    held_out = HeldOut(teacher, tokens, 1)
+
+    class Slow:
+        def figures(self, *given: Any) -> Any:
+            clock[0] += 10
+            return held_out.figures(*given)
+
+    task = Drafting(a_cell(teacher), vocab, teacher, tokens, Slow(), RECIPE, nothing)  # type: ignore[arg-type]
+    state = TrainingState()
+    for step, seconds in enumerate((60, 120, 240, 261, 300)):
+        state.step, state.seconds = step, seconds
+        task.mark(state, last=False)
+    assert [point["seconds"] for point in state.curve] == [60, 261]
+    state.step, state.positions = 5, recurrent.FIRST_POINT
+    task.mark(state, last=False)
+    state.step = 6
+    task.mark(state, last=False)
+    assert len(state.curve) == 3
+    task.mark(state, last=True)
+    assert len(state.curve) == 4
 
 
 @pytest.mark.every(2)

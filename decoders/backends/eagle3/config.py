@@ -33,7 +33,6 @@ class Eagle3Config:
     norm_before_residual: whether the normed state is what the first layer adds to.
     norm_before_fc, fc_norm: whether the features are normed together, or each on its own.
     norm_output: whether a step hands on the normed state.
-    biased: whether queries, keys and values have biases.
     normed_heads: whether queries and keys are normed, as in Qwen3.
     """
 
@@ -47,7 +46,6 @@ class Eagle3Config:
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
-    biased: bool = False
     normed_heads: bool = False
 
     @classmethod
@@ -73,7 +71,6 @@ class Eagle3Config:
             None if features is None else tuple(features),
             3 if features is None else len(features),
             int(config.get("target_hidden_size") or shape.hidden),
-            biased=bool(layers.get("attention_bias")),
             normed_heads=layers["architectures"] == [ARCHITECTURES["qwen3"]],
             **{name: bool(where.get(name, False)) for name in flags},
         )
@@ -104,7 +101,7 @@ class Eagle3Config:
         if self.fc_norm:
             whole |= {f"fc_norm.{i}.weight": (self.target_hidden,) for i in range(n)}
         for i in range(self.shape.layers):
-            layer = of_layer(self.shape, self.intermediate, self.biased, self.normed_heads)
+            layer = of_layer(self.shape, self.intermediate, False, self.normed_heads)
             if i == 0:  # it reads the token's embedding next to the state
                 layer |= {name: (layer[name][0], 2 * d) for name in FROM_BOTH}
             whole |= {f"layers.{i}.{name}": size for name, size in layer.items()}
