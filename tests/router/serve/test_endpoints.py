@@ -190,3 +190,26 @@ def test_an_endpoint_that_says_nothing_does_not_hold_up_the_end(
     ending.join(5)
     assert not ending.is_alive()
     said.set()
+
+
+def test_an_endpoint_s_own_drafts_are_counted() -> None:
+    """Only where it tells the positions; a count of its own rounds is no guess."""
+    told = {
+        "num_draft_tokens": 12,
+        "num_accepted_draft_tokens": 5,
+        "num_spec_steps": 4,
+        "acceptance_histogram": [1, 2, 0, 1],
+    }
+    with serving() as (server, first, second), server.http() as http:
+        first.more = {"metrics": {"speculative_decoding": told}}
+        second.more = {"timings": {"draft_n": 9, "draft_n_accepted": 7}}
+        for name in ("first", "second"):
+            assert http.post(CHAT, json=asked(model=name)).status_code == 200
+        arms = http.get("/stats").json()["arms"]
+        assert (arms["first"]["drafts"], arms["first"]["drafted"]) == (4, 12)
+        assert arms["first"]["accepted"] == [3, 1, 1]
+        assert arms["first"]["acceptance_rate"] == pytest.approx(5 / 12)
+        assert arms["second"]["drafts"] == 0
+        page = http.get("/metrics").text
+        assert 'vllm:spec_decode_num_accepted_tokens_total{arm="first"} 5.0' in page
+        assert 'per_pos_total{arm="first",position="0"} 3.0' in page
