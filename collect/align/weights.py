@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .dtype import training_dtype
 from .recipe import Recipe
 
 
@@ -27,9 +28,11 @@ def optimizers(
         return [torch.optim.AdamW(every, recipe.lr, betas, weight_decay=recipe.weight_decay)]
     made: list[torch.optim.Optimizer] = []
     if matrices:
-        made.append(
-            torch.optim.Muon(matrices, lr=recipe.matrix_lr, weight_decay=recipe.weight_decay)
-        )
+        from .muon import Float32Muon  # which needs torch's
+
+        half = training_dtype(matrices[0].device) == torch.bfloat16
+        kind = torch.optim.Muon if half else Float32Muon
+        made.append(kind(matrices, lr=recipe.matrix_lr, weight_decay=recipe.weight_decay))
     made.append(torch.optim.AdamW(rest, recipe.lr, betas, weight_decay=decay, fused=fused))
     return made
 
