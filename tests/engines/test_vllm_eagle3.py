@@ -32,7 +32,7 @@ def loaded(**arm: Any) -> Engine:
 
 
 def trained(folder: Path, engine: Engine, texts: list[str]) -> Path:
-    """On the target's own answers to these questions, for a minute."""
+    """On the target's own answers to these questions, for three minutes."""
     lines: dict[str, list[dict[str, object]]] = {"queries": [], "outputs": []}
     for number, text in enumerate(texts):
         ids = engine.encode_chat([{"role": "user", "content": text}])
@@ -41,7 +41,7 @@ def trained(folder: Path, engine: Engine, texts: list[str]) -> Path:
         lines["queries"].append({**name, "turns": [text]})
         ended = made.finish_reason == "stop"
         lines["outputs"].append({**name, "ids": made.ids, "ended": ended})
-    words = ["align", "--kind", "eagle3", "--out", str(folder / "heads"), "--minutes", "1"]
+    words = ["align", "--kind", "eagle3", "--out", str(folder / "heads"), "--minutes", "3"]
     for option, rows in lines.items():
         path = folder / f"{option}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
