@@ -8,7 +8,7 @@ from decoders.backends.weights.packed import can_pack
 
 
 def training_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the device multiplies it; a CPU without it is up to seven times faster in
+    """bfloat16 where the device multiplies it; a CPU without it is several times faster in
     float32."""
     half = device.type != "cpu" or can_pack(device, torch.bfloat16)
     return torch.bfloat16 if half else torch.float32

@@ -23,7 +23,7 @@ from .finish import facts, finish
 from .held_out import DEEP, HeldOut, Part
 from .packed_batch import PackedBatch, flatten
 from .recipe import RecurrentRecipe
-from .recurrent import SOFTER, DistillationLoss, Drafting, Point
+from .recurrent import SOFTER, DistillationLoss, Drafting, Point, card_of
 from .teacher import Teacher
 from .tokens import Tokens
 from .training import train
@@ -111,18 +111,10 @@ def train_head(
     started = time.time()
 
     def card(point: Point) -> dict[str, Any]:
-        first = {t: round(f["first"], 4) for t, f in point.figures.items() if "first" in f}
         return {
             "kind": "eagle3",
             "target": target.name,
-            "parameters": sum(p.numel() for p in module.parameters()),
-            "acceptance": first,
-            "figures": point.figures,
-            "tasks": sorted(set(tokens.names().tolist())),
-            "queries": len(tokens),
-            "held_out_queries": held_out.texts,
-            "answer_tokens": int((tokens.lengths - tokens.answer).sum()),
-            "positions": point.positions,
+            **card_of(point, module, tokens, held_out),
             **facts(program, started, None, recipe),
         }
 

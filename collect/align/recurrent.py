@@ -136,6 +136,21 @@ class Point:
     figures: Figures
 
 
+def card_of(point: Point, module: nn.Module, tokens: Tokens, held_out: HeldOut) -> dict[str, Any]:
+    """What a card says of a training, besides `finish.facts`. tokens: those trained on."""
+    first = {t: round(f["first"], 4) for t, f in point.figures.items() if "first" in f}
+    return {
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "acceptance": first,
+        "figures": point.figures,
+        "tasks": sorted(set(tokens.names().tolist())),
+        "queries": len(tokens),
+        "held_out_queries": held_out.texts,
+        "answer_tokens": int((tokens.lengths - tokens.answer).sum()),
+        "positions": point.positions,
+    }
+
+
 class Drafting(training.Task):
     """A cell, or a head, in float32 and the texts that it learns from, for `training.train`.
 

@@ -26,7 +26,7 @@ from .finish import facts, finish
 from .held_out import HeldOut
 from .packed_batch import flatten
 from .recipe import RecurrentRecipe
-from .recurrent import Drafting, Point, new_cell
+from .recurrent import Drafting, Point, card_of, new_cell
 from .teacher import Teacher
 from .tokens import Tokens
 from .training import train
@@ -90,18 +90,10 @@ def run_stage(
     started = time.time()
 
     def card(point: Point) -> dict[str, Any]:
-        first = {t: round(f["first"], 4) for t, f in point.figures.items() if "first" in f}
         return {
             "kind": "recurrent",
             "target": target.name,
-            "parameters": sum(p.numel() for p in cell.parameters()),
-            "acceptance": first,
-            "figures": point.figures,
-            "tasks": sorted(set(chosen.names().tolist())),
-            "queries": len(chosen),
-            "held_out_queries": held_out.texts,
-            "answer_tokens": int((chosen.lengths - chosen.answer).sum()),
-            "positions": point.positions,
+            **card_of(point, cell, chosen, held_out),
             "int8": stage.int8,
             **facts(program, started, stage.start, recipe),
         }

@@ -102,6 +102,23 @@ def test_drafts_are_those_worked_out_from_scratch(
         assert taken <= set(KEPT)
 
 
+@pytest.mark.parametrize("backend", TARGETS)
+def test_states_follow_the_path_that_is_kept_of_a_tree(backend: str, folder: Path) -> None:
+    """Those after its layers too, as those of a chain that was never a tree."""
+    target, plain = TARGETS[backend](folder), TARGETS[backend](folder)
+    for each in (target, plain):
+        for layer in (1, 2):
+            each.open_exit(layer)
+        each.prefill(PROMPT)
+    target.extend(torch.tensor([7, 3, 8, 2, 5]), [-1, 0, 0, 1, 2])
+    target.keep([0, 2, 4])
+    plain.extend(torch.tensor([7, 8, 5]))
+    end = len(PROMPT) + 3
+    for layer in (1, 2):
+        kept, wanted = (each.exit_hidden(layer, 0, end) for each in (target, plain))
+        torch.testing.assert_close(kept, wanted, atol=1e-4, rtol=1e-4)
+
+
 def test_after_sitting_out_it_reads_what_it_missed(folder: Path, tmp_path: Path) -> None:
     head = save_head(tmp_path / "head", seed=3)
     target = native(folder)
