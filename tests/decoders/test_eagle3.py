@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,11 @@ def test_states_follow_the_path_that_is_kept_of_a_tree(backend: str, folder: Pat
         torch.testing.assert_close(kept, wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_after_sitting_out_it_reads_what_it_missed(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("follows", [True, False])
+def test_after_sitting_out_it_reads_what_it_missed(
+    follows: bool, folder: Path, tmp_path: Path
+) -> None:
+    """follows: told of every round, or of all at once."""
     head = save_head(tmp_path / "head", seed=3)
     target = native(folder)
     drafter, other = drafter_of(target, head), Reference(head, target.embed)
@@ -130,9 +135,17 @@ def test_after_sitting_out_it_reads_what_it_missed(folder: Path, tmp_path: Path)
     for token in range(12):  # rounds of others
         target.extend(torch.tensor(context[-1:]))
         context.append(token)
-        drafter.commit(context)
-    drafts = drafter.propose(context, greedy(4)).ids.tolist()
-    assert drafts == other.draft(context, features(target, head, len(context) - 1), 4)
+        if follows or token == 11:
+            drafter.commit(context)
+    asked = replace(greedy(4), needs_raw=True)
+    drafts = drafter.propose(context, asked)
+    fresh = drafter_of(target, head)
+    fresh.reset(context[:-1])
+    again = fresh.propose(context, asked)
+    assert drafts.raw is not None and again.raw is not None
+    torch.testing.assert_close(drafts.raw, again.raw, atol=1e-5, rtol=1e-4)
+    given = features(target, head, len(context) - 1)
+    assert drafts.ids.tolist() == other.draft(context, given, 4)
 
 
 def test_tokens_that_the_target_has_not_read_go_on_from_its_own_states(
