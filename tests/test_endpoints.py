@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -257,15 +258,30 @@ def test_prices_are_asked_for_where_they_are_needed(place: Path) -> None:
 
 
 def test_endpoints_are_collected_at_loads_and_temperatures(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint], capsys: pytest.CaptureFixture[str]
+    place: Path,
+    servers: tuple[FakeEndpoint, FakeEndpoint],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each query once at each, and no answer that counts is timed under less load."""
+    decode, under_way, most = EndpointEngine.decode, set[int](), [0]
+
+    def watched(self: EndpointEngine, *given: Any, **named: Any) -> Any:
+        under_way.add(threading.get_ident())
+        most[0] = max(most[0], len(under_way))
+        try:
+            return decode(self, *given, **named)
+        finally:
+            under_way.discard(threading.get_ident())
+
+    monkeypatch.setattr(EndpointEngine, "decode", watched)
     for server in servers:
         server.step_s = lambda prompt: 0.001
         server.more = {"timings": {"draft_n": 4, "draft_n_accepted": 3}}
     arms = ("--config", "arms.yaml", "--out", "rewards")
     places = ("--temperatures", "0,0.7", "--at-once", "1,3", "--batch-size", "8")
     said(capsys, "collect", "--queries", "queries.jsonl", *arms, *places)
+    assert most == [3]
     asked = [(body["temperature"], body.get("seed")) for body in servers[0].asked]
     greedy = [at for at, seed in asked if at == 0 and seed is None]
     drawn = [seed for at, seed in asked if at == 0.7]
