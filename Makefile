@@ -35,6 +35,13 @@ $(VLLM)/.installed:
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0
 	touch $@
 
+# SGLang's modules that need no GPU, with what they import, in vLLM's environment.
+SGLANG := $(ENGINES)/sglang
+
+$(SGLANG)/.installed: $(VLLM)/.installed
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(SGLANG) sglang==0.5.23 orjson==3.13.0 ipython==9.18.1 traitlets==5.16.1
+	touch $@
+
 AGENTS := $(ENGINES)/agents
 
 $(AGENTS)/.installed:
@@ -42,7 +49,7 @@ $(AGENTS)/.installed:
 	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check openai-agents==0.24.0 'pydantic-ai-slim[openai]==2.68.0'
 	touch $@
 
-engines: install $(VLLM)/.installed $(AGENTS)/.installed
+engines: install $(VLLM)/.installed $(SGLANG)/.installed $(AGENTS)/.installed
 	$(BIN)/python -m pytest -q -m engines tests/engines
 
 # What depends on the processor's instructions, as where there is AVX2 alone.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from collect_fakes import FakeEngine, make_queries, sweep
 
 from collect.sweeps.batch import SweepOptions
@@ -15,7 +16,7 @@ from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
 from policies.records import ANY, RewardTable
 from router.cli import main
-from router.commands.draft_schedule import LOAD, draft_schedule
+from router.commands.exporting.draft_schedule import LOAD, draft_schedule
 
 LENGTHS = {"plain": 0, "two": 2, "eight": 8}
 
@@ -62,39 +63,77 @@ def test_one_load_is_not_enough() -> None:
         draft_schedule(table((1,), lambda load: (1.0, 1.2, 1.1)), LENGTHS)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Of plain decoding and an n-gram that pays alone, and not beside seven others."""
+def collected(out: Path, small: dict[str, Any]) -> Path:
+    """Of plain decoding and `small`, which pays alone, and not beside seven others."""
     engine = FakeEngine()
     arms: dict[str, Any] = {
         "autoregressive": {"kind": "autoregressive"},
-        "small": {"kind": "max_gram", "shortest": 8, "length": {"k": 4}},
+        "small": small,
         "ngram": {"kind": "recurrent", "drafter": "recurrent-general"},
     }
     engine.arms = {name: recipe(name=name, **body) for name, body in arms.items()}  # type: ignore[misc]
     options = SweepOptions(max_new_tokens=8, batch_size=4, at_once=(1, 8))
-    sweep(engine, make_queries(12), tmp_path / "rewards", options)
-    return tmp_path / "rewards"
+    sweep(engine, make_queries(12), out, options)
+    return out
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    copies = {"kind": "max_gram", "shortest": 8, "length": {"k": 4}}
+    return collected(tmp_path / "rewards", copies)
+
+
+def schedule_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    assert main(["export", *words, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["schedules"]
+    assert told["arms"] == ["autoregressive", "small"]
+    (low, switch, most), (after, high, none) = told["ranges"]
+    assert (low, most, high, none) == (1, 4, 8, 0) and after == switch + 1
+    return told
 
 
 def test_a_collection_becomes_a_schedule(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "vllm", "--rewards", str(folder), "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["schedules"]
+    told = schedule_of(["vllm", "--rewards", str(folder)], capsys)
     settings = json.loads(told["options"][1])
-    assert told["arms"] == ["autoregressive", "small"]
     assert settings["method"] == "ngram" and settings["num_speculative_tokens"] == 4
-    (low, first, most), (second, high, none) = settings["num_speculative_tokens_per_batch_size"]
-    assert (low, most, high, none) == (1, 4, 8, 0) and second == first + 1
+    assert settings["num_speculative_tokens_per_batch_size"] == told["ranges"]
     assert main(["export", "vllm", "--rewards", str(folder), "--model", "M"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("vllm serve M --speculative-config")
     assert "at least" in lines[1] and all(line.startswith("#") for line in lines[:-1])
 
 
-def test_schedules_are_for_vllm_and_for_arms_of_several_lengths(
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm"])
+def test_a_schedule_in_a_file(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = {"kind": "eagle3", "drafter": "org/head", "length": {"k": 4}}
+    folder = collected(tmp_path / "rewards", head)
+    told = schedule_of([engine, "--rewards", str(folder)], capsys)
+    switch, text = told["ranges"][0][1], told["file"]["text"]
+    assert told["options"][-1] == told["file"]["name"] and text in told["command"]
+    if engine == "sglang":
+        after = {"candidate_steps": [0]}
+        assert json.loads(text) == {"1": {"candidate_steps": [4]}, str(switch + 1): after}
+        assert "--speculative-adaptive" in told["options"]
+    else:
+        assert yaml.safe_load(text)["speculative_config"] == {
+            "decoding_type": "Eagle3",
+            "speculative_model": "org/head",
+            "max_draft_len": 4,
+            "draft_len_schedule": {switch: 4},
+        }
+        assert told["differs"] == [
+            f"TensorRT-LLM drafts nothing while more than {switch} requests run"
+        ]
+
+
+def test_lengths_by_load_are_refused_where_an_engine_has_none(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", "sglang", "--rewards", str(folder)]) == 2
-    assert "vllm alone" in capsys.readouterr().err
+    assert "EAGLE heads alone" in capsys.readouterr().err
+    assert main(["export", "llama.cpp", "--rewards", str(folder)]) == 2
+    assert "one draft length for all loads" in capsys.readouterr().err
     sweep(FakeEngine(), make_queries(), tmp_path / "other", SweepOptions(at_once=(1, 8)))
     assert main(["export", "vllm", "--rewards", str(tmp_path / "none")]) == 2

@@ -12,7 +12,7 @@ import pytest
 from decoders.arms import recipe
 from decoders.common.errors import NoSuchName
 from router.cli import main
-from router.commands.export import ENGINES, command, exported
+from router.commands.exporting import ENGINES, command, exported
 
 COPY: dict[str, Any] = {"kind": "max_gram", "shortest": 3, "longest": 5, "length": {"k": 8}}
 DRAFT: dict[str, Any] = {"kind": "neural", "drafter": "org/small", "length": {"k": 4}}
@@ -46,9 +46,39 @@ GOLDEN = {
     "--spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 8",
     ("llama.cpp", "gguf"): "llama-server --model M --spec-type draft-simple "
     "--spec-draft-model small.gguf --spec-draft-n-max 4 --spec-draft-p-min 0.4",
+    ("llama.cpp", "hybrid"): "llama-server --model M --spec-type draft-simple,ngram-simple "
+    "--spec-draft-model small.gguf --spec-draft-n-max 8 --spec-ngram-simple-size-n 3 "
+    "--spec-ngram-simple-size-m 8",
+    ("tensorrt-llm", "plain"): "trtllm-serve M",
+    ("tensorrt-llm", "copy"): """cat > speculation.yaml <<'END'
+speculative_config:
+  decoding_type: NGram
+  max_matching_ngram_size: 5
+  is_public_pool: false
+  max_draft_len: 8
+END
+trtllm-serve M --extra_llm_api_options speculation.yaml""",
+    ("tensorrt-llm", "draft"): """cat > speculation.yaml <<'END'
+speculative_config:
+  decoding_type: Draft_Target
+  speculative_model: org/small
+  max_draft_len: 4
+END
+trtllm-serve M --extra_llm_api_options speculation.yaml""",
+    ("tensorrt-llm", "head"): """cat > speculation.yaml <<'END'
+speculative_config:
+  decoding_type: Eagle3
+  speculative_model: org/head
+  max_draft_len: 3
+END
+trtllm-serve M --extra_llm_api_options speculation.yaml""",
 }
 ARMS = {"plain": {"kind": "autoregressive"}, "copy": COPY, "draft": DRAFT, "gguf": GGUF}
 ARMS |= {"suffix": SUFFIX, "head": HEAD}
+ARMS["hybrid"] = {
+    "kind": "hybrid", "shortest": 3, "longest": 5, "length": {"k": 8},
+    "model": {"kind": "neural", "drafter": "small.gguf"},
+}  # fmt: skip
 
 
 def arm(name: str, **body: Any) -> Any:
@@ -59,7 +89,7 @@ def arm(name: str, **body: Any) -> Any:
 def test_the_commands(engine: str, name: str) -> None:
     found, without = exported(engine, {name: arm(name, **ARMS[name])})
     assert not without
-    assert command(engine, found[name].options, "M") == GOLDEN[engine, name]
+    assert command(ENGINES[engine].COMMAND, found[name], "M") == GOLDEN[engine, name]
 
 
 def test_what_an_engine_does_otherwise_is_said() -> None:
@@ -85,7 +115,7 @@ def test_what_an_engine_does_otherwise_is_said() -> None:
         "which of several matches is taken is the engine's choice",
         "matches have 8 tokens or more",
     ]
-    assert '"prompt_lookup_min": 9' in command("vllm", found["exact"].options)
+    assert '"prompt_lookup_min": 9' in found["exact"].options[1]
     assert "vllm-project/vllm#40875" in found["table"].differs[-1]
     assert found["adaptive"].differs == (
         "drafts have up to 4 tokens; the adaptive draft length is left out",
@@ -141,7 +171,7 @@ def test_the_command_prints_a_script_and_json(
     assert list(told["arms"]) == ["autoregressive", "copy"] and list(told["without"]) == ["beams"]
     assert json.loads(told["arms"]["copy"]["options"][1])["method"] == "ngram"
     assert main(["export", "tgi"]) == 2
-    assert "known: llama.cpp, sglang, vllm" in capsys.readouterr().err
+    assert "known: llama.cpp, sglang, tensorrt-llm, vllm" in capsys.readouterr().err
     with pytest.raises(NoSuchName):
         exported("tgi", {})
 

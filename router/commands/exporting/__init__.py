@@ -1,0 +1,47 @@
+"""Arms in the words of other engines, a module each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from decoders.common.errors import NoSuchName
+
+from . import llama_cpp, sglang, tensorrt_llm, vllm
+from .records import Engine, Exported, NoCounterpart, command
+
+if TYPE_CHECKING:
+    from decoders.arms import ArmRecipe
+
+ENGINES: dict[str, Engine] = {
+    "vllm": vllm,
+    "sglang": sglang,
+    "tensorrt-llm": tensorrt_llm,
+    "llama.cpp": llama_cpp,
+}
+
+__all__ = ["ENGINES", "Engine", "Exported", "NoCounterpart", "command", "engine_named", "exported"]
+
+
+def engine_named(name: str) -> Engine:
+    """Raises NoSuchName for one that is not in ENGINES."""
+    if name not in ENGINES:
+        raise NoSuchName("engine", name, list(ENGINES))
+    return ENGINES[name]
+
+
+def exported(
+    engine: str, arms: Mapping[str, ArmRecipe]
+) -> tuple[dict[str, Exported], dict[str, str]]:
+    """The arms that the engine has a counterpart for, and why each of the others has none.
+
+    Raises NoSuchName for an engine that is not in ENGINES.
+    """
+    written = engine_named(engine).exported
+    found, without = dict[str, Exported](), dict[str, str]()
+    for name, arm in arms.items():
+        try:
+            found[name] = written(arm)
+        except NoCounterpart as reason:
+            without[name] = str(reason)
+    return found, without
