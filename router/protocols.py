@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from collect.sweeps.protocols import ArmEngine
@@ -29,4 +29,18 @@ class Sleeping(Protocol):
     @property
     def asleep(self) -> Mapping[str, ArmDown]:
         """By arm, why and how long it is not to be asked."""
+        ...
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """An engine whose arms are servers: with other clients, and with what they keep of prompts."""
+
+    @property
+    def requests_under_way(self) -> int:
+        """At the busiest of them, as far as is known."""
+        ...
+
+    def kept(self, prompt_ids: Sequence[int]) -> str | None:
+        """The arm that has read the earlier turns of this chat already."""
         ...

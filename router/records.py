@@ -56,6 +56,7 @@ class Pick:
     x: what the policy read; None where the arm was forced.
     embedding: [d] of the request, None where nothing read it.
     drawn: the arm was drawn from the policy's distribution.
+    kept: no policy was asked, as the arm's server has read the earlier turns of the conversation.
     embed_s, policy_s: as in `RoutedResult`.
     """
 
@@ -65,6 +66,7 @@ class Pick:
     drawn: bool = False
     embed_s: float = 0.0
     policy_s: float = 0.0
+    kept: bool = False
 
     @property
     def arm(self) -> str:

@@ -29,6 +29,7 @@ class FakeEndpoint:
     choices: of its events, in place of those for words.
     more: fields beside `usage`.
     raw: what it sends with its status and `headers` in place of a stream of its own.
+    metrics: its page of metrics; None has none.
     asked: bodies of requests, and `keys` their Authorization, `paths` where they went.
     left: requests whose client went before the end.
     """
@@ -46,6 +47,7 @@ class FakeEndpoint:
     more: dict[str, Any] = field(default_factory=dict)
     raw: bytes | None = None
     last_word: str | None = None
+    metrics: str | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -56,6 +58,10 @@ class FakeEndpoint:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/metrics"
 
     def start(self) -> None:
         """Listen, on the same port as before where it has listened already."""
@@ -91,9 +97,12 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        said = json.dumps({"data": [{"id": "fake"}]}).encode()
-        self.send_response(200 if self.path.endswith("/models") else 404)
-        self.send_header("Content-Type", "application/json")
+        said, found = json.dumps({"data": [{"id": "fake"}]}).encode(), self.path.endswith("/models")
+        kind = "application/json"
+        if self.path == "/metrics" and self.fake.metrics is not None:
+            said, found, kind = self.fake.metrics.encode(), True, "text/plain; version=0.0.4"
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()
         self.wfile.write(said)

@@ -8,6 +8,7 @@ that none is timed under less load; the endpoints take turns, group by group.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,7 +87,9 @@ class Endpoints:
             with lock:
                 on_rows([*_rows(prompt, [arm], {arm.name: found}, None, asked)])
 
+        told = set[str]()
         for group in groups:
+            self._tell_of_others(arms, told)
             done = Collected([], [])
             greedy = dict[str, str]()  # the first arm's
             for answers in options.at_once:
@@ -108,6 +111,19 @@ class Endpoints:
                 embedder = self._engine.embedder
                 done.queries.append(query_row(prompt, embedder, embedding, text, options))
             yield done
+
+    def _tell_of_others(self, arms: Sequence[ArmInfo], told: set[str]) -> None:
+        """Say once of each arm whose server has other requests, by its metrics page: they are timed
+        with its answers. Raises DraftpickError for a page that does not say."""
+        for arm in arms:
+            load = None if arm.name in told else self._engine.loads.read(arm.name)
+            if load is not None and load.all:
+                told.add(arm.name)
+                print(
+                    f"warning: the server of arm {arm.name!r} has other requests, {load.running} "
+                    f"running and {load.waiting} waiting; what is measured includes them",
+                    file=sys.stderr,
+                )
 
     def _alone(
         self, group: Sequence[Prompt], arms: Sequence[ArmInfo], asked: _Asked, tell: Tell

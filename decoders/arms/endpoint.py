@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -34,6 +34,8 @@ class EndpointRecipe(ArmRecipe):
     timeout_s: seconds without a byte after which the server counts as dead.
     tokenizer: a folder or name whose tokenizer counts an answer's tokens where the server does not;
         with none such an answer has no speed.
+    metrics_url: the server's page of metrics, such as http://gpu-1:8000/metrics; how many requests
+        it has under way is then read there, for the feature `requests-running`.
     same_answers: whether its answers are distributed as those of the file's first endpoint, as with
         the same weights and another lossless `speculative_config`.
     """
@@ -49,24 +51,18 @@ class EndpointRecipe(ArmRecipe):
     completion_price: Price | None = None
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
     tokenizer: str | None = None
+    metrics_url: str | None = None
     same_answers: bool = False
+
+    @field_validator("metrics_url")
+    @classmethod
+    def _is_a_page(cls, url: str | None) -> str | None:
+        return None if url is None else _address(url, "http://localhost:8000/metrics").geturl()
 
     @field_validator("url")
     @classmethod
     def _is_one(cls, url: str) -> str:
-        if masked(url) != url:
-            raise ValueError(
-                f"{masked(url)} holds a password or key; set it in an environment variable, and "
-                "name that one in `api_key_env`"
-            )
-        try:
-            parts = urlsplit(url)
-            known = parts.scheme in ("http", "https") and bool(parts.hostname)
-            known = known and (parts.port or 1) > 0
-        except ValueError:  # no port, no IPv6 address
-            known = False
-        if not known:
-            raise ValueError(f"give an address such as http://localhost:8000/v1, not {url!r}")
+        parts = _address(url, "http://localhost:8000/v1")
         path = parts.path.rstrip("/").removesuffix("/chat/completions")
         return parts._replace(path=path, fragment="").geturl()
 
@@ -127,3 +123,21 @@ class EndpointRecipe(ArmRecipe):
             f"the arm {self.name!r} is an endpoint, which answers without a target; put endpoints "
             "into an arms file of their own"
         )
+
+
+def _address(url: str, such_as: str) -> SplitResult:
+    """Raises ValueError for no address, and for one that holds a password or key."""
+    if masked(url) != url:
+        raise ValueError(
+            f"{masked(url)} holds a password or key; set it in an environment variable, and "
+            "name that one in `api_key_env`"
+        )
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname)
+        known = known and (parts.port or 1) > 0
+    except ValueError:  # no port, no IPv6 address
+        known = False
+    if not known:
+        raise ValueError(f"give an address such as {such_as}, not {url!r}")
+    return parts

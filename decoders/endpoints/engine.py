@@ -22,9 +22,11 @@ from ..options import EngineOptions
 from ..protocols import FieldStreamer, RoundStreamer
 from ..records import DecodeResult, Prefilled, Request, Upstream
 from .chat import NOTHING, Pieces, chat_ids, chat_of
+from .conversations import Conversations
 from .counting import tokens_of
 from .fields import Joined, shown, tokens_guessed
 from .hashing import HashingEmbedder
+from .load import Loads
 from .speculated import Speculated
 from .stream import Event, Unavailable, client, completions
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Deployments move; what they serve stays.
-FINGERED = {"note", "api_key_env", "limit_field", "timeout_s", "url"}
+FINGERED = {"note", "api_key_env", "limit_field", "timeout_s", "url", "metrics_url"}
 
 
 class EndpointEngine:
@@ -55,6 +57,8 @@ class EndpointEngine:
         self._embedder = HashingEmbedder()
         self._connections = client()
         self._breakers = {name: Breaker(clock=clock) for name in self.arms}
+        self.loads = Loads(self.arms.values(), self._connections)
+        self.conversations = Conversations()
 
     @classmethod
     def from_options(
@@ -140,6 +144,15 @@ class EndpointEngine:
         self.arm(arm)
         self._breakers[arm].wake()
 
+    @property
+    def requests_under_way(self) -> int:
+        """At the busiest of the servers, by their metrics pages; 0 where no arm has one."""
+        return self.loads.busiest
+
+    def kept(self, prompt_ids: Sequence[int]) -> str | None:
+        """The arm whose server has read the earlier turns of this chat already."""
+        return self.conversations.arm_of(chat_of(prompt_ids))
+
     # -- answering ----------------------------------------------------------------------------
 
     def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
@@ -217,6 +230,7 @@ class EndpointEngine:
             breaker.succeeded()  # it lives, and refused
             raise
         breaker.succeeded()
+        self.conversations.answered(messages, arm)
         if streamer is not None:
             answer.begin()
             streamer.end()

@@ -146,6 +146,11 @@ def asked(
         yield answer, answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
+def text_of(answer: httpx.Response) -> str:
+    """Of a whole response, as far as MOST_READ."""
+    return _read(answer, MOST_READ)
+
+
 def record_of(arm: EndpointRecipe, answer: httpx.Response) -> dict[str, Any]:
     """The JSON object of a whole response. Raises as `completions`."""
     return _record(arm, _read(answer, MOST_READ))

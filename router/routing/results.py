@@ -20,6 +20,7 @@ class Chosen:
     scores: the policy's number for each of its arms; empty where the arm was forced.
     running: other requests that the machine decodes now.
     drawn: whether the arm was drawn from the policy's distribution.
+    kept: as in `Pick`.
     """
 
     arm: str
@@ -27,6 +28,7 @@ class Chosen:
     scores: Mapping[str, float] = field(default_factory=dict)
     running: int = 0
     drawn: bool = False
+    kept: bool = False
 
 
 @dataclass(frozen=True)

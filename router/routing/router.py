@@ -24,7 +24,7 @@ from decoders.records import DecodeResult, Grammar, Prefilled, Request, Sampling
 from ..logs.record import Result
 from ..logs.recorder import Recorder, outcome_of
 from ..logs.writer import DecisionLog
-from ..protocols import RoutingEngine, Sleeping
+from ..protocols import Elsewhere, RoutingEngine, Sleeping
 from ..records import Ask, AskOptions, Pick
 from . import loading
 from .fallback import passed_over, redirected, unfit
@@ -318,11 +318,18 @@ class Router:
             raise DraftpickError("there is no policy to pick an arm; load one or name an arm")
         self.engine.check(prompt_ids, request)
 
-        ask = Ask(prompt_ids, request, options, text, self.running)
+        ask = Ask(prompt_ids, request, options, text, self._others())
         pick, prefilled = self._pick(ask)
         attempt = Attempt(pick)
         try:
-            result = self._decode(attempt, ask, prefilled, chosen)
+            try:
+                result = self._decode(attempt, ask, prefilled, chosen)
+            except ArmDown:
+                if not pick.kept:
+                    raise
+                pick, prefilled = self._pick(ask, keeps=False)
+                attempt = Attempt(pick)
+                result = self._decode(attempt, ask, prefilled, chosen)
         except BaseException as error:
             if self._recorder is not None:
                 self._recorder.failed(ask, attempt.pick, error)
@@ -343,11 +350,29 @@ class Router:
             self._passed_over(attempt),
         )
 
-    def _pick(self, ask: Ask) -> tuple[Pick, Prefilled]:
-        """Let the target read the prompt, and the policy choose, unless an arm is named."""
+    def _others(self) -> int:
+        """Other requests that are decoded now: here, or at the busiest server, by its metrics."""
+        if isinstance(self.engine, Elsewhere):
+            return max(self.running, self.engine.requests_under_way)
+        return self.running
+
+    def _kept(self, ask: Ask) -> str | None:
+        """The arm that a conversation stays with, where that is one of the policy's and not known
+        to be down."""
+        if ask.options.arm is not None or not isinstance(self.engine, Elsewhere):
+            return None
+        arm = self.engine.kept(ask.prompt_ids)
+        asleep = self.engine.asleep if isinstance(self.engine, Sleeping) else {}
+        assert self.policy is not None
+        return arm if arm in self.policy.arms and arm not in asleep else None
+
+    def _pick(self, ask: Ask, keeps: bool = True) -> tuple[Pick, Prefilled]:
+        """Let the target read the prompt, and the policy choose, unless an arm is named, or with
+        `keeps` has read the conversation already."""
         from policies import Decision
 
-        arm, dynamic = ask.options.arm, ask.options.dynamic
+        kept = self._kept(ask) if keeps else None
+        arm, dynamic = ask.options.arm or kept, ask.options.dynamic
         embedding, embed_s = None, 0.0  # [d]
         if arm is None and self.embedder is not None:
             if ask.text is None:
@@ -362,7 +387,8 @@ class Router:
         prompt_ids = list(ask.prompt_ids)
         prefilled = self.engine.prefill(prompt_ids, ask.options.reuse, ask.request.user, watch)
         if arm is not None:
-            return Pick(Decision(arm, self.engine.arm_names.index(arm), 1.0, [])), prefilled
+            decision = Decision(arm, self.engine.arm_names.index(arm), 1.0, [])
+            return Pick(decision, kept=kept is not None), prefilled
         assert self.policy is not None
         start = time.perf_counter()
         if embedding is None:
@@ -376,7 +402,7 @@ class Router:
         if self._learning is not None:  # draws of its own, or one seed would draw one arm for ever
             own = None if seed is None else derived_seed(seed, next(self._draws))
             dynamic, rng = True, np.random.default_rng(own)
-        x = self._input(embedding, ask.prompt_ids, ask.request)
+        x = self._input(embedding, ask)
         decision = self.policy.choose(x, rng)
         policy_s = time.perf_counter() - start
         return Pick(decision, x, embedding, dynamic, embed_s, policy_s), prefilled
@@ -403,7 +429,7 @@ class Router:
             pick = attempt.pick
             if chosen is not None:
                 propensity = pick.decision.propensity
-                chosen(Chosen(pick.arm, propensity, named, self.running, pick.drawn))
+                chosen(Chosen(pick.arm, propensity, named, ask.running, pick.drawn, pick.kept))
             try:
                 result = self.engine.decode(
                     pick.arm,
@@ -434,22 +460,21 @@ class Router:
         DraftpickError where there is no policy."""
         if self.policy is None:
             raise DraftpickError("there is no policy to pick an arm; load one")
-        messages, request = as_messages(prompt_or_messages), Request()
+        messages = as_messages(prompt_or_messages)
         prompt_ids = self.engine.encode_chat(messages)
         if self.embedder is not None:
             embedding = self.embedder.embed([query_text(messages)])[0]
         else:
             embedding = self.engine.prefill(prompt_ids).embedding.detach().float().cpu().numpy()
-        arm: str = self.policy.choose(self._input(embedding, prompt_ids, request)).arm
+        ask = Ask(prompt_ids, Request(), running=self._others())
+        arm: str = self.policy.choose(self._input(embedding, ask)).arm
         return arm
 
     def _learn(self, pick: Pick, outcome: Result) -> None:
         if self._learning is not None and pick.x is not None:
             self._learning.learn(pick.x, pick.arm, outcome, pick.decision.propensity)
 
-    def _input(
-        self, embedding: np.ndarray, prompt_ids: Sequence[int], request: Request
-    ) -> np.ndarray:
+    def _input(self, embedding: np.ndarray, ask: Ask) -> np.ndarray:
         """[d + f], what the policy reads: the embedding, then its features of the request; these
         alone where it does not look at the query."""
         from policies.records import ANY
@@ -458,8 +483,9 @@ class Router:
         names = self.policy.origin.features
         if not names:
             return embedding
+        request = ask.request
         context = RequestContext(
-            prompt_ids, request.max_new_tokens, request.sampling.temperature, self.running
+            ask.prompt_ids, request.max_new_tokens, request.sampling.temperature, ask.running
         )
         features = feature_vector(names, context)
         if self.policy.embedder == ANY:

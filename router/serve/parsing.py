@@ -53,7 +53,7 @@ class Way:
 
     arm: None if a policy chooses.
     policy: its registered name; None if no policy is asked.
-    reason: best or drawn (by the policy), forced, or no-speculation.
+    reason: best or drawn (by the policy), forced, no-speculation or conversation.
     """
 
     arm: str | None
@@ -61,7 +61,10 @@ class Way:
     reason: str
 
     def reason_for(self, choice: Chosen) -> str:
-        """The reason, once it is known whether the policy drew: one that learns always does."""
+        """The reason, once it is known whether the policy drew, as one that learns always does, or
+        was not asked because a server has the conversation."""
+        if choice.kept:
+            return "conversation"
         return "drawn" if self.reason == "best" and choice.drawn else self.reason
 
 

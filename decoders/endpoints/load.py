@@ -1,0 +1,120 @@
+"""How many requests servers have under way, by their own metrics pages."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import httpx
+
+from ..arms.endpoint import EndpointRecipe
+from ..common.errors import DraftpickError
+from .stream import Unavailable, asked, text_of
+
+EVERY_S = 1.0
+TOO_OLD_S = 10.0  # a page that was read so long ago says nothing of now
+GAUGES = {  # running, waiting
+    "vLLM, draftpick": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    "SGLang": ("sglang:num_running_reqs", "sglang:num_queue_reqs"),
+    "llama.cpp": ("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests that a server decodes, and that wait for it to."""
+
+    running: int
+    waiting: int
+
+    @property
+    def all(self) -> int:
+        return self.running + self.waiting
+
+
+def load_on(page: str, named: str) -> Load:
+    """What a metrics page says, in Prometheus' format.
+
+    named: where it came from. Raises DraftpickError where it has the gauges of no server that is
+    known here, or prometheus-client is not installed.
+    """
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ModuleNotFoundError as error:
+        raise DraftpickError(
+            "reading a server's metrics needs prometheus-client; pip install 'draftpick[serve]'"
+        ) from error
+    found = dict[str, float]()  # summed over labels: engines, models
+    try:
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    except ValueError as error:
+        raise DraftpickError(f"{named} is no page of metrics: {error}") from error
+    for running, waiting in GAUGES.values():
+        counts = found.get(running), found.get(waiting)
+        if counts[0] is not None and counts[1] is not None and all(0 <= c < 1e9 for c in counts):
+            return Load(round(counts[0]), round(counts[1]))
+    servers = "; ".join(f"{' and '.join(names)} ({who})" for who, names in GAUGES.items())
+    raise DraftpickError(
+        f"{named} does not say how many requests run and wait; what is known is {servers}"
+    )
+
+
+class Loads:
+    """The load of each arm that has a metrics page, asked for in the background once a second."""
+
+    def __init__(self, arms: Iterable[EndpointRecipe], connections: httpx.Client) -> None:
+        self._pages = {  # to be asked as the arm is, by its key
+            arm.name: arm.model_copy(update={"url": arm.metrics_url})
+            for arm in arms
+            if arm.metrics_url is not None
+        }
+        self._connections = connections
+        self._seen = dict[str, tuple[float, Load]]()
+        self._lock = threading.Lock()
+        self._started = False
+
+    def read(self, arm: str) -> Load | None:
+        """Now; None for an arm without a page. Raises DraftpickError where the server does not
+        answer or says something else."""
+        page = self._pages.get(arm)
+        if page is None:
+            return None
+        try:
+            with asked(self._connections, page, "GET", "") as (answer, _):
+                return load_on(text_of(answer), f"the metrics page of arm {arm!r}")
+        except Unavailable as error:
+            raise DraftpickError(f"the metrics page of arm {arm!r} {error}") from error
+
+    @property
+    def busiest(self) -> int:
+        """Requests under way at the server that has most of them, as far as is known; 0 where
+        nothing is."""
+        if not self._pages:
+            return 0
+        with self._lock:
+            if not self._started:
+                self._started = True
+                for arm in self._pages:
+                    threading.Thread(target=self._watch, args=(arm,), daemon=True).start()
+        oldest = time.monotonic() - TOO_OLD_S
+        return max((load.all for at, load in self._seen.values() if at > oldest), default=0)
+
+    def _watch(self, arm: str) -> None:
+        told = False
+        while not self._connections.is_closed:
+            try:
+                load = self.read(arm)
+                assert load is not None
+                self._seen[arm] = (time.monotonic(), load)
+            except DraftpickError as error:  # what was seen before gets too old
+                if not told:
+                    print(f"warning: {error}; its load is not known", file=sys.stderr)
+                told = True
+            except RuntimeError:  # the connections were closed meanwhile
+                return
+            time.sleep(EVERY_S)
