@@ -159,8 +159,8 @@ def plan(
         typer.Option(
             metavar="SIZE",
             help="Most memory for what was read of prompts, such as 1GB, so that later prompts of "
-            "the same user that begin alike are not read again; 0: none. Default: a 16th of what "
-            "is free.",
+            "the same user that begin alike are not read again; 0: none, and conversations do not "
+            "stay at one endpoint. Default: a 16th of what is free.",
         ),
     ] = None,
     engine: Annotated[

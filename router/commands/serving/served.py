@@ -114,14 +114,18 @@ class Served:
                 engine.remember(StoredAnswers(kept.folder, target, kept.tokens, kept.age_s))
 
     def keep_prefixes(self, engine: RoutingEngine) -> None:
-        """Keep what is read of prompts, where the target's positions can be kept. Raises
-        DraftpickError where they cannot but memory for it was asked for, or more than is free."""
+        """Keep what is read of prompts, where the target's positions can be kept; with no memory
+        for it, conversations do not stay at an endpoint either. Raises DraftpickError where
+        positions cannot be kept but memory for it was asked for, or more than is free."""
         from decoders import Engine
+        from decoders.endpoints.engine import EndpointEngine
         from decoders.models.memory import free_bytes
         from decoders.protocols import CopyableBackend
         from decoders.seats.prefixes import PrefixStore
 
         limit = self.prefix_memory
+        if limit == 0 and isinstance(engine, EndpointEngine):
+            engine.conversations.least = None
         if limit == 0 or (limit is None and not isinstance(engine, Engine)):
             return
         if not isinstance(engine, Engine):

@@ -220,6 +220,17 @@ def test_what_the_options_keep_of_prompts(engine: Engine, monkeypatch: pytest.Mo
     assert kept(engine) is None, "a share that holds not one position"
 
 
+def test_without_prefixes_conversations_move_between_endpoints() -> None:
+    from decoders.arms import recipe
+    from decoders.endpoints.engine import EndpointEngine
+
+    for size, least in (("0", None), (None, 2048)):
+        arm = recipe(name="a", kind="endpoint", url="http://h/v1", model="m")
+        engine = EndpointEngine({"a": arm})
+        plan(prefix_memory=size).served.keep_prefixes(engine)
+        assert engine.conversations.least == least
+
+
 def test_what_was_stored_is_drafted_from_by_the_next_server(engine: Engine, tmp_path: Path) -> None:
     served_by = plan(earlier_store=tmp_path, earlier_tokens=500).served
     told = []
