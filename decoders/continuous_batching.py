@@ -90,6 +90,11 @@ class BatchEngine(Protocol):
         """Go on with every answer."""
         ...
 
+    def wake(self) -> None:
+        """Another request has come: end a step that waits for answers of servers. From any
+        thread."""
+        ...
+
     def stop(self, slot: Any, error: Exception) -> None:
         """Let the slot's answer raise an error where it waits; nothing where it does not wait, as
         one that has a thread of its own or that a single step writes."""
@@ -146,6 +151,9 @@ class SingleSlot:
                 self._answer(self.slots[0].engine)
             finally:
                 self._answer = None
+
+    def wake(self) -> None:
+        """Nothing: steps do not wait."""
 
     def stop(self, slot: EngineSlot, error: Exception) -> None:
         """As in BatchEngine."""
@@ -224,6 +232,9 @@ class ContinuousBatch:
                     return
                 for slot, logits in zip(reading, read, strict=True):
                     slot.given, slot.wants = logits, None
+
+    def wake(self) -> None:
+        """Nothing: steps do not wait."""
 
     def stop(self, slot: EngineSlot, error: Exception) -> None:
         """As in BatchEngine."""

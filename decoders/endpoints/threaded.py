@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WAIT_S = 0.02  # of a step in which nothing ends
+WAIT_S = 0.2  # of a step in which nothing ends and nothing comes
 
 
 @dataclass
@@ -16,6 +16,7 @@ class Line:
 
     engine: Any
     at_work: threading.Thread | None = None
+    ended: bool = False  # but not taken off yet
     error: BaseException | None = None
 
 
@@ -24,7 +25,7 @@ class Threads:
 
     def __init__(self, engine: Any, n: int) -> None:
         self.slots = [Line(engine) for _ in range(n)]
-        self._ended = threading.Event()
+        self._news = threading.Event()
 
     @property
     def running(self) -> int:
@@ -39,19 +40,24 @@ class Threads:
                 answer(slot.engine)
             except BaseException as error:  # raised in `step`
                 slot.error = error
-            self._ended.set()
+            slot.ended = True
+            self._news.set()
 
+        slot.ended = False
         slot.at_work = threading.Thread(target=run, daemon=True)
         slot.at_work.start()
 
     def step(self) -> None:
-        self._ended.wait(WAIT_S)
-        self._ended.clear()
+        self._news.wait(WAIT_S)
+        self._news.clear()
         for slot in self.slots:
-            if slot.at_work is not None and not slot.at_work.is_alive():
+            if slot.at_work is not None and slot.ended:
                 error, slot.at_work, slot.error = slot.error, None, None
                 if error is not None:
                     raise error
+
+    def wake(self) -> None:
+        self._news.set()
 
     def stop(self, slot: Line, error: Exception) -> None:
         """Nothing: an answer looks for itself, whenever text comes."""

@@ -160,6 +160,7 @@ class Scheduler:
             if self._draining:
                 raise Closing("the server is shutting down; ask again elsewhere or later")
             evicted = self.queue.put(generation.client, handle)
+        self._batch.wake()
         if evicted is not None:
             words = "the queue is full, and others have fewer requests in it"
             evicted.callbacks.failed(QueueFull(words))

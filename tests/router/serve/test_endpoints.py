@@ -14,6 +14,7 @@ from endpoint_toys import ANSWER, CHAT, PROMPT, asked, events, serving, text_of
 from fake_endpoints import FakeEndpoint
 from serve_toys import Served, until
 
+from decoders.endpoints import threaded
 from decoders.records import Request
 from router.serve import scheduler as desk_module
 from router.serve.scheduler import GenerationRequest
@@ -81,6 +82,35 @@ def test_several_are_answered_at_once(three: tuple[Any, ...]) -> None:
         made = http.post(CHAT, json=asked(n=3)).json()
         assert [one["message"]["content"] for one in made["choices"]] == [f"you said {PROMPT}"] * 3
         assert made["usage"]["prompt_tokens"] == 5  # once
+
+
+def test_a_request_that_comes_while_others_are_answered_is_begun_at_once(
+    three: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a slot whose answer has ended is free at once: nothing waits for a step's time."""
+    monkeypatch.setattr(threaded, "WAIT_S", 1000.0)
+    server, first, _ = three
+    asked_again = threading.Event()
+
+    def words(prompt: str) -> list[str]:
+        if prompt == "the first":
+            assert asked_again.wait(20)
+        else:
+            asked_again.set()
+        return ["done"]
+
+    first.words = words
+
+    def ask(prompt: str) -> str:
+        message = {"role": "user", "content": prompt}
+        with server.http() as http:
+            return text_of(http.post(CHAT, json=asked(messages=[message])))
+
+    with ThreadPoolExecutor(2) as pool:
+        waits = pool.submit(ask, "the first")
+        until(lambda: len(first.asked) == 1)
+        assert pool.submit(ask, "another").result(30) == waits.result(30) == "done"
+    assert [ask(f"later {n}") for n in range(5)] == ["done"] * 5
 
 
 def test_completions_are_texts(three: tuple[Any, ...]) -> None:
