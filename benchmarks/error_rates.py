@@ -2,6 +2,7 @@
 
     python benchmarks/error_rates.py bounds
     python benchmarks/error_rates.py decisions --tables 2000
+    python benchmarks/error_rates.py decisions --only guard
 
 `bounds`: the share of samples whose lower bound is above a true mean of 0 (at most 5%), and the
 share where it is above 0 at a true mean of 0.3 standard deviations (the power), for the bound in
@@ -13,12 +14,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from rich.console import Console
+from rich.progress import track
 
 from decoders.common.terminal import tables
 from policies import PolicyError, RewardTable, fixed_policy
@@ -55,11 +57,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("what", choices=("bounds", "decisions"))
     parser.add_argument("--tables", type=int, default=2000)
+    parser.add_argument("--only", choices=DECISIONS, help="one of the decisions")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     bounds.resample = lru_cache(maxsize=64)(bootstrap.resample)  # the same for every table
-    make = bounds_table if given.what == "bounds" else decisions_table
-    heads, rows = make(given.tables, given.seed)
+    if given.what == "bounds":
+        heads, rows = bounds_table(given.tables, given.seed)
+    else:
+        names = [given.only] if given.only else list(DECISIONS)
+        heads, rows = decisions_table(given.tables, given.seed, names)
     console = Console()
     for table in tables(f"{given.tables} tables each", heads, rows, console.width):
         console.print(table)
@@ -87,12 +93,15 @@ def bound_errors(shape: str, n: int, many: int, seed: int = 0) -> dict[str, tupl
     return {name: (wrong / many, right / many) for name, (wrong, right) in found.items()}
 
 
-def decisions_table(many: int, seed: int) -> tuple[list[str], list[list[str]]]:
+def decisions_table(
+    many: int, seed: int, names: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
     rows = []
-    for what, wrong in DECISIONS.items():
+    for what in names:
         cells = []
-        for each, shared, heavy in KINDS.values():
-            errors = sum(wrong(seed + i, each, shared, heavy) for i in range(many))
+        for kind, (each, shared, heavy) in KINDS.items():
+            drawn = track(range(many), f"{what}, {kind}", console=Console(stderr=True))
+            errors = sum(DECISIONS[what](seed + i, each, shared, heavy) for i in drawn)
             cells.append(f"{errors / many:.1%}")
         rows.append([what, *cells])
     return ["wrong decisions, at most 5%", *KINDS], rows
