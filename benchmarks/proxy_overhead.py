@@ -131,7 +131,10 @@ def stand_in(pace_s: float) -> Iterator[int]:
 
 def serve(port: int, pace_s: float) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:  # somebody who only looks whether it listens
+            return writer.close()
         length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
         await reader.readexactly(length)
         writer.write(
@@ -179,7 +182,7 @@ def proxy_over(port: int) -> Iterator[int]:
         fixed_policy(("first", "second"), "first").save(policy)
         own = free_port()
         words = ["serve", "--config", config, "--policy", policy, "--port", str(own)]
-        words += ["--slots", "128", "--no-warm-up"]
+        words += ["--slots", "128"]
         process = subprocess.Popen([sys.executable, "-m", "router.cli", *map(str, words)])
         try:
             wait_for(own, "/health")
