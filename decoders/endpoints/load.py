@@ -15,6 +15,7 @@ from ..common.errors import DraftpickError
 from .stream import Unavailable, asked, text_of
 
 EVERY_S = 1.0
+MOST = 1e9  # requests that are believed
 TOO_OLD_S = 10.0  # a page that was read so long ago says nothing of now
 GAUGES = {  # running, waiting
     "vLLM, draftpick": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
@@ -54,10 +55,10 @@ def load_on(page: str, named: str) -> Load:
                 found[sample.name] = found.get(sample.name, 0.0) + sample.value
     except ValueError as error:
         raise DraftpickError(f"{named} is no page of metrics: {error}") from error
-    for running, waiting in GAUGES.values():
-        counts = found.get(running), found.get(waiting)
-        if counts[0] is not None and counts[1] is not None and all(0 <= c < 1e9 for c in counts):
-            return Load(round(counts[0]), round(counts[1]))
+    for names in GAUGES.values():
+        counts = [found.get(name, -1.0) for name in names]
+        if all(0 <= count < MOST for count in counts):
+            return Load(*map(round, counts))
     servers = "; ".join(f"{' and '.join(names)} ({who})" for who, names in GAUGES.items())
     raise DraftpickError(
         f"{named} does not say how many requests run and wait; what is known is {servers}"
