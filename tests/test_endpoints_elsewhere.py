@@ -203,8 +203,11 @@ def test_a_conversation_is_known_by_what_was_asked() -> None:
     known.answered(chat("first question", "any answer", "next"), "b")
     assert known.arm_of(chat("first question", "any answer", "next", "and", "so on")) == "b"
     assert Conversations(least=1000).arm_of(chat("q", "a", "n")) is None
-    known.answered(chat("a third one"), "c")  # the oldest is forgotten
-    assert known.arm_of(chat("first question", "any answer", "next")) is None
+    known.answered(chat("first question"), "a")  # again, so that the other is the oldest
+    known.answered(chat("a third one"), "c")
+    assert known.arm_of(chat("first question", "any answer", "next")) == "a"
+    turns = chat("first question", "any answer", "next", "and", "so on")
+    assert known.arm_of(turns) is None  # forgotten
 
 
 def test_short_conversations_are_not_held() -> None:
@@ -246,8 +249,10 @@ def test_a_conversation_moves_where_its_server_dies(
     turns[1]["role"], turns[2]["role"] = "assistant", "user"
     two[1].status = 503
     assert router.respond(turns, request()).arm == "first"
+    asked_so_far = len(two[1].asked)
     two[1].status = 200
-    assert router.respond(turns, request()).arm == "first"
+    assert router.respond(turns, request()).arm == "first"  # while the other is left alone
+    assert len(two[1].asked) == asked_so_far
 
 
 def request() -> Any:

@@ -113,6 +113,17 @@ def test_a_request_that_comes_while_others_are_answered_is_begun_at_once(
     assert [ask(f"later {n}") for n in range(5)] == ["done"] * 5
 
 
+def test_the_next_turn_of_a_long_conversation_stays(three: tuple[Any, ...]) -> None:
+    server, _, second = three
+    message = {"role": "user", "content": PROMPT * 200}
+    with server.http() as http:
+        http.post(CHAT, json=asked(messages=[message], model="second"))
+        turns = [message, {"role": "assistant", "content": "second best"}, message]
+        answer = http.post(CHAT, json=asked(messages=turns))
+        named = {name: answer.headers[f"x-draftpick-{name}"] for name in ("arm", "reason")}
+    assert named == {"arm": "second", "reason": "conversation"} and len(second.asked) == 2
+
+
 def test_completions_are_texts(three: tuple[Any, ...]) -> None:
     server, first, _ = three
     with server.http() as http:
