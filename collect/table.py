@@ -70,6 +70,28 @@ def reward_table(collection: Collection, options: TableOptions | None = None) ->
     return read_rewards(collection, options)[0]
 
 
+def fingerprint_of(manifest: Manifest, names: Sequence[str]) -> str:
+    """Of some of a collection's arms, as an engine gives it; "" where it cannot be told.
+
+    The collection has one of all its arms together. One of a choice of them is made of their
+    recipes, and counts only if the recipes of all of them still give the collection's: draft models
+    count by their files, which may have changed since.
+    """
+    from decoders.arms.fingerprint import fingerprint
+    from decoders.arms.kinds import recipe_of
+    from decoders.endpoints.engine import fingerprint_of_endpoints
+
+    whole = manifest.identity.arms_fingerprint
+    if set(names) == {info.name for info in manifest.arms}:
+        return whole
+    try:
+        arms = {info.name: recipe_of({**info.recipe, "name": info.name}) for info in manifest.arms}
+        made = fingerprint_of_endpoints if any(a.remote for a in arms.values()) else fingerprint
+        return made({name: arms[name] for name in names}) if made(arms) == whole else ""
+    except (DraftpickError, ValueError, OSError):  # of a plugin that is not loaded, or files gone
+        return ""
+
+
 def read_rewards(
     collection: Collection, options: TableOptions | None = None
 ) -> tuple[RewardTable, LeftOut]:
@@ -137,8 +159,7 @@ def read_rewards(
         rewards=values[usable],
         reward_name=reward.label(options.alpha),
         embedder=embeddings.embedder,
-        # Of all the arms together: it says nothing of a choice of them.
-        arms_fingerprint=manifest.identity.arms_fingerprint if options.arms is None else "",
+        arms_fingerprint=fingerprint_of(manifest, names),
         groups=[queries[key.query].group or key.query for key in keys],
         queries=[key.query for key in keys],
         features=read,

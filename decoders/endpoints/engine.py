@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 FINGERED = {"note", "api_key_env", "limit_field", "timeout_s", "url", "metrics_url"}
 
 
+def fingerprint_of_endpoints(arms: Mapping[str, ArmRecipe]) -> str:
+    """Eight hex digits over the arms' recipes, their addresses left out."""
+    recipes = {
+        name: arm.model_dump(mode="json", exclude_defaults=True, exclude=FINGERED)
+        for name, arm in arms.items()
+    }
+    return hashlib.sha256(json.dumps(recipes, sort_keys=True).encode()).hexdigest()[:8]
+
+
 class EndpointEngine:
     """Endpoints as arms. Several threads may decode at once.
 
@@ -111,12 +120,8 @@ class EndpointEngine:
         return self._embedder.name
 
     def arms_fingerprint(self, names: Sequence[str]) -> str:
-        """Eight hex digits over the named arms' recipes, their addresses left out."""
-        recipes = {
-            name: self.arm(name).model_dump(mode="json", exclude_defaults=True, exclude=FINGERED)
-            for name in names
-        }
-        return hashlib.sha256(json.dumps(recipes, sort_keys=True).encode()).hexdigest()[:8]
+        """As of `fingerprint_of_endpoints`."""
+        return fingerprint_of_endpoints({name: self.arm(name) for name in names})
 
     def arm(self, name: str) -> EndpointRecipe:
         """Raises NoSuchName."""

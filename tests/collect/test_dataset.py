@@ -229,6 +229,39 @@ def test_reward_table(folder: Path) -> None:
     assert chosen.arms_fingerprint == ""
 
 
+def test_a_choice_of_arms_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
+    """The engine's for these arms, so that a policy over them is held to their recipes; none where
+    a recipe's files are no longer those of the collection."""
+    from decoders.arms import recipe
+    from decoders.arms.fingerprint import fingerprint
+
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"weights")
+
+    class Engine(FakeEngine):
+        def arms_fingerprint(self, names: list[str]) -> str:
+            return fingerprint({name: self.arms[name] for name in names})  # type: ignore[misc]
+
+    engine = Engine()
+    arms: dict[str, Any] = {
+        "autoregressive": {"kind": "autoregressive"},
+        "small": {"kind": "neural", "drafter": str(model), "length": {"k": 4}},
+        "ngram": {"kind": "recurrent", "drafter": "recurrent-general"},
+    }
+    engine.arms = {name: recipe(name=name, **body) for name, body in arms.items()}  # type: ignore[misc]
+    sweep(engine, make_queries(4), tmp_path / "rewards", SweepOptions(max_new_tokens=8))
+    of_all = table_of(tmp_path / "rewards", "acceptance")
+    assert of_all.arms_fingerprint == engine.arms_fingerprint(list(arms))
+    for chosen in (("small",), ("autoregressive", "ngram"), ("ngram", "small", "autoregressive")):
+        table = table_of(tmp_path / "rewards", "acceptance", arms=chosen)
+        assert table.arms_fingerprint == engine.arms_fingerprint(list(chosen))
+    (model / "model.safetensors").write_bytes(b"others")
+    table = table_of(tmp_path / "rewards", "acceptance", arms=("small",))
+    assert table.arms_fingerprint == ""
+
+
 def test_the_arms_chosen_from_set_the_scale(folder: Path) -> None:
     """With the target among them a small drafter's size hardly counts; among drafters it does."""
 
