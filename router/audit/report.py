@@ -50,8 +50,10 @@ def tabulated(found: Audit) -> list[Tabulated]:
         one = found.sampled
         logprobs = "-" if one.logprobs is None else f"{one.logprobs:.4f}"
         rows = [["texts", f"{one.texts:.4f}"], ["log-probabilities", logprobs]]
+        if one.likeliest is not None:
+            rows.append(["the likeliest token's share, by its own numbers", f"{one.likeliest:.4f}"])
         title = f"Sampled answers: {one.prompts} requests, {one.draws} draws of each server"
-        made.append(Tabulated(title, ["two-sample test of", "p"], rows))
+        made.append(Tabulated(title, ["test of", "p"], rows))
     return made
 
 
@@ -111,6 +113,12 @@ def _verdict(found: Audit) -> str:
         reasons.append(f"{len(found.spoilt)} calls or JSON answers are broken with drafts alone")
     if found.sampled is not None and found.sampled.parted:
         reasons.append(f"sampled answers are drawn from another law (below {LEVEL:.0%})")
+        if found.sampled.likeliest is not None and found.sampled.likeliest < LEVEL:
+            more = "more" if found.sampled.excess > 0 else "less"
+            reasons.append(
+                f"the likeliest token is drawn {100 * abs(found.sampled.excess):.1f} points {more} "
+                "often than its log-probability says"
+            )
     if found.shifted:
         reasons.append("log-probabilities differ by more than rounding where answers agree")
     return f"Drafting changes this server's answers: {'; '.join(reasons)}."
@@ -148,6 +156,8 @@ def as_json(found: Audit) -> dict[str, Any]:
             "draws": sampled.draws,
             "p_texts": sampled.texts,
             "p_logprobs": sampled.logprobs,
+            "p_likeliest": sampled.likeliest,
+            "likeliest_excess": sampled.excess,
             "parted": sampled.parted,
         },
         "refused": dict(found.refused),

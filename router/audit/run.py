@@ -186,7 +186,10 @@ def _sampled(
     width = 2 * options.draws
     blocks = [said[row * width : (row + 1) * width] for row in rows]
     return two_sample(
-        [block[::2] for block in blocks], [block[1::2] for block in blocks], options.seed
+        [block[::2] for block in blocks],
+        [block[1::2] for block in blocks],
+        options.seed,
+        options.temperature,
     )
 
 

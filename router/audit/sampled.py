@@ -6,10 +6,17 @@ which is chance. Two statistics, so that faults show in what is written and in h
 - the maximum mean discrepancy (Gretton et al., A Kernel Two-Sample Test, 2012) whose kernel is the
   share of leading tokens that two answers have in common;
 - the difference of the mean log-probability of a token, where both servers give them.
+
+And at temperature 1 a test of the server with drafts alone, against its own log-probabilities: it
+draws the likeliest token as often as these say. Over the places of answers, whether it was drawn
+less its probability is a martingale, so that the sum over its standard deviation is nearly normal.
+It sees small shifts that the other two need many answers for. A server whose log-probabilities are
+not those that it draws by would fail it without drafts too; then it is left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +27,8 @@ from .answers import Said
 
 LEVEL = 0.01  # of both tests together
 PERMUTATIONS = 4999
+HONEST = 0.05  # least p-value at which the server without drafts counts as drawing by its numbers
+LEAST_VARIANCE = 25.0  # of the martingale, for a normal law
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,8 @@ class TwoSample:
 
     prompts, draws: asked, and answers of each server to each.
     distinct: the share of answers that differ from all others of their server to the prompt.
+    likeliest: of the test against its own log-probabilities; None where it says nothing.
+    excess: by how much the server with drafts takes the likeliest token more often than it says.
     """
 
     prompts: int
@@ -35,18 +46,24 @@ class TwoSample:
     texts: float
     logprobs: float | None
     distinct: float
+    likeliest: float | None = None
+    excess: float = 0.0
 
     @property
     def parted(self) -> bool:
         """At LEVEL, by Bonferroni over the tests."""
-        found = [p for p in (self.texts, self.logprobs) if p is not None]
+        found = [p for p in (self.texts, self.logprobs, self.likeliest) if p is not None]
         return min(found) * len(found) < LEVEL
 
 
 def two_sample(
-    plain: Sequence[Sequence[Said]], drafted: Sequence[Sequence[Said]], seed: int = 0
+    plain: Sequence[Sequence[Said]],
+    drafted: Sequence[Sequence[Said]],
+    seed: int = 0,
+    temperature: float = 0.0,
 ) -> TwoSample:
-    """By prompt, the answers of either server; equally many."""
+    """By prompt, the answers of either server; equally many. temperature: that they were drawn at,
+    0 where it is not known."""
     rng = np.random.default_rng(seed)
     kernels = [_kernel([*a, *b]) for a, b in zip(plain, drafted, strict=True)]
     sizes = [len(a) for a in plain]
@@ -70,7 +87,31 @@ def two_sample(
 
         logprobs = _permuted(difference, sizes, rng)
     every = [each for answers in (*plain, *drafted) for each in _distinct(answers)]
-    return TwoSample(len(plain), max(sizes), texts, logprobs, float(np.mean(every)))
+    own = calibration(plain) if temperature == 1 else None
+    its = calibration(drafted) if own is not None and own[0] > HONEST else None
+    return TwoSample(
+        len(plain), max(sizes), texts, logprobs, float(np.mean(every)), *(its or (None, 0.0))
+    )
+
+
+def calibration(answers: Sequence[Sequence[Said]]) -> tuple[float, float] | None:
+    """The two-sided p-value that the likeliest token was drawn as often as log-probabilities say,
+    and by how much more often it was. None where too little can be said."""
+    places = [place for each in answers for said in each for place in said.places if place.top]
+    least = np.array([max(place.top.values()) for place in places])  # of the likeliest, in nats
+    chances = np.array(
+        [
+            sum(math.exp(p) for p in place.top.values() if p >= nats)  # several, where they tie
+            for place, nats in zip(places, least, strict=True)
+        ]
+    )
+    chances = np.minimum(chances, 1.0)
+    variance = float((chances * (1 - chances)).sum())
+    if not variance >= LEAST_VARIANCE:
+        return None
+    drawn = np.array([place.logprob for place in places]) >= least
+    over = float((drawn - chances).sum())
+    return math.erfc(abs(over) / math.sqrt(2 * variance)), over / len(places)
 
 
 def _permuted(

@@ -20,7 +20,7 @@ from router.audit.answers import Place, Said, broken
 from router.audit.greedy import Parting, parting, rounding, tie_of
 from router.audit.requests import AuditRequest
 from router.audit.run import Audit, Compared
-from router.audit.sampled import two_sample
+from router.audit.sampled import calibration, two_sample
 
 WORDS = [" one", " two", " three", " four", " five"]
 LENGTH = 10
@@ -261,9 +261,8 @@ def drawn(law: tuple[float, ...], seed: int, prompts: int = 6, draws: int = 12) 
         answers = []
         for _ in range(draws):
             words = rng.choice(WORDS, 5, p=law)
-            places = tuple(
-                Place(w, float(np.log(Model.law[WORDS.index(w)])), {}) for w in words.tolist()
-            )
+            top = {w: float(np.log(p)) for w, p in zip(WORDS, Model.law, strict=True)}
+            places = tuple(Place(w, top[w], top) for w in words.tolist())
             answers.append(Said("".join(words), (), places, "length"))
         made.append(answers)
     return made
@@ -277,6 +276,27 @@ def test_one_law_is_rarely_told_from_itself_and_another_is(monkeypatch: pytest.M
     monkeypatch.setattr("router.audit.sampled.PERMUTATIONS", 1999)
     sharper = two_sample(drawn(Model.law, 0), drawn((0.8, 0.1, 0.08, 0.01, 0.01), 1))
     assert sharper.parted and not two_sample(drawn(Model.law, 0), drawn(Model.law, 1)).parted
+
+
+def test_a_server_that_favours_the_likeliest_token_is_found_by_its_own_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shift of three points, which the permutation tests do not see in so many answers."""
+    monkeypatch.setattr("router.audit.sampled.PERMUTATIONS", 19)
+    honest = [calibration(drawn(Model.law, n)) for n in range(60)]
+    assert sum(each is not None and each[0] < 0.1 for each in honest) <= 12
+    favours = (0.43, 0.29, 0.19, 0.045, 0.045)
+    plain, shifted = drawn(Model.law, 1, 8, 200), drawn(favours, 2, 8, 200)
+    found = two_sample(plain, shifted, temperature=1.0)
+    assert found.parted and found.likeliest is not None and found.likeliest < 1e-4
+    assert found.excess == pytest.approx(0.03, abs=0.01)
+    assert two_sample(plain, drawn(Model.law, 3, 8, 200), temperature=1.0).excess < 0.02
+    # its numbers are not of what it draws by, without drafts either; or too few; or another T
+    assert two_sample(shifted, shifted, temperature=1.0).likeliest is None
+    assert two_sample(plain, shifted, temperature=0.7).likeliest is None
+    assert calibration(drawn(Model.law, 1, 1, 5)) is None
+    ties = [[Said("", (), (Place(" a", -0.7, {" a": -0.7, " b": -0.7}),) * 400, "stop")]]
+    assert calibration(ties) is None  # one of the two is always drawn
 
 
 def said(*words: str, top: dict[str, float] | None = None) -> Said:
