@@ -81,3 +81,28 @@ def installed() -> str:
         except PackageNotFoundError:
             continue
     return ""
+
+
+def sampling_fault(vllm_config: Any) -> str | None:
+    """A sentence where this vLLM draws wrong tokens for requests that have drafts, at temperatures
+    above 0; None where it does not, or nothing is known.
+
+    vLLM 0.32.0 spreads a batch's temperatures over drafted tokens by `expand_batch_to_tokens`,
+    which on a CPU fills a copy and returns memory that nobody wrote.
+    """
+    if getattr(getattr(vllm_config, "device_config", None), "device_type", None) != "cpu":
+        return None
+    try:
+        import torch
+        from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
+
+        given, ends = torch.tensor([0.5, 2.0]), torch.tensor([1, 3], dtype=torch.int32)
+        spread = expand_batch_to_tokens(given, ends, 3).tolist()
+    except Exception:  # another version's
+        return None
+    if spread == [0.5, 2.0, 2.0]:
+        return None
+    return (
+        f"this vLLM{installed()} draws wrong tokens on a CPU where a request has drafts and a "
+        "temperature above 0, whoever makes the drafts; only greedy answers are right"
+    )

@@ -20,7 +20,7 @@ from decoders.common.wording import in_words
 from ..logs.writer import DecisionLog
 from .answers import Answers, RequestState, Stretch
 from .choosing import ByPolicy, chooser
-from .engine import engine_facts, target_name
+from .engine import engine_facts, sampling_fault, target_name
 from .kinds import drafter_of
 from .options import place_of, read_options, within
 from .rows import RequestRows, TrackedRequest
@@ -45,6 +45,9 @@ class Proposer:
         place = place_of(vllm_config.additional_config)
         options, arms = read_options(place)
         facts = engine_facts(vllm_config)
+        fault = sampling_fault(vllm_config)
+        if fault is not None:
+            print(f"warning: {fault}", file=sys.stderr, flush=True)
         self._engine = engine = replace(facts, share_answers=options.share_answers)
         self._drafters = {name: drafter_of(arm, engine) for name, arm in arms.items()}
         self._chooser = chooser(options, place, arms, engine)

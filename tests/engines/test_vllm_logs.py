@@ -67,9 +67,11 @@ def test_acceptance_is_predicted_from_answers_alone(
     assert found["low"] <= accepted / drafted <= found["high"]
 
 
-def test_vllms_drafts_change_no_answer_and_its_steps_can_be_timed(
+def test_vllms_drafts_change_no_greedy_answer_and_its_steps_can_be_timed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Greedy answers are whole. Sampled ones are not in this version: on a CPU it divides by
+    temperatures that nobody wrote (`sampling_fault`), which the audit finds from outside."""
     with served(tmp_path) as plain:
         out = tmp_path / "costs.json"
         words = ["costs", f"{plain.url}/v1", "--out", str(out), "--most", "8", "--tokens", "24"]
@@ -78,11 +80,13 @@ def test_vllms_drafts_change_no_answer_and_its_steps_can_be_timed(
         assert costs["verify_s"][0] > 0 and "4" in costs["at_once"]
         with served(tmp_path, speculative=NGRAM) as drafting:
             words = ["audit", f"{drafting.url}/v1", "--plain-url", f"{plain.url}/v1"]
-            words += ["--limit", "24", "--max-new-tokens", "48", "--draws", "4", "--json"]
-            code = cli.main(words)
+            words += ["--max-new-tokens", "48", "--json"]
+            codes = [cli.main([*words, "--limit", "24", "--draws", "0"])]
+            codes.append(cli.main([*words, "--limit", "8", "--draws", "24"]))
         shown = capsys.readouterr()
-        report = json.loads(shown.out.splitlines()[-1])
+        greedy, sampled = map(json.loads, shown.out.splitlines()[-2:])
         with capsys.disabled():
-            print(f"\n{report['sentences']}\n{report['verdicts']} {report['refused']}")
+            print(f"\n{greedy['verdicts']} {greedy['refused']}\n{sampled['sampled']}")
             print({n: each[:4] for n, each in [("1", costs["verify_s"])]})
-        assert code == 0, report
+        assert codes == [0, 1], (greedy, sampled)
+        assert sampled["sampled"]["parted"]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from effort import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -25,6 +28,7 @@ from router.logs.judge import judge
 from router.logs.reader import read_log
 from router.vllm import Proposer
 from router.vllm.choosing import KNOWN
+from router.vllm.engine import sampling_fault
 
 COPY = {"kind": "max_gram", "shortest": 2, "longest": 6, "length": {"k": 5}}
 ARMS = {"copy": COPY, "short": {**COPY, "length": {"k": 2}, "by_cost": True}}
@@ -359,3 +363,29 @@ def test_without_a_file_the_ways_to_name_one_are_said(
     monkeypatch.setenv("DRAFTPICK_VLLM", written(tmp_path, ALWAYS))
     made.append(Proposer(vllm_config(None)))
     assert VOCABULARY
+
+
+@pytest.mark.parametrize(
+    "device, spread, told",
+    [
+        ("cpu", [0.5, 2.0, 2.0], False),
+        ("cpu", [2e16, 5e-41, 0.0], True),  # as vLLM 0.32.0 gives it
+        ("cuda", [2e16, 5e-41, 0.0], False),  # where it is not asked
+        ("cpu", None, False),  # a version without this function
+    ],
+)
+def test_a_vllm_that_draws_wrong_tokens_is_told_of(
+    device: str, spread: list[float] | None, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "vllm.v1.sample.rejection_sampler"
+    module = ModuleType(name)
+    if spread is not None:
+        module.expand_batch_to_tokens = lambda *_: torch.tensor(spread)  # type: ignore[attr-defined]
+    for parent in ("vllm", "vllm.v1", "vllm.v1.sample"):
+        monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+    monkeypatch.setitem(sys.modules, name, module)
+    config = SimpleNamespace(device_config=SimpleNamespace(device_type=device))
+    fault = sampling_fault(config)
+    assert (fault is not None) == told
+    assert fault is None or "only greedy answers are right" in fault
+    assert sampling_fault(SimpleNamespace()) is None
