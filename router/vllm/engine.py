@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -94,10 +95,10 @@ def sampling_fault(vllm_config: Any) -> str | None:
         return None
     try:
         import torch
-        from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
 
+        sampler = import_module("vllm.v1.sample.rejection_sampler")
         given, ends = torch.tensor([0.5, 2.0]), torch.tensor([1, 3], dtype=torch.int32)
-        spread = expand_batch_to_tokens(given, ends, 3).tolist()
+        spread = sampler.expand_batch_to_tokens(given, ends, 3).tolist()
     except Exception:  # another version's
         return None
     if spread == [0.5, 2.0, 2.0]:
