@@ -54,6 +54,7 @@ def test_answers_are_plain_decodings_before_and_after_a_kill(
     """And the log has what vLLM's own counters have, arm by arm what that arm drafts."""
     (tmp_path / "options.json").write_text(json.dumps(OPTIONS))
     with served(tmp_path, "router.vllm.Proposer") as server:
+        assert "draws wrong tokens" in server.output.read_text()  # sampled ones, in this version
         assert server.ask(queries()) == plain
         time.sleep(15)  # the last answers' lines are written once the engine is idle
         rows = read_log(tmp_path / "log").decisions
