@@ -37,7 +37,7 @@ def main() -> None:
     params = CommonParams()
     params.model.path, params.port, params.verbosity = str(given.gguf), given.port, -1
     params.n_parallel, params.n_ctx = given.slots, given.slots * given.context
-    params.cache_prompt = False
+    params.cache_prompt, params.endpoint_metrics = False, True
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
     if given.drafts == "ngram":
         params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
