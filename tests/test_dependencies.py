@@ -50,7 +50,7 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
 
 
 EXTRAS = {  # what needs an extra -> where else it may be imported
-    "serve": ("router/serve/", "router/commands/serving/"),
+    "serve": ("router/serve/", "router/commands/serving/", "decoders/endpoints/load.py"),
     "ray": ("collect/sweeps/on_ray.py", "collect/sweeps/ray_cluster.py", "router/serve/"),
     "dev": ("decoders/backends/cuda/",),  # triton, which comes with torch where there is a GPU
 }

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from .exporting import Exported
     from .exporting.schedules import Scheduled
 
-HELP = """Write the arms as options of vLLM, SGLang, TensorRT-LLM or llama.cpp. Each arm with a
-counterpart becomes a command that starts a server; the others are listed with the reason. With
---rewards, draft lengths by the number of requests that run are learnt from a collection instead.
+HELP = """Write the arms as options of vLLM, SGLang, TensorRT-LLM or llama.cpp: a command that
+starts a server for each, or why there is none. With --rewards, draft lengths by load are learnt
+from a collection instead.
 
 \b
 Examples:

@@ -415,7 +415,8 @@ def test_every_arm_on_one_prefill(engine: Engine, model: Path) -> None:
                 assert result.accepted_per_position == alone[name].accepted_per_position, name
             assert result.ids == theirs or name not in lossless, name
             accepted[name] += result.accepted
-    assert [name for name, count in accepted.items() if not count] == ["autoregressive"]
+    never = {name for name, count in accepted.items() if not count}
+    assert {"autoregressive"} <= never <= {"autoregressive", "adaptive"}  # busy, it may not draft
 
 
 @pytest.mark.parametrize("name", ["token", "oracle"])
