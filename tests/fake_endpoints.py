@@ -29,7 +29,7 @@ class FakeEndpoint:
     choices: of its events, in place of those for words.
     more: fields beside `usage`.
     raw: what it sends with its status and `headers` in place of a stream of its own.
-    metrics: its page of metrics; None has none.
+    metrics: its page of metrics, with `metrics_status`; None has none.
     asked: bodies of requests, and `keys` their Authorization, `paths` where they went.
     left: requests whose client went before the end.
     """
@@ -48,6 +48,7 @@ class FakeEndpoint:
     raw: bytes | None = None
     last_word: str | None = None
     metrics: str | None = None
+    metrics_status: int = 200
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -98,10 +99,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         said, found = json.dumps({"data": [{"id": "fake"}]}).encode(), self.path.endswith("/models")
-        kind = "application/json"
+        kind, status = "application/json", 200 if found else 404
         if self.path == "/metrics" and self.fake.metrics is not None:
-            said, found, kind = self.fake.metrics.encode(), True, "text/plain; version=0.0.4"
-        self.send_response(200 if found else 404)
+            said, kind = self.fake.metrics.encode(), "text/plain; version=0.0.4"
+            status = self.fake.metrics_status
+        self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()

@@ -170,8 +170,15 @@ def test_a_collection_says_that_a_server_has_other_requests(
     sweep(engine, Endpoints(engine), queries, tmp_path / "rewards", options)
     told = capsys.readouterr().err
     assert told.count("'first' has other requests, 7 running and 1 waiting") == 1
-    first.metrics = VLLM.replace("running", "going")
+    first.metrics_status = 501  # as llama.cpp's without its option
+    sweep(engine, Endpoints(engine), queries, tmp_path / "without", options)
+    told = capsys.readouterr().err
+    assert told.count("no metrics page of arm 'first'") == 1 and "load is not known" in told
+    first.metrics, first.metrics_status = VLLM.replace("running", "going"), 200
     with pytest.raises(DraftpickError, match="does not say how many"):
+        sweep(engine, Endpoints(engine), queries, tmp_path / "other", options)
+    first.metrics = None
+    with pytest.raises(DraftpickError, match="check the arm's `metrics_url`"):
         sweep(engine, Endpoints(engine), queries, tmp_path / "other", options)
 
 

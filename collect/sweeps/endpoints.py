@@ -23,6 +23,7 @@ from decoders.common.errors import ArmDown, DraftpickError, UpstreamRefused
 from decoders.common.seeds import derived_seed
 from decoders.costs.measured import Costs
 from decoders.endpoints.engine import EndpointEngine
+from decoders.endpoints.load import NoAnswer
 from decoders.records import DecodeResult, Request, Sampling
 
 from ..records import ArmInfo, OutcomeRow, error_row
@@ -116,14 +117,21 @@ class Endpoints:
         """Say once of each arm whose server has other requests, by its metrics page: they are timed
         with its answers. Raises DraftpickError for a page that does not say."""
         for arm in arms:
-            load = None if arm.name in told else self._engine.loads.read(arm.name)
-            if load is not None and load.all:
-                told.add(arm.name)
-                print(
-                    f"warning: the server of arm {arm.name!r} has other requests, {load.running} "
-                    f"running and {load.waiting} waiting; what is measured includes them",
-                    file=sys.stderr,
+            if arm.name in told:
+                continue
+            try:
+                load = self._engine.loads.read(arm.name)
+            except NoAnswer as error:
+                words = str(error)
+            else:
+                if load is None or not load.all:
+                    continue
+                words = (
+                    f"the server of arm {arm.name!r} has other requests, {load.running} running "
+                    f"and {load.waiting} waiting; what is measured includes them"
                 )
+            told.add(arm.name)
+            print(f"warning: {words}", file=sys.stderr)
 
     def _alone(
         self, group: Sequence[Prompt], arms: Sequence[ArmInfo], asked: _Asked, tell: Tell

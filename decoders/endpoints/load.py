@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import httpx
 
 from ..arms.endpoint import EndpointRecipe
-from ..common.errors import DraftpickError
+from ..common.errors import DraftpickError, UpstreamRefused
 from .stream import Unavailable, asked, text_of
 
 EVERY_S = 1.0
@@ -65,6 +65,10 @@ def load_on(page: str, named: str) -> Load:
     )
 
 
+class NoAnswer(DraftpickError):
+    """The server gives no metrics page now."""
+
+
 class Loads:
     """The load of each arm that has a metrics page, asked for in the background once a second."""
 
@@ -80,16 +84,23 @@ class Loads:
         self._started = False
 
     def read(self, arm: str) -> Load | None:
-        """Now; None for an arm without a page. Raises DraftpickError where the server does not
-        answer or says something else."""
+        """Now; None for an arm without a page. Raises NoAnswer where the server does not answer or
+        has none, DraftpickError where it says something else."""
         page = self._pages.get(arm)
         if page is None:
             return None
         try:
             with asked(self._connections, page, "GET", "") as (answer, _):
                 return load_on(text_of(answer), f"the metrics page of arm {arm!r}")
+        except UpstreamRefused as error:
+            raise DraftpickError(
+                f"the metrics page of arm {arm!r} cannot be read ({error}); check the "
+                "arm's `metrics_url`"
+            ) from error
         except Unavailable as error:
-            raise DraftpickError(f"the metrics page of arm {arm!r} {error}") from error
+            raise NoAnswer(
+                f"there is no metrics page of arm {arm!r}: {error}; its load is not known"
+            ) from error
 
     @property
     def busiest(self) -> int:
@@ -114,7 +125,7 @@ class Loads:
                 self._seen[arm] = (time.monotonic(), load)
             except DraftpickError as error:  # what was seen before gets too old
                 if not told:
-                    print(f"warning: {error}; its load is not known", file=sys.stderr)
+                    print(f"warning: {error}", file=sys.stderr)
                 told = True
             except RuntimeError:  # the connections were closed meanwhile
                 return

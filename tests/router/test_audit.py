@@ -281,16 +281,17 @@ def test_one_law_is_rarely_told_from_itself_and_another_is(monkeypatch: pytest.M
 def test_a_server_that_favours_the_likeliest_token_is_found_by_its_own_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A shift of three points, which the permutation tests do not see in so many answers."""
-    monkeypatch.setattr("router.audit.sampled.PERMUTATIONS", 19)
+    """A shift of six points, which the permutation tests do not see in so many answers."""
+    monkeypatch.setattr("router.audit.sampled.PERMUTATIONS", 999)
     honest = [calibration(drawn(Model.law, n)) for n in range(60)]
     assert sum(each is not None and each[0] < 0.1 for each in honest) <= 12
-    favours = (0.43, 0.29, 0.19, 0.045, 0.045)
-    plain, shifted = drawn(Model.law, 1, 8, 200), drawn(favours, 2, 8, 200)
+    favours = (0.46, 0.27, 0.18, 0.045, 0.045)
+    plain, shifted = drawn(Model.law, 1, 8, 25), drawn(favours, 2, 8, 25)
     found = two_sample(plain, shifted, temperature=1.0)
-    assert found.parted and found.likeliest is not None and found.likeliest < 1e-4
-    assert found.excess == pytest.approx(0.03, abs=0.01)
-    assert two_sample(plain, drawn(Model.law, 3, 8, 200), temperature=1.0).excess < 0.02
+    assert found.parted and found.likeliest is not None and found.likeliest < 1e-3
+    assert min(found.texts, found.logprobs or 0) > 0.003  # no fault by these
+    assert found.excess == pytest.approx(0.06, abs=0.02)
+    assert not two_sample(plain, drawn(Model.law, 3, 8, 25), temperature=1.0).parted
     # its numbers are not of what it draws by, without drafts either; or too few; or another T
     assert two_sample(shifted, shifted, temperature=1.0).likeliest is None
     assert two_sample(plain, shifted, temperature=0.7).likeliest is None
