@@ -31,7 +31,7 @@ class Conversations:
     def answered(self, messages: Sequence[dict[str, Any]], arm: str) -> None:
         """The arm answered this chat."""
         with self._lock:
-            key = _key(messages)
+            key = _key(_bytes(messages))
             self._arms[key] = arm
             self._arms.move_to_end(key)
             if len(self._arms) > self._most:
@@ -43,16 +43,17 @@ class Conversations:
         answers = [at for at, each in enumerate(messages) if each.get("role") == "assistant"]
         if self.least is None or not answers:
             return None
-        earlier = messages[: answers[-1]]
-        if len(_bytes(messages[: answers[-1] + 1])) < self.least:
+        at = answers[-1]
+        asked = _bytes(messages[:at])
+        if len(asked) + len(_bytes(messages[at : at + 1])) < self.least:
             return None
         with self._lock:
-            return self._arms.get(_key(earlier))
+            return self._arms.get(_key(asked))
 
 
 def _bytes(messages: Sequence[dict[str, Any]]) -> bytes:
     return json.dumps(list(messages), sort_keys=True).encode()
 
 
-def _key(messages: Sequence[dict[str, Any]]) -> bytes:
-    return hashlib.sha256(_bytes(messages)).digest()
+def _key(asked: bytes) -> bytes:
+    return hashlib.sha256(asked).digest()
