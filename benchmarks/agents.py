@@ -1,40 +1,51 @@
-"""How much earlier answers help to draft agents' traffic: tokens a round of copying, suffix
-decoding and hybrids, counted along the target's own greedy answers.
+"""How much earlier answers help to draft agents' traffic: copying, suffix decoding, a draft model
+and hybrids, counted along the target's own greedy answers, or timed.
 
     python benchmarks/agents.py --out agents.json
+    python benchmarks/agents.py --live --out live.json
 
 The traffic is made here: repeated jobs (support tickets into JSON), edits of one file over turns,
-and tool loops, several sessions of each taking turns as on one server. The rounds are exact
-(`decoders.offline`); no pass is timed. Relative speeds are computed for passes that cost
-1 + SLOPE (n - 1) for n tokens and steps of a recurrent cell that cost 0.06, of a pass over one.
+and tool loops, several sessions of each taking turns as on one server.
+
+Counted, the rounds are exact (`decoders.offline`) and no pass is timed. Relative speeds are
+computed for passes that cost 1 + SLOPE (n - 1) for n tokens and steps of a recurrent cell that cost
+0.06, of a pass over one.
+
+With --live, every request is answered by every arm, in an order drawn for each, from the same
+reading of its prompt, of which what it shares with earlier ones is kept; each arm has earlier
+answers of its own. Speeds are those of the answers without their prompts, and their ratios to plain
+decoding's have 95% intervals by resampling sessions. On an otherwise idle machine only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
 
 from collect.queries import shipped
 from decoders import Engine, Replay
 from decoders.arms import recipe
+from decoders.common.provenance import hardware
 from decoders.costs import passes
 from decoders.costs.measured import Costs
 from decoders.offline.batch import Batch
-from decoders.records import Request
+from decoders.records import DecodeResult, Request
+from decoders.seats.prefixes import PrefixStore
+from decoders.suffixes import EarlierAnswers
 
 SLOPE, STEP = 0.05, 0.06
-CELL = {"kind": "recurrent", "drafter": "recurrent-general"}
-ARMS = {
-    "autoregressive": {"kind": "autoregressive"},
-    "copying": {"kind": "max_gram", "by_cost": True, "length": {"k": 16}},
-    "suffix": {"kind": "suffix"},
-    "hybrid": {"kind": "hybrid", "model": CELL},
-    "hybrid-suffix": {"kind": "hybrid", "model": CELL, "suffix": True},
-}
+PLAIN = "autoregressive"
+RESAMPLES = 2000
+KINDS = ("jobs", "edits", "tools", "questions")
 NAMES = ("Ada", "Ben", "Chen", "Dora", "Emil", "Fatma", "Gita", "Hugo", "Ines", "Jun")
 THINGS = ("kettle", "lamp", "router", "printer", "tent", "scale", "heater", "drone")
 FAULTS = (
@@ -77,6 +88,22 @@ TOOLS = (
     "result, and either look up more or answer in one sentence."
 )
 Message = dict[str, str]
+
+
+def arms_of(cell: str, draft: str | None) -> dict[str, dict[str, Any]]:
+    """cell: a recurrent drafter. draft: a draft model."""
+    model = {"kind": "recurrent", "drafter": cell}
+    arms: dict[str, dict[str, Any]] = {
+        PLAIN: {"kind": "autoregressive"},
+        "copying": {"kind": "max_gram", "by_cost": True, "length": {"k": 16}},
+        "suffix": {"kind": "suffix"},
+        "hybrid": {"kind": "hybrid", "model": model},
+        "hybrid-suffix": {"kind": "hybrid", "model": model, "suffix": True},
+    }
+    if draft is not None:
+        length = {"kind": "adaptive", "k": 8}
+        arms["draft-model"] = {"kind": "neural", "drafter": draft, "length": length}
+    return arms
 
 
 @dataclass
@@ -131,21 +158,135 @@ class Asked:
     answer: list[int]
 
 
-def answered(engine: Engine, several: list[Session], most: int) -> list[Asked]:
-    """The target's greedy answers, sessions taking turns."""
-    made = []
+def in_turns(several: list[Session]) -> Iterator[tuple[int, Session]]:
+    """Sessions by their numbers, as one after the other asks."""
     for turn in zip_longest(*(session.says for session in several)):
-        for session, words in zip(several, turn, strict=True):
+        for number, (session, words) in enumerate(zip(several, turn, strict=True)):
             if words is None:
                 continue
             if session.system is not None and not session.history:
                 session.history.append({"role": "system", "content": session.system})
             session.history.append({"role": "user", "content": words})
-            prompt = engine.encode_chat(session.history)
-            result = engine.decode("autoregressive", prompt, Request(most))
-            session.history.append({"role": "assistant", "content": result.text})
-            made.append(Asked(session.kind, prompt, result.ids))
+            yield number, session
+
+
+def answered(engine: Engine, several: list[Session], most: int) -> list[Asked]:
+    """The target's greedy answers."""
+    made = []
+    for _, session in in_turns(several):
+        prompt = engine.encode_chat(session.history)
+        result = engine.decode(PLAIN, prompt, Request(most))
+        session.history.append({"role": "assistant", "content": result.text})
+        made.append(Asked(session.kind, prompt, result.ids))
     return made
+
+
+# -- timed ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One request by every arm. read_s: of the prompt by the target. cached: its tokens that were
+    not read again."""
+
+    session: int
+    kind: str
+    prompt_tokens: int
+    cached: int
+    read_s: float
+    results: dict[str, DecodeResult]
+
+
+def timed(engine: Engine, several: list[Session], most: int, memory: int) -> list[Timed]:
+    """memory: bytes of prompts that are kept."""
+    chance, request = random.Random(0), Request(most)
+    engine.keep_prefixes(PrefixStore(memory))
+    stores = {arm: EarlierAnswers() for arm in engine.arm_names}
+    for arm in engine.arm_names:  # load, warm up
+        engine.remember(None)
+        engine.decode(arm, engine.encode_text("One two three."), Request(8))
+    made = []
+    turns = list(range(sum(len(session.says) for session in several)))
+    for _, (number, session) in zip(track(turns, "requests"), in_turns(several), strict=True):
+        prompt = engine.encode_chat(session.history)
+        prefilled = engine.prefill(prompt, reuse=True)
+        results = {}
+        for arm in chance.sample(engine.arm_names, len(engine.arm_names)):
+            engine.remember(stores[arm])
+            results[arm] = engine.decode(arm, prompt, request, prefilled)
+        session.history.append({"role": "assistant", "content": results[PLAIN].text})
+        read = prefilled.prefill_s
+        made.append(Timed(number, session.kind, len(prompt), prefilled.cached, read, results))
+    return made
+
+
+def decode_s(result: DecodeResult) -> float:
+    return result.draft_s + result.verify_s + result.other_s
+
+
+def speeds(several: list[Timed]) -> dict[str, Any]:
+    """By arm, and of the prompts."""
+    sessions = np.array([each.session for each in several])
+    _, groups = np.unique(sessions, return_inverse=True)
+    counts = np.random.default_rng(0).multinomial(
+        groups.max() + 1, np.full(groups.max() + 1, 1 / (groups.max() + 1)), RESAMPLES
+    )[:, groups]  # [RESAMPLES, requests], how often each is drawn
+    tokens = {arm: _of(several, arm, lambda one: len(one.ids) - 1) for arm in several[0].results}
+    seconds = {arm: _of(several, arm, decode_s) for arm in several[0].results}
+    found: dict[str, Any] = {
+        "requests": len(several),
+        "prompt_tokens": sum(each.prompt_tokens for each in several),
+        "cached_tokens": sum(each.cached for each in several),
+        "arms": {},
+    }
+    for arm, spent in seconds.items():
+        rates = (counts @ tokens[arm]) / (counts @ spent)
+        plain = (counts @ tokens[PLAIN]) / (counts @ seconds[PLAIN])
+        low, high = np.percentile(rates / plain, [2.5, 97.5]).tolist()
+        first = [each.results[arm].prefill_s for each in several]
+        rounds = _of(several, arm, lambda one: one.rounds).sum()
+        found["arms"][arm] = {
+            "tokens": int(tokens[arm].sum()),
+            "tokens_per_s": float(tokens[arm].sum() / spent.sum()),
+            "tokens_a_round": float(tokens[arm].sum() / rounds),
+            "over_plain": float(
+                tokens[arm].sum() / spent.sum() * seconds[PLAIN].sum() / tokens[PLAIN].sum()
+            ),
+            "low": low,
+            "high": high,
+            "first_token_s": float(np.median(first)),
+            "differ": sum(each.results[arm].ids != each.results[PLAIN].ids for each in several),
+        }
+    with_suffix, without = seconds.get("hybrid-suffix"), seconds.get("hybrid")
+    if with_suffix is not None and without is not None:
+        ratios = (counts @ without) / (counts @ with_suffix)
+        low, high = np.percentile(ratios, [2.5, 97.5]).tolist()
+        ratio = float(without.sum() / with_suffix.sum())
+        found["hybrid_suffix_over_hybrid"] = {"ratio": ratio, "low": low, "high": high}
+    return found
+
+
+def _of(several: list[Timed], arm: str, what: Any) -> np.ndarray:
+    return np.array([what(each.results[arm]) for each in several], dtype=float)
+
+
+def show_timed(found: dict[str, Any]) -> None:
+    for kind, row in found.items():
+        share = row["cached_tokens"] / row["prompt_tokens"]
+        print(f"{kind}: {row['requests']} requests, {share:.0%} of the prompts' tokens kept")
+        print(
+            "arm | tokens/s | x plain (95%) | tokens a round | first token, s | answers that differ"
+        )
+        for arm, each in row["arms"].items():
+            over = f"{each['over_plain']:.2f} ({each['low']:.2f} to {each['high']:.2f})"
+            numbers = f"{each['tokens_a_round']:.2f} | {each['first_token_s']:.3f}"
+            print(f"{arm} | {each['tokens_per_s']:.1f} | {over} | {numbers} | {each['differ']}")
+        if gain := row.get("hybrid_suffix_over_hybrid"):
+            print(f"  suffix in the hybrid: {gain['ratio']:.3f} ({gain['low']:.3f} to ", end="")
+            print(f"{gain['high']:.3f})")
+
+
+# -- counted --------------------------------------------------------------------------------------
 
 
 def figures(engine: Engine, asked: list[Asked], replays: list[Replay]) -> dict[str, float]:
@@ -167,33 +308,20 @@ def figures(engine: Engine, asked: list[Asked], replays: list[Replay]) -> dict[s
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--target", default=None, help="Default: the default target.")
-    parser.add_argument("--max-new-tokens", type=int, default=192)
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--limit", type=int, help="Sessions, the first ones; default: all.")
-    parser.add_argument("--plain", type=int, default=24, help="Shipped questions besides.")
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    arms = {name: recipe(name=name, **body) for name, body in ARMS.items()}
-    named = {} if given.target is None else {"target": given.target}
-    engine = Engine.load(arms=arms, dtype=given.dtype, **named)
+def counted(engine: Engine, several: list[Session], most: int) -> dict[str, dict[str, float]]:
+    """By traffic and arm."""
     flat = passes.PassCosts(tuple(1 + SLOPE * n for n in range(17)))
     passes.assume(engine.target, flat)
-    plain = [Session("questions", None, [query.turns[0]]) for query in shipped("test")]
-    spread = plain[:: max(1, len(plain) // given.plain)] if given.plain else []
-    several = [*sessions()[: given.limit], *spread]
-    asked = answered(engine, several, given.max_new_tokens)
-    found = {}
-    for name in [arm for arm in ARMS if arm != "autoregressive"]:
-        batch = Batch(engine, Costs(flat.verify_s, dict.fromkeys(ARMS, STEP)))
+    asked = answered(engine, several, most)
+    found: dict[str, dict[str, float]] = {}
+    for name in [arm for arm in engine.arm_names if arm != PLAIN]:
+        batch = Batch(engine, Costs(flat.verify_s, dict.fromkeys(engine.arm_names, STEP)))
         prompts, answers = [each.prompt for each in asked], [each.answer for each in asked]
-        kept = batch.replay(name, prompts, answers, given.max_new_tokens)
+        kept = batch.replay(name, prompts, answers, most)
         by_name = {name: kept}
         if name in ("suffix", "hybrid-suffix"):  # each as the only answer that there ever was
             by_name[f"{name}, no earlier answers"] = [
-                batch.replay(name, [prompt], [answer], given.max_new_tokens)[0]
+                batch.replay(name, [prompt], [answer], most)[0]
                 for prompt, answer in zip(prompts, answers, strict=True)
             ]
         for label, replays in by_name.items():
@@ -202,6 +330,42 @@ def main() -> None:
                 found[f"{kind}: {label}"] = figures(
                     engine, [asked[n] for n in rows], [replays[n] for n in rows]
                 )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--target", default=None, help="Default: the default target.")
+    parser.add_argument("--max-new-tokens", type=int, default=192)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--limit", type=int, help="Sessions of each kind; default: all.")
+    parser.add_argument("--plain", type=int, default=24, help="Shipped questions besides.")
+    parser.add_argument("--live", action="store_true", help="Decode and time every arm.")
+    parser.add_argument("--cell", default="recurrent-general", help="Recurrent drafter.")
+    parser.add_argument("--draft", default="draft-general", help="Draft model, with --live.")
+    parser.add_argument("--prefix-memory", type=float, default=2.0, help="In GB, with --live.")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    named = {} if given.target is None else {"target": given.target}
+    bodies = arms_of(given.cell, given.draft if given.live else None)
+    arms = {name: recipe(name=name, **body) for name, body in bodies.items()}
+    engine = Engine.load(arms=arms, dtype=given.dtype, **named)
+    plain = [Session("questions", None, [query.turns[0]]) for query in shipped("test")]
+    spread = plain[:: max(1, len(plain) // given.plain)] if given.plain else []
+    made = sessions()
+    chosen = [[one for one in made if one.kind == kind][: given.limit] for kind in KINDS]
+    several = [*chain.from_iterable(chosen), *spread]
+    if given.live:
+        memory = int(given.prefix_memory * 1e9)
+        rows = timed(engine, several, given.max_new_tokens, memory)
+        kinds = {kind: [one for one in rows if one.kind == kind] for kind in KINDS}
+        found = {kind: speeds(those) for kind, those in kinds.items() if those}
+        found["all"] = speeds(rows)
+        record = {"hardware": hardware(), "target": engine.target_fingerprint, "traffic": found}
+        given.out.write_text(json.dumps(record, indent=1))
+        show_timed(found)
+        return
+    found = counted(engine, several, given.max_new_tokens)
     given.out.write_text(json.dumps(found, indent=1))
     print("traffic: arm | tokens | rounds | tokens a round | speed")
     for label, each in found.items():

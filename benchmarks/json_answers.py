@@ -2,12 +2,15 @@
 
     python benchmarks/json_answers.py --out json.json
     python benchmarks/json_answers.py --requests 1000 --model hybrid -- --slots 1
+    python benchmarks/json_answers.py --url http://localhost:8000 --ways json --clients 8
 
 Starts `draftpick serve` with what stands after `--` (by default on the default target), or asks the
-server of --url, which may be vLLM's: one request after another, each under its schema and without,
-in turns, either first as often. Every answer in JSON is parsed and validated; the exit code is 1
-where one is not what its schema says. Speeds are the server's count of tokens over seconds at the
-client, of all requests together, and their ratio has a 95% interval by resampling requests. On an
+server of --url, which may be vLLM's: one request after another, each under its schema, as free text
+that is cut after as many tokens, and as free text to its end. The three have case numbers of their
+own, so that none finds its prompt read by another; --ways leaves some out. Every answer in JSON is
+parsed and validated; the exit code is 1 where one is not what its schema says. Speeds are the
+server's count of tokens over seconds at the client, of all requests together, and their ratios have
+95% intervals by resampling requests; with several clients they are each client's own. On an
 otherwise idle machine only.
 """
 
@@ -24,6 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,7 @@ from typing import Any
 import httpx
 import jsonschema
 import numpy as np
+from rich.progress import track
 
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
@@ -41,6 +46,7 @@ NAMES = ("Ada", "Ben", "Chen", "Dora", "Emil", "Fatma", "Gita", "Hugo", "Ines", 
 CITIES = ("Oslo", "Rome", "Lima", "Kyoto", "Accra", "Quito", "Riga", "Cairo")
 THINGS = ("kettle", "lamp", "tent", "scale", "heater", "drone", "rug", "clock")
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday")
+WAYS = ("json", "cut", "free")
 SHORT: Json = {"type": "string", "minLength": 1, "maxLength": 40}
 START_S = 900
 
@@ -138,16 +144,17 @@ def _question(schema: str, chance: random.Random) -> Question:
     return Question(schema, f"{facts[schema]} Put this into JSON with the keys {keys}.")
 
 
-def body_of(question: Question, number: int, bound: bool, given: argparse.Namespace) -> Json:
+def body_of(question: Question, number: int, way: str, tokens: int, given: Json) -> Json:
+    """given: model and temperature."""
     schema = {"name": question.schema, "schema": SCHEMAS[question.schema], "strict": True}
     named = {"type": "json_schema", "json_schema": schema}
+    case = f"Case {3 * number + WAYS.index(way)}: "
     return {
-        "model": given.model,
-        "messages": [{"role": "user", "content": question.words}],
-        "max_tokens": given.max_new_tokens,
-        "temperature": given.temperature,
+        **given,
+        "messages": [{"role": "user", "content": case + question.words}],
+        "max_tokens": tokens,
         "seed": derived_seed(0, number),
-        **({"response_format": named} if bound else {}),
+        **({"response_format": named} if way == "json" else {}),
     }
 
 
@@ -180,26 +187,31 @@ def speed(several: list[Answered]) -> float:
     return sum(each.tokens for each in several) / sum(each.seconds for each in several)
 
 
-def figures(bound: list[Answered], free: list[Answered]) -> Json:
-    """Of requests in the same order."""
+def figures(answers: dict[str, list[Answered]]) -> Json:
+    """Of each way's requests in the same order."""
+    bound = answers["json"]
+    found: Json = {"requests": len(bound), "valid": sum(each.wrong is None for each in bound)}
+    for way, made in answers.items():
+        found[way] = {
+            "tokens_per_s": speed(made),
+            "tokens": sum(each.tokens for each in made),
+            "mean_s": float(np.mean([each.seconds for each in made])),
+        }
+        if way != "json":
+            found[way]["json_over_it"] = ratio(bound, made)
+    return found
+
+
+def ratio(bound: list[Answered], other: list[Answered]) -> Json:
+    """Of the speeds, with its 95% interval."""
     rng, ratios = np.random.default_rng(0), list[float]()
-    pairs = zip(bound, free, strict=True)
+    pairs = zip(bound, other, strict=True)
     counts = np.array([[a.tokens, a.seconds, b.tokens, b.seconds] for a, b in pairs])
     for _ in range(2000):
         sums = counts[rng.integers(len(counts), size=len(counts))].sum(0)
         ratios.append((sums[0] / sums[1]) / (sums[2] / sums[3]))
     low, high = np.percentile(ratios, [2.5, 97.5]).tolist()
-    return {
-        "requests": len(bound),
-        "valid": sum(each.wrong is None for each in bound),
-        "json_tokens_per_s": speed(bound),
-        "free_tokens_per_s": speed(free),
-        "ratio": speed(bound) / speed(free),
-        "low": low,
-        "high": high,
-        "json_tokens": sum(each.tokens for each in bound),
-        "free_tokens": sum(each.tokens for each in free),
-    }
+    return {"ratio": speed(bound) / speed(other), "low": low, "high": high}
 
 
 @contextlib.contextmanager
@@ -221,50 +233,70 @@ def serving(options: list[str]) -> Iterator[str]:
         process.wait(60)
 
 
+def show(found: Json) -> None:
+    print("schema | requests | valid | tokens/s, s a request, JSON's speed over it")
+    for name, row in found.items():
+        words = [name, str(row["requests"]), str(row["valid"])]
+        for way in WAYS:
+            if way in row:
+                each = row[way]
+                words.append(f"{way} {each['tokens_per_s']:.1f}, {each['mean_s']:.3f}")
+                if over := each.get("json_over_it"):
+                    low, high = over["low"], over["high"]
+                    words[-1] += f", {over['ratio']:.2f} ({low:.2f} to {high:.2f})"
+        print(" | ".join(words))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--model", default="auto", help="auto, an arm, or the server's model")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--max-new-tokens", type=int, default=400)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--url", help="of a server that runs, without /v1")
     parser.add_argument("--out", type=Path, default=Path("json.json"))
     parser.add_argument("options", nargs="*", help="of `draftpick serve`, after --")
     given = parser.parse_args()
+    if given.ways[0] != "json":
+        parser.error("--ways begins with json")
     asked = questions(given.requests)
-    answers: dict[bool, list[Answered]] = {True: [], False: []}
+    options = {"model": given.model, "temperature": given.temperature}
     with contextlib.ExitStack() as stack:
         url = given.url or stack.enter_context(serving(given.options))
         client = stack.enter_context(httpx.Client(base_url=url, timeout=START_S))
-        for bound in (True, False):  # what is loaded and measured once
-            ask(client, asked[0], body_of(asked[0], 0, bound, given))
-        for number, question in enumerate(asked):
-            for bound in (True, False) if number % 2 else (False, True):
-                body = body_of(question, number, bound, given)
-                answers[bound].append(ask(client, question, body))
-    pairs = list(zip(answers[True], answers[False], strict=True))
-    found = {"all": figures(answers[True], answers[False])}
+        pool = stack.enter_context(ThreadPoolExecutor(given.clients))
+
+        def all_ways(number: int, question: Question) -> dict[str, Answered]:
+            made, tokens = dict[str, Answered](), given.max_new_tokens
+            for way in given.ways:
+                length = made["json"].tokens if way == "cut" else tokens
+                body = body_of(question, number, way, length, options)
+                made[way] = ask(client, question, body)
+            return made
+
+        all_ways(len(asked), asked[0])  # what is loaded and measured once
+        coming = pool.map(all_ways, range(len(asked)), asked)
+        answered = list(track(coming, "questions", total=len(asked)))
+    answers = {way: [each[way] for each in answered] for way in given.ways}
+    found = {"all": figures(answers)}
     for name in SCHEMAS:
-        own = [pair for pair in pairs if pair[0].schema == name]
+        own = [at for at, each in enumerate(asked) if each.schema == name]
         if own:
-            found[name] = figures([bound for bound, _ in own], [free for _, free in own])
+            found[name] = figures({way: [each[at] for at in own] for way, each in answers.items()})
     command = shlex.join(["python", "benchmarks/json_answers.py", *sys.argv[1:]])
     record = {
         "command": command,
         "hardware": hardware(),
         "versions": versions(),
         "figures": found,
-        "json": [asdict(each) for each in answers[True]],
-        "free": [asdict(each) for each in answers[False]],
+        **{way: [asdict(each) for each in several] for way, several in answers.items()},
     }
     write_atomically(given.out, json.dumps(record, indent=1))
     print(command)
-    print("schema | requests | valid | JSON tokens/s | free tokens/s | ratio (95%)")
-    for name, row in found.items():
-        speeds = f"{row['json_tokens_per_s']:.1f} | {row['free_tokens_per_s']:.1f}"
-        ratio = f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
-        print(f"{name} | {row['requests']} | {row['valid']} | {speeds} | {ratio}")
-    wrong = [each for each in answers[True] if each.wrong is not None]
+    show(found)
+    wrong = [each for each in answers["json"] if each.wrong is not None]
     for each in wrong[:5]:
         print(f"{each.schema}: {each.wrong}: {each.text[:200]}", file=sys.stderr)
     sys.exit(1 if wrong else 0)

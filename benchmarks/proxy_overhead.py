@@ -131,27 +131,32 @@ def stand_in(pace_s: float) -> Iterator[int]:
 
 def serve(port: int, pace_s: float) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError:  # somebody who only looks whether it listens
-            return writer.close()
-        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
-        await reader.readexactly(length)
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-        )
-        due = time.monotonic()
-        for _ in range(TOKENS):
-            due += pace_s
-            await asyncio.sleep(due - time.monotonic())
-            choice = {"index": 0, "delta": {"content": f" {time.monotonic():.6f}"}}
-            writer.write(event({**CHUNK, "choices": [{**choice, "finish_reason": None}]}))
-        end = {"index": 0, "delta": {}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 3, "completion_tokens": TOKENS, "total_tokens": TOKENS + 3}
-        writer.write(event({**CHUNK, "choices": [end]}))
-        writer.write(event({**CHUNK, "choices": [], "usage": usage}) + b"data: [DONE]\n\n")
-        await writer.drain()
-        writer.close()
+        """One request after another, until the connection is closed, as real servers do."""
+        while True:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return writer.close()
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
+            await reader.readexactly(length)
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n"
+            )
+            due = time.monotonic()
+            for _ in range(TOKENS):
+                due += pace_s
+                await asyncio.sleep(due - time.monotonic())
+                choice = {"index": 0, "delta": {"content": f" {time.monotonic():.6f}"}}
+                writer.write(event({**CHUNK, "choices": [{**choice, "finish_reason": None}]}))
+            end = {"index": 0, "delta": {}, "finish_reason": "stop"}
+            usage = {"prompt_tokens": 3, "completion_tokens": TOKENS, "total_tokens": TOKENS + 3}
+            writer.write(event({**CHUNK, "choices": [end]}))
+            writer.write(event({**CHUNK, "choices": [], "usage": usage}))
+            writer.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
+            await writer.drain()
+            if b"connection: close" in head.lower():
+                return writer.close()
 
     async def run() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", port, backlog=256)
@@ -161,7 +166,12 @@ def serve(port: int, pace_s: float) -> None:
 
 
 def event(content: Any) -> bytes:
-    return f"data: {json.dumps(content)}\n\n".encode()
+    return chunk(f"data: {json.dumps(content)}\n\n".encode())
+
+
+def chunk(content: bytes) -> bytes:
+    """As of HTTP's chunked transfer."""
+    return b"%x\r\n%b\r\n" % (len(content), content)
 
 
 # -- the proxy ------------------------------------------------------------------------------------

@@ -110,8 +110,10 @@ def _masked(logits: Tensor, masks: list[Tensor] | list[Tensor | None]) -> Tensor
     those after the last one, keep all."""
     rows = [row for row, mask in enumerate(masks) if mask is not None]
     allowed = torch.stack([mask for mask in masks if mask is not None]).to(logits.device)
+    if len(rows) == len(logits):
+        return logits.where(allowed, -torch.inf)
     made = logits.clone()
-    made[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
+    made[rows] = logits[rows].where(allowed, -torch.inf)
     return made
 
 

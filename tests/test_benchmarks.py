@@ -353,7 +353,10 @@ def test_answers_in_json_are_validated(
         found = held(out)["figures"]
         assert set(found) == {"all", "person", "order", "meeting", "review", "journey"}
         assert found["all"]["valid"] == found["all"]["requests"] == 5
-        assert found["all"]["low"] <= found["all"]["ratio"] <= found["all"]["high"]
+        assert found["all"]["cut"]["tokens"] <= found["all"]["json"]["tokens"]
+        for way in ("cut", "free"):
+            over = found["all"][way]["json_over_it"]
+            assert over["low"] <= over["ratio"] <= over["high"]
         monkeypatch.setattr("json_answers.what_is_wrong", lambda *_: "all of it")
         with pytest.raises(SystemExit) as ended:
             script("json_answers", *options, "--requests", 1)
@@ -366,3 +369,22 @@ def test_the_default_target_writes_valid_json(tmp_path: Path, script: Main) -> N
     with pytest.raises(SystemExit) as ended:
         script("json_answers", "--requests", 5, "--temperature", 1, "--out", out)
     assert ended.value.code == 0 and held(out)["figures"]["all"]["valid"] == 5
+
+
+@pytest.mark.slow
+def test_agents_traffic_is_counted_and_timed(
+    tmp_path: Path, script: Main, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One session of each kind, by every arm; a second turn finds its first one read."""
+    out = tmp_path / "agents.json"
+    few = ["--limit", 1, "--plain", 1, "--max-new-tokens", 8, "--out", out]
+    script("agents", *few)
+    assert held(out)["edits: hybrid-suffix"]["tokens"] == 8 * 7
+    script("agents", "--live", *few)
+    found = held(out)["traffic"]
+    assert set(found) == {"jobs", "edits", "tools", "questions", "all"}
+    assert found["edits"]["cached_tokens"] > 0.5 * found["edits"]["prompt_tokens"]
+    assert found["all"]["requests"] == 1 + 8 + 3 + 1
+    for each in found["all"]["arms"].values():
+        assert each["low"] <= each["over_plain"] <= each["high"] and each["differ"] == 0
+    assert "suffix in the hybrid" in capsys.readouterr().out

@@ -7,6 +7,7 @@ import re
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from .token_texts import TokenTexts
 KEPT = 64  # compiled grammars, those asked for last, and as many of those that take too long
 COMPILING_S = 5.0  # usual schemas take milliseconds, some that are made for it minutes or more
 AT_ONCE = 2  # grammars that are compiled
+ENCODED = 4096  # texts whose tokens are kept
 T = TypeVar("T")
 ONE_LINE: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 
@@ -147,10 +149,11 @@ class _Words:
         self.tokens = [text or f"<|{id_}|>".encode() for id_, text in enumerate(spelled)]
         self.special_token_ids = [id_ for id_, text in enumerate(spelled) if not text]
         self.eos_token_id = eos_id
-        self._texts = texts
+        # What a grammar forces is asked for again in every answer.
+        self._ids = lru_cache(ENCODED)(texts.encode_inside)
 
     def __call__(self, text: str) -> list[int]:
-        return self._texts.encode_inside(text)
+        return list(self._ids(text))
 
 
 class _Matched:

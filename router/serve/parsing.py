@@ -89,10 +89,12 @@ class RequestParser:
         user: as of `decoders.records.Request`.
         """
         loop = asyncio.get_running_loop()
-        asked = await loop.run_in_executor(self._thread, self._bound, body)
-        if asked is not None:
-            await loop.run_in_executor(self._compiling, self._compile, *asked)
-        bound = None if asked is None else asked[0]
+        bound = None
+        if not self._elsewhere:
+            asked = await loop.run_in_executor(self._thread, self._bound, body)
+            if asked is not None:
+                await loop.run_in_executor(self._compiling, self._compile, *asked)
+                bound = asked[0]
         return await loop.run_in_executor(
             self._thread, self._requests, body, way, client, user, bound
         )
@@ -132,9 +134,8 @@ class RequestParser:
         return Way(None, body.policy or DEFAULT, "drawn" if body.dynamic else "best")
 
     def _bound(self, body: ChatBody | CompletionBody) -> tuple[Grammar, str | None] | None:
-        """What the answer must be, and the field that says so. Raises ApiError."""
-        if self._elsewhere:
-            return None
+        """What the answer must be, and the field that says so; not of an endpoint, which sees to
+        that itself. Raises ApiError."""
         template = getattr(self._engine.tokenizer, "chat_template", None)
         grammar, place = grammar_of(body, template)
         if grammar is None:

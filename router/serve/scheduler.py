@@ -229,9 +229,10 @@ class Scheduler:
             for handle, slot in list(self._busy.items()):
                 if handle.cancelled:
                     self._batch.stop(slot, Cancelled("cancelled while it was answered"))
+            others = self._batch.running - 1
             for _, routers in self._slots:
                 for router in routers.values():
-                    router.running = self._batch.running - 1
+                    router.running = others
             self._batch.step()
         except Exception:  # a request's own error reaches its callbacks instead
             logger.exception("a step failed")

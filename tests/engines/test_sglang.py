@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_server import BIN, ROOT
+from real_servers import ROOT
+from vllm_server import BIN
 
 pytestmark = pytest.mark.engines
 PACKAGES = BIN.parents[1] / "sglang"  # beside vLLM's environment, whose PyTorch it shares

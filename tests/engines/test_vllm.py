@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from vllm_server import BIN, MOST, ROOT, served
+from real_servers import ROOT
+from vllm_server import BIN, MOST, served
 
 from router.logs.reader import read_log
 

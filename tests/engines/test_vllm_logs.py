@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_server import CLIENTS, served
+from real_servers import CLIENTS
+from vllm_server import served
 
 from collect.queries import shipped
 from decoders.zoo import fetch

