@@ -342,12 +342,12 @@ def main() -> None:
     parser.add_argument("--plain", type=int, default=24, help="Shipped questions besides.")
     parser.add_argument("--live", action="store_true", help="Decode and time every arm.")
     parser.add_argument("--cell", default="recurrent-general", help="Recurrent drafter.")
-    parser.add_argument("--draft", default="draft-general", help="Draft model, with --live.")
+    parser.add_argument("--draft", default="draft-general", help="With --live; '' for none.")
     parser.add_argument("--prefix-memory", type=float, default=2.0, help="In GB, with --live.")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     named = {} if given.target is None else {"target": given.target}
-    bodies = arms_of(given.cell, given.draft if given.live else None)
+    bodies = arms_of(given.cell, (given.draft or None) if given.live else None)
     arms = {name: recipe(name=name, **body) for name, body in bodies.items()}
     engine = Engine.load(arms=arms, dtype=given.dtype, **named)
     plain = [Session("questions", None, [query.turns[0]]) for query in shipped("test")]
