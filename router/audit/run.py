@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,7 +87,7 @@ class Audit:
     @property
     def shifted(self) -> bool:
         """Whether log-probabilities differ by more than rounding where the answers agree."""
-        return bool(len(self.moved)) and float(np.median(self.moved)) > ROUNDED
+        return _shifted(self.moved)
 
     @property
     def spoilt(self) -> list[Compared]:
@@ -155,7 +155,13 @@ def audit(
         sampled = None
         if options.draws >= 2 and options.temperature > 0:
             sampled = _sampled(asker, pool, plain, drafted, taken, options)
+            if _shifted(moved):  # numbers that are wrong say nothing of how tokens are drawn
+                sampled = replace(sampled, logprobs=None, likeliest=None)
     return Audit(compared, tie, moved, sampled, refused)
+
+
+def _shifted(moved: np.ndarray) -> bool:
+    return bool(len(moved)) and float(np.median(moved)) > ROUNDED
 
 
 def _unstable(first: Said, again: Said, found: Parting) -> bool:

@@ -187,8 +187,11 @@ def test_a_server_that_does_not_repeat_itself_is_no_measure(
 
 
 def test_log_probabilities_that_differ_are_found(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = audited(Model(noise=0.8), capsys, "--limit", "20")
+    """And held against nothing else: samples are then judged by their texts alone."""
+    code, found = audited(Model(noise=0.8), capsys, "--limit", "20", "--draws", "4")
     assert code == 1 and "more than rounding" in found["sentences"][0]
+    assert "another law" not in found["sentences"][0]
+    assert found["sampled"]["p_texts"] is not None and found["sampled"]["p_logprobs"] is None
 
 
 def test_without_log_probabilities_texts_can_be_compared(
