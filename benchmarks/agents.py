@@ -186,14 +186,12 @@ def answered(engine: Engine, several: list[Session], most: int) -> list[Asked]:
 
 @dataclass(frozen=True)
 class Timed:
-    """One request by every arm. read_s: of the prompt by the target. cached: its tokens that were
-    not read again."""
+    """One request by every arm. cached: tokens of its prompt that were not read again."""
 
     session: int
     kind: str
     prompt_tokens: int
     cached: int
-    read_s: float
     results: dict[str, DecodeResult]
 
 
@@ -215,8 +213,7 @@ def timed(engine: Engine, several: list[Session], most: int, memory: int) -> lis
             engine.remember(stores[arm])
             results[arm] = engine.decode(arm, prompt, request, prefilled)
         session.history.append({"role": "assistant", "content": results[PLAIN].text})
-        read = prefilled.prefill_s
-        made.append(Timed(number, session.kind, len(prompt), prefilled.cached, read, results))
+        made.append(Timed(number, session.kind, len(prompt), prefilled.cached, results))
     return made
 
 

@@ -103,7 +103,8 @@ def test_vllm_drafts_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert words[:3] == ["vllm", "serve", "MODEL"]
         with served(tmp_path, options=words[3:]) as server:
             answers.append(server.ask(texts))
-            assert (server.counted("num_draft_tokens") > 0) == (arm == "suffix") or arm == "copy"
+            if arm != "copy":  # which finds no match of 8 tokens in some answers
+                assert (server.counted("num_draft_tokens") > 0) == (arm == "suffix")
     assert answers[0] == answers[1] == answers[2]
 
 
