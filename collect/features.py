@@ -29,12 +29,14 @@ class RequestContext:
     max_new_tokens: of the answer, at most.
     temperature: 0 for greedy.
     running: other requests that the machine decodes at the same time.
+    cached: of the prompt's tokens, those at its beginning that the target need not read again.
     """
 
     prompt_ids: Sequence[int]
     max_new_tokens: int
     temperature: float = 0.0
     running: int = 0
+    cached: int = 0
 
 
 Feature = Callable[[RequestContext], float]
@@ -73,6 +75,12 @@ def repeated_bigrams(context: RequestContext) -> float:
     return 1 - len(set(pairwise(ids))) / pairs if pairs > 0 else 0.0
 
 
+def prefix_share(context: RequestContext) -> float:
+    """The share of the prompt that was read before and kept: what comes after it is what an arm's
+    choice waits for."""
+    return context.cached / max(1, len(context.prompt_ids))
+
+
 FEATURES: dict[str, Feature] = watched(
     "feature",
     {
@@ -82,6 +90,7 @@ FEATURES: dict[str, Feature] = watched(
         "log-max-new-tokens": log_max_new_tokens,
         "requests-running": requests_running,
         "repeated-bigrams": repeated_bigrams,
+        "prefix-share": prefix_share,
     },
 )
 

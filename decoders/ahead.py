@@ -36,9 +36,17 @@ class Ahead:
 
 
 def rounds_ahead(
-    job: Job, drafter: Drafter, verifier: Verifier, length: DraftLength, ahead: Ahead
+    job: Job,
+    drafter: Drafter,
+    verifier: Verifier,
+    length: DraftLength,
+    ahead: Ahead,
+    drafts_to: int,
 ) -> RecordedRounds | None:
-    """The rounds by which this answer can be written ahead of the host; None where it cannot."""
+    """The rounds by which this answer can be written ahead of the host; None where it cannot.
+
+    drafts_to: tokens of prompt and answer up to which the arm drafts.
+    """
     target, request = job.target, job.request
     if type(target) is not LlamaBackend or target.recorded is None:
         return None  # one of many sequences shares its passes (backends/batched/slots.py)
@@ -46,6 +54,8 @@ def rounds_ahead(
     if not plain or job.grammar is not None or request.logprobs is not None:
         return None
     if type(verifier) is not Lossless or length.min_confidence:
+        return None
+    if len(job.prompt_ids) + request.max_new_tokens > drafts_to:
         return None
     return ahead.of(target, drafter)
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .arms import AUTOREGRESSIVE, ArmRecipe
+from .arms.base import DraftingRecipe
 from .arms.fingerprint import LoadedFingerprints
 from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName, NotANumber
 from .costs import passes as pass_costs
@@ -342,6 +343,20 @@ class Engine:
         if request.grammar is not None:
             self._grammars.begin(request.grammar)
 
+    def outgrown(self, name: str, prompt_ids: Sequence[int], request: Request) -> str | None:
+        """Why the arm is of no use for so long a prompt, as far as is known before its models are
+        loaded; None where it is of use."""
+        recipe, made = self.arm(name), self.made(name)
+        most = made.drafts_to if isinstance(made, SpeculativeDecoding) else None
+        if most is None and isinstance(recipe, DraftingRecipe):
+            most = recipe.context_to
+        if most is not None and len(prompt_ids) > most:
+            return f"it drafts up to {most} tokens, and the prompt has {len(prompt_ids)}"
+        if made is not None and self._needs(prompt_ids, request) > made.context:
+            words = f"the {len(prompt_ids)} of the prompt with {request.max_new_tokens} new ones"
+            return f"it follows at most {made.context} tokens, fewer than {words}"
+        return None
+
     def _needs(self, prompt_ids: Sequence[int], request: Request) -> int:
         """Positions of the longest sequence; an encoder's is the prompt, apart from the answer."""
         answer = len(decoder_prefix(self.target, list(prompt_ids))) + request.max_new_tokens
@@ -426,11 +441,11 @@ class Engine:
                 f"arm {arm!r} gives no logprobs, as only lossless arms of the speculative loop do; "
                 "leave them out, or name one of those, for instance autoregressive"
             )
-        if self._needs(prompt_ids, request) > strategy.context:
+        outgrown = self.outgrown(arm, prompt_ids, request)
+        if outgrown is not None and not isinstance(strategy, SpeculativeDecoding):
             raise DraftpickError(
-                f"arm {arm!r} follows at most {strategy.context} tokens, fewer than the "
-                f"{len(prompt_ids)} of the prompt with {request.max_new_tokens} new ones; choose "
-                "another arm or lower --max-new-tokens"
+                f"arm {arm!r} cannot answer this: {outgrown}; choose another arm or lower "
+                "--max-new-tokens"
             )
         if prefilled is None:
             prefilled = self.prefill(prompt_ids)

@@ -5,7 +5,8 @@ Every arm that drafts runs here; autoregressive decoding is the loop with nothin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -50,11 +51,25 @@ class Drafting:
 
 @dataclass(frozen=True)
 class SpeculativeDecoding(Drafting):
-    """The strategy of every arm that drafts: these parts in the loop below."""
+    """The strategy of every arm that drafts: these parts in the loop below.
+
+    context_to: nothing is drafted beyond this many tokens of prompt and answer.
+    """
 
     verifier: Verifier
     length: DraftLength
     ahead: Ahead = field(default_factory=Ahead, compare=False, repr=False)
+    context_to: int = sys.maxsize
+
+    @property
+    def context(self) -> int:
+        """Any: where the drafter cannot follow, the target decodes plainly."""
+        return sys.maxsize
+
+    @property
+    def drafts_to(self) -> int:
+        """Tokens of prompt and answer up to which it drafts."""
+        return min(self.context_to, self.drafter.context)
 
     def decode(self, job: Job) -> DecodeResult:
         return decode(self, job)
@@ -67,8 +82,11 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     tally = Tally(job)
     strategy.length.reset()
     parts = strategy.drafter, strategy.verifier, strategy.length
-    ahead = rounds_ahead(job, *parts, strategy.ahead)
-    if ahead is None:
+    ahead = rounds_ahead(job, *parts, strategy.ahead, strategy.drafts_to)
+    drafts = len(job.prompt_ids) <= strategy.drafts_to
+    if not drafts:
+        strategy = replace(strategy, context_to=0)
+    elif ahead is None:
         strategy.drafter.reset(job.prompt_ids)
     tally.prefill_s += tally.clock.lap()
 
@@ -112,9 +130,8 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
         job.emit(ids, accepted, made.depth)
         if not stopper.reason:
             commit(target, strategy, context, made)
-    return tally.close(
-        strategy.name, context[len(start) :], strategy.drafter.calls, work(strategy.drafter)
-    )
+    spent = (strategy.drafter.calls, work(strategy.drafter)) if drafts else (0, 0)
+    return tally.close(strategy.name, context[len(start) :], *spent)
 
 
 @dataclass(frozen=True)
@@ -161,7 +178,7 @@ def run_round(
     forced = [] if guide is None else guide.forced(room - 1)
     line, left = context + forced, room - 1 - len(forced)
     at = None if guide is None else guide.after(forced, line)
-    k = min(strategy.length.next(), left)
+    k = min(strategy.length.next(), left, strategy.drafts_to - len(line))
     proposal = propose(strategy, line, k, sampling, chance, target, at)
     own = proposal.depth
     if guide is not None:
@@ -214,7 +231,8 @@ def score(target: Backend, context: list[int], proposal: Proposal, sampling: Sam
 def commit(target: Backend, strategy: SpeculativeDecoding, context: list[int], made: Round) -> None:
     """Keep `context`, which is what is accepted after the round, and forget the rest."""
     target.truncate(len(context) - 1)  # the newest token is read with the next draft
-    strategy.drafter.commit(context)
+    if len(context) <= strategy.drafts_to:
+        strategy.drafter.commit(context)
     accepted = min(max(made.verdict.accepted - made.forced, 0), made.own)
     strategy.length.observe(StepStats(made.own, accepted, made.draft_s, made.verify_s))
 

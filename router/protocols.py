@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from collect.sweeps.protocols import ArmEngine
 from decoders.common.errors import ArmDown
+
+if TYPE_CHECKING:
+    from decoders.records import Request
 
 
 class RoutingEngine(ArmEngine, Protocol):
@@ -29,6 +32,15 @@ class Sleeping(Protocol):
     @property
     def asleep(self) -> Mapping[str, ArmDown]:
         """By arm, why and how long it is not to be asked."""
+        ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """An engine some of whose arms are of no use beyond some length."""
+
+    def outgrown(self, name: str, prompt_ids: Sequence[int], request: Request) -> str | None:
+        """Why the arm is not to be asked for this prompt; None where it is."""
         ...
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from collect.features import RequestContext
+
 if TYPE_CHECKING:
     from decoders.records import Request
     from policies import Decision
@@ -46,6 +48,17 @@ class Ask:
     text: str | None = None
     running: int = 0
 
+    def context(self, cached: int) -> RequestContext:
+        """What features are of. cached: as in `RequestContext`."""
+        request = self.request
+        return RequestContext(
+            self.prompt_ids,
+            request.max_new_tokens,
+            request.sampling.temperature,
+            self.running,
+            cached,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Pick:
@@ -55,6 +68,7 @@ class Pick:
         other arms are down.
     x: what the policy read; None where the arm was forced.
     embedding: [d] of the request, None where nothing read it.
+    cached: tokens of the prompt that the target did not read again.
     drawn: the arm was drawn from the policy's distribution.
     kept: no policy was asked, as the arm's server has read the earlier turns of the conversation.
     embed_s, policy_s: as in `RoutedResult`.
@@ -67,6 +81,7 @@ class Pick:
     embed_s: float = 0.0
     policy_s: float = 0.0
     kept: bool = False
+    cached: int = 0
 
     @property
     def arm(self) -> str:

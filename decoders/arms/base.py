@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from ..common.errors import DraftpickError, GrammarError
 from .length import LONGEST, Length, LengthRecipe
@@ -90,10 +91,15 @@ class ArmRecipe(Strict):
 
 
 class DraftingRecipe(ArmRecipe):
-    """A drafter, verified by the target: the arms that run through the speculative loop."""
+    """A drafter, verified by the target: the arms that run through the speculative loop.
+
+    context_to: tokens of prompt and answer beyond which nothing is drafted; None for as many as
+        the drafter can follow.
+    """
 
     length: Length = LengthRecipe()
     verifier: Rule = LosslessRule()
+    context_to: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _judged_by_the_target(self) -> DraftingRecipe:
@@ -151,4 +157,5 @@ class DraftingRecipe(ArmRecipe):
         drafter, length = self.make_drafter(target, tokenizer), self.length.build(target)
         if isinstance(length, AdaptiveLength):
             length.in_turn = in_turn(drafter, target)
-        return SpeculativeDecoding(self.name, drafter, self.verifier.build(), length)
+        made = SpeculativeDecoding(self.name, drafter, self.verifier.build(), length)
+        return made if self.context_to is None else replace(made, context_to=self.context_to)

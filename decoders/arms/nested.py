@@ -41,6 +41,8 @@ def _nested(body: Any) -> Any:
         )
     if "verifier" in made.model_fields_set:
         raise ValueError("verifier: leave it out; only the target's verification has one to choose")
+    if "context_to" in made.model_fields_set:
+        raise ValueError("context_to: give it to the arm as a whole")
     return made
 
 

@@ -22,9 +22,9 @@ from ..loop import SpeculativeDecoding
 from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Expected, Replay, Request, Sampling, Written
 from ..seats.seat import seat_of
-from . import rounds
+from . import outgrown, rounds
 from .at_once import costs_at_once, install_shared_costs, require_room, require_shared
-from .before import Before, OneAnswer
+from .before import Before, SomeAnswers
 from .costs import costs_of
 from .registry import adapter_of
 from .stack import Stack
@@ -191,11 +191,16 @@ class Batch:
         if strategy is None:
             return self._live(name, prompts, max_new_tokens)
         target, eos_ids = self._engine.target, self._engine.eos_ids
+        drafter = strategy.drafter
+
+        def write(prompts: list[list[int]], most: int) -> Written:
+            written = adapter_of(drafter).write(target, prompts, most, eos_ids)
+            if written is not None:
+                return written
+            return UnbatchedReplay(strategy, target).write(prompts, most, eos_ids)
+
         with self._in_turn(name, 0.0):
-            written = adapter_of(strategy.drafter).write(target, prompts, max_new_tokens, eos_ids)
-            if written is None:
-                written = UnbatchedReplay(strategy, target).write(prompts, max_new_tokens, eos_ids)
-        return written
+            return outgrown.written(prompts, max_new_tokens, drafter.context, write)
 
     def is_replayable(self, name: str) -> bool:
         """Whether the arm's answers are the target's, so that `replay` can follow them."""
@@ -225,7 +230,7 @@ class Batch:
         made: list[Replay] = []
         with self._before.going_on(0.0) as seat:
             for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-                made += self._replayed(strategy, OneAnswer(known, row), loop)
+                made += self._replayed(strategy, SomeAnswers(known, [row]), loop)
                 seat.keep(prompt, answer)
         return made
 
@@ -248,7 +253,7 @@ class Batch:
         draws does not follow from the answers.
         """
         strategy = self._lossless(name)
-        if strategy is None:
+        if strategy is None or outgrown.outgrown(prompts, max_new_tokens, strategy.drafts_to):
             return None
         known = self._read(prompts, answers, max_new_tokens)
         loop, adapter = self._loop(name, strategy, max_new_tokens), adapter_of(strategy.drafter)
@@ -258,7 +263,7 @@ class Batch:
         with self._before.going_on(temperature) as seat:
             for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
                 own = seeds[row : row + 1]
-                found = adapter.expected(OneAnswer(known, row), loop, temperature, own)
+                found = adapter.expected(SomeAnswers(known, [row]), loop, temperature, own)
                 if found is None:
                     return None
                 made += found
@@ -284,10 +289,13 @@ class Batch:
     def _replayed(
         self, strategy: SpeculativeDecoding, known: KnownAnswers, loop: ReplayedLoop
     ) -> list[Replay]:
-        found = adapter_of(strategy.drafter).replay(known, loop)
-        if found is None:
-            return UnbatchedReplay(strategy, self._engine.target).replay(known, loop)
-        return found
+        def along(known: KnownAnswers) -> list[Replay]:
+            found = adapter_of(strategy.drafter).replay(known, loop)
+            if found is not None:
+                return found
+            return UnbatchedReplay(strategy, known.target).replay(known, loop)
+
+        return outgrown.replayed(strategy, known, loop, along)
 
     def _read(
         self, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int

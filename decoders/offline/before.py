@@ -46,12 +46,12 @@ class Before:
         return self._kept.setdefault(temperature, EarlierAnswers())
 
 
-class OneAnswer:
-    """One row of known answers, which are read together all the same."""
+class SomeAnswers:
+    """Rows of known answers, all of which are read together all the same."""
 
-    def __init__(self, known: KnownAnswers, row: int) -> None:
-        self._known, self._row = known, row
-        self.prompts, self.ids = [known.prompts[row]], [known.ids[row]]
+    def __init__(self, known: KnownAnswers, rows: Sequence[int]) -> None:
+        self._known, self._rows = known, rows
+        self.prompts, self.ids = [known.prompts[i] for i in rows], [known.ids[i] for i in rows]
         self.kept: dict[Hashable, Any] = {}
 
     @property
@@ -64,7 +64,10 @@ class OneAnswer:
 
     @property
     def states(self) -> list[Tensor]:
-        return [self._known.states[self._row]]
+        return self._of_rows(self._known.states)
 
     def log_p(self, temperature: float) -> list[Tensor]:
-        return [self._known.log_p(temperature)[self._row]]
+        return self._of_rows(self._known.log_p(temperature))
+
+    def _of_rows(self, found: list[Tensor]) -> list[Tensor]:
+        return [found[row] for row in self._rows]

@@ -107,7 +107,7 @@ class LoggedReplay:
         self, arm: str, texts: Sequence[KnownText], asked: Sequence[int]
     ) -> list[Replay | None]:
         """For each of the texts asked for, by their places; None for one that is longer than the
-        draft model's context.
+        arm drafts to.
 
         An arm that drafts from earlier answers has had, before each text, all that were complete
         when it was asked for; without spans, all that stand before it.
@@ -122,7 +122,7 @@ class LoggedReplay:
         made: dict[int, Replay] = {}
         by_limit: dict[int | None, list[int]] = {}
         for at in asked:
-            if len(texts[at].prompt) + len(texts[at].ids) <= strategy.context:
+            if _fits(texts[at], strategy):
                 by_limit.setdefault(texts[at].limit, []).append(at)
         for limit, places in by_limit.items():
             known = _Texts(self._target, [texts[at] for at in places])
@@ -143,12 +143,12 @@ class LoggedReplay:
             for at, complete in before_each(texts):
                 for earlier in complete:
                     seat.keep(texts[earlier].prompt, texts[earlier].ids)
-                if at in wanted:
+                if at in wanted and _fits(texts[at], strategy):
                     known = _Texts(self._target, [texts[at]])
                     (made[at],) = self._along(arm, strategy, known, texts[at].limit)
         finally:
             seat.answers = held
-        return [made[at] for at in asked]
+        return [made.get(at) for at in asked]
 
     def _along(
         self, arm: str, strategy: SpeculativeDecoding, known: KnownAnswers, limit: int | None
@@ -221,3 +221,7 @@ class _Texts:
 
     def log_p(self, temperature: float) -> list[Tensor]:
         raise NotImplementedError("no target has read these texts")
+
+
+def _fits(text: KnownText, strategy: SpeculativeDecoding) -> bool:
+    return len(text.prompt) + len(text.ids) <= strategy.drafts_to

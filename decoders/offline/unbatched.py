@@ -173,14 +173,15 @@ class UnbatchedReplay:
             made = replay_loop(answer, begin(loop.length.min_confidence), loop, agree)
             if not drafter.branched:
                 return made
-        return replace(self._live(prompt, len(answer), loop.max_new_tokens), agree=agree)
+        return replace(self.live(prompt, len(answer), loop.max_new_tokens), agree=agree)
 
     @property
     def _counted(self) -> bool:
         """Whether its models draft fewer tokens than it does."""
         return adapter_of(self.strategy.drafter).counts_calls
 
-    def _live(self, prompt: list[int], tokens: int, most: int) -> Replay:
+    def live(self, prompt: list[int], tokens: int, most: int) -> Replay:
+        """What the loop itself counts while it writes the answer, which ends after `tokens`."""
         prefilled, chance = self.target.prefill(prompt), Generator(self.target.device, 0)
         stopper = KnownEnd(tokens, most)
         job = Job(self.target, prompt, prefilled, Request(most), stopper, chance, lambda *_: None)

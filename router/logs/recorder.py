@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from collect.features import FEATURES, RequestContext, feature_vector
+from collect.features import FEATURES, feature_vector
 
 from ..protocols import RoutingEngine
 from ..records import Ask, Pick
@@ -69,7 +69,7 @@ class Recorder:
             embedding=Vector.of(pick.embedding)
             if self.log.embeddings and pick.embedding is not None
             else None,
-            features={} if policy is None else _features(ask),
+            features={} if policy is None else _features(ask, pick),
             request=Asked(
                 prompt_tokens=len(ask.prompt_ids),
                 max_new_tokens=ask.request.max_new_tokens,
@@ -106,11 +106,8 @@ def _probabilities(policy: Policy, pick: Pick) -> dict[str, float]:
     return dict(zip(policy.arms, map(float, chances), strict=True))
 
 
-def _features(ask: Ask) -> dict[str, float]:
+def _features(ask: Ask, pick: Pick) -> dict[str, float]:
     """All that are known, those that the policy read among them: a later policy may read others."""
-    sampling = ask.request.sampling
-    context = RequestContext(
-        ask.prompt_ids, ask.request.max_new_tokens, sampling.temperature, ask.running
-    )
     names = tuple(FEATURES)
-    return dict(zip(names, feature_vector(names, context).tolist(), strict=True))
+    values = feature_vector(names, ask.context(pick.cached))
+    return dict(zip(names, values.tolist(), strict=True))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from decoders.common.errors import ArmDown, DraftpickError
 
-from ..records import Pick
+from ..protocols import Bounded
+from ..records import Ask, Pick
 
 if TYPE_CHECKING:
     from decoders.records import Request
@@ -53,6 +54,16 @@ def unfit(engine: Any, arms: Sequence[str], request: Request) -> dict[str, ArmDo
     if refusal is not None and len(found) == len(arms):
         raise refusal
     return found
+
+
+def outgrown(engine: Bounded, arms: Sequence[str], ask: Ask) -> dict[str, ArmDown]:
+    """By arm, why it is of no use for so long a prompt; none where that holds of all of them."""
+    found = dict[str, ArmDown]()
+    for name in arms:
+        why = engine.outgrown(name, ask.prompt_ids, ask.request)
+        if why is not None:
+            found[name] = ArmDown(name, why, 0.0)
+    return found if len(found) < len(arms) else {}
 
 
 def passed_over(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collect.embedders import query_text, same_space
-from collect.features import RequestContext, feature_vector
+from collect.features import feature_vector
 from decoders.common import plugins
 from decoders.common.errors import ArmDown, Cancelled, DraftpickError, NoSuchName, NotANumber
 from decoders.common.seeds import derived_seed, draw_of
@@ -24,10 +24,10 @@ from decoders.records import DecodeResult, Grammar, Prefilled, Request, Sampling
 from ..logs.record import Result
 from ..logs.recorder import Recorder, outcome_of
 from ..logs.writer import DecisionLog
-from ..protocols import Elsewhere, RoutingEngine, Sleeping
+from ..protocols import Bounded, Elsewhere, RoutingEngine, Sleeping
 from ..records import Ask, AskOptions, Pick
 from . import loading
-from .fallback import passed_over, redirected, unfit
+from .fallback import outgrown, passed_over, redirected, unfit
 from .learning import Learning
 from .loading import (
     BEST_FIXED,
@@ -388,7 +388,7 @@ class Router:
         prefilled = self.engine.prefill(prompt_ids, ask.options.reuse, ask.request.user, watch)
         if arm is not None:
             decision = Decision(arm, self.engine.arm_names.index(arm), 1.0, [])
-            return Pick(decision, kept=kept is not None), prefilled
+            return Pick(decision, kept=kept is not None, cached=prefilled.cached), prefilled
         assert self.policy is not None
         start = time.perf_counter()
         if embedding is None:
@@ -402,10 +402,12 @@ class Router:
         if self._learning is not None:  # draws of its own, or one seed would draw one arm for ever
             own = None if seed is None else derived_seed(seed, next(self._draws))
             dynamic, rng = True, np.random.default_rng(own)
-        x = self._input(embedding, ask)
+        x = self._input(embedding, ask, prefilled.cached)
         decision = self.policy.choose(x, rng)
         policy_s = time.perf_counter() - start
-        return Pick(decision, x, embedding, dynamic, embed_s, policy_s), prefilled
+        times = embed_s, policy_s
+        made = Pick(decision, x, embedding, dynamic, *times, cached=prefilled.cached)
+        return made, prefilled
 
     def _decode(
         self,
@@ -423,6 +425,9 @@ class Router:
             attempt.down |= {name: asleep[name] for name in routed.arms if name in asleep}
         if routed is not None and ask.request.grammar is not None:
             attempt.down |= unfit(self.engine, routed.arms, ask.request)
+        if routed is not None and isinstance(self.engine, Bounded):
+            left = [name for name in routed.arms if name not in attempt.down]
+            attempt.down |= outgrown(self.engine, left, ask)
         while True:
             if routed is not None and attempt.down:
                 attempt.pick = redirected(attempt.pick, routed, attempt.down)
@@ -474,7 +479,7 @@ class Router:
         if self._learning is not None and pick.x is not None:
             self._learning.learn(pick.x, pick.arm, outcome, pick.decision.propensity)
 
-    def _input(self, embedding: np.ndarray, ask: Ask) -> np.ndarray:
+    def _input(self, embedding: np.ndarray, ask: Ask, cached: int = 0) -> np.ndarray:
         """[d + f], what the policy reads: the embedding, then its features of the request; these
         alone where it does not look at the query."""
         from policies.records import ANY
@@ -483,11 +488,7 @@ class Router:
         names = self.policy.origin.features
         if not names:
             return embedding
-        request = ask.request
-        context = RequestContext(
-            ask.prompt_ids, request.max_new_tokens, request.sampling.temperature, ask.running
-        )
-        features = feature_vector(names, context)
+        features = feature_vector(names, ask.context(cached))
         if self.policy.embedder == ANY:
             return features
         return np.concatenate([embedding, features])

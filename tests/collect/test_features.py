@@ -14,12 +14,14 @@ from decoders.common.errors import NoSuchName
 
 
 def test_by_hand() -> None:
-    context = RequestContext([5, 6, 5, 6, 5], max_new_tokens=64, temperature=0.7, running=3)
+    context = RequestContext(
+        [5, 6, 5, 6, 5], max_new_tokens=64, temperature=0.7, running=3, cached=2
+    )
     # pairs: 56 65 56 65, two of four were there before
     expected = {
         "temperature": 0.7, "greedy": 0.0, "log-prompt-length": math.log(5),
         "log-max-new-tokens": math.log(64), "requests-running": math.log(4),
-        "repeated-bigrams": 0.5,
+        "repeated-bigrams": 0.5, "prefix-share": 0.4,
     }  # fmt: skip
     assert list(FEATURES) == list(expected)
     made = feature_vector(list(expected), context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,26 @@ def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None
             assert figures(made) == figures(result)
         accepted += made.accepted
     assert accepted > 0
+
+
+@pytest.mark.parametrize("context", [5, 12, 24])
+def test_a_drafter_of_a_shorter_context(tiny: Tiny, context: int) -> None:
+    """Of five prompts, of 1 to 15 tokens, with 20 new ones it can follow none or some."""
+    engine, most = make_engine(tiny), 20
+    folder = tiny(seed=0, num_hidden_layers=2)
+    small = LlamaBackend.load(folder, CPU, torch.float32, context=context)
+    whole = batch_of(engine).arm("small", PROMPTS, most).ids
+    engine._strategies["small"] = replace(engine.strategy("small"), drafter=NeuralDrafter(small))
+    results = [engine.decode("small", p, Request(most, seed=0)) for p in PROMPTS]
+    answers, batch = [r.ids for r in results], batch_of(engine)
+    assert answers == one_by_one(engine, most)
+    made = batch.replay("small", PROMPTS, answers, most)
+    assert [figures(each) for each in made] == [figures(each) for each in results]
+    assert sum(each.drafted for each in made) > 0
+    written = batch.arm("small", PROMPTS, most)
+    for prompt, ids, long in zip(PROMPTS, written.ids, whole, strict=True):
+        assert ids == long[: max(0, context - len(prompt))]
+    assert batch.expected("small", PROMPTS, answers, most, 1.0, [*range(5)]) is None
 
 
 @pytest.mark.parametrize("name", CHOOSING)

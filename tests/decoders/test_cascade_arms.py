@@ -266,6 +266,10 @@ MISTAKES = {
         "kind: vertical, review: x, inner: {kind: max_gram, verifier: lossless}",
         r"inner: verifier: leave it out",
     ),
+    "a bound inside": (
+        "kind: vertical, review: x, inner: {kind: max_gram, context_to: 9}",
+        r"inner: context_to: give it to the arm as a whole",
+    ),
     "an exit drafts for another model": (
         "kind: vertical, review: x, inner: {kind: early_exit, drafter: y}",
         r"inner: an early exit runs on the target's own layers",

@@ -34,8 +34,15 @@ from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
 from decoders.offline.batch import Batch
-from decoders.protocols import DraftLength, EncoderDecoder, Job
-from decoders.records import DecodeResult, Request, Sampling, StepStats
+from decoders.protocols import (
+    Drafter,
+    DraftLength,
+    DraftRequest,
+    EncoderDecoder,
+    Job,
+    decoder_prefix,
+)
+from decoders.records import DecodeResult, Proposal, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
@@ -338,6 +345,54 @@ def test_a_method_that_sits_out_rounds(
         assert result.accepted + result.rounds + 1 == len(result.ids) == LONG
         if engine.arms[name].lossless:
             assert result.ids == engine.decode("autoregressive", PROMPTS[1], request).ids
+
+
+class Watched:
+    """A drafter that is followed up to a length, drafts included."""
+
+    def __init__(self, inner: Drafter, most: int) -> None:
+        self.inner, self.most, self.asked = inner, most, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def commit(self, context: list[int]) -> None:
+        assert len(context) <= self.most
+        self.inner.commit(context)
+
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        self.asked = True
+        assert len(context) + asked.k <= self.most
+        return self.inner.propose(context, asked)
+
+
+@on_backends(METHODS)
+def test_drafting_ends_where_the_context_may_end(
+    name: str, backend: str, engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of an answer, and before one: plain decoding goes on, and replays know it."""
+    engine, request, prompt = ready(engines, backend, name), Request(LONG), PROMPTS[1]
+    strategy, start = engine.strategy(name), len(decoder_prefix(engine.target, prompt))
+    if not isinstance(strategy, SpeculativeDecoding):
+        return
+    batch = Batch(engine, Costs((0.01,) * 16, dict.fromkeys(engine.arms, 0.001)))
+    replays = name not in ("autoregressive", "neural-adaptive") and batch.is_replayable(name)
+    for most in (start + 6, len(prompt), len(prompt) - 1):
+        drafter = Watched(strategy.drafter, most)
+        made = run(
+            engine.target, replace(strategy, context_to=most, drafter=drafter), prompt, request
+        )
+        assert len(made.ids) == LONG == made.accepted + made.rounds + 1
+        assert drafter.asked == (len(prompt) <= most > start and name != "autoregressive")
+        if most < len(prompt):
+            assert (made.drafted, made.draft_work) == (0, 0)
+        if engine.arms[name].lossless:
+            assert made.ids == engine.decode("autoregressive", prompt, request).ids
+        if replays and backend in IN_BATCHES:
+            monkeypatch.setitem(engine._strategies, name, replace(strategy, context_to=most))
+            (again,) = batch.replay(name, [prompt], [made.ids], LONG)
+            assert (again.rounds, again.drafted) == (made.rounds, made.drafted)
+            monkeypatch.undo()
 
 
 class Untimed:

@@ -124,7 +124,7 @@ def job(target: LlamaBackend, request: Request, **fields: Any) -> Job:
 
 
 def ahead(target: LlamaBackend, made: SpeculativeDecoding, request: Request) -> bool:
-    parts = made.drafter, made.verifier, made.length, made.ahead
+    parts = made.drafter, made.verifier, made.length, made.ahead, made.drafts_to
     return rounds_ahead(job(target, request), *parts) is not None
 
 
@@ -243,9 +243,8 @@ def test_the_host_is_a_round_behind(tiny: Tiny) -> None:
     target = native(tiny(), torch.float64)
     target.record_passes(traced)
     made = autoregressive()
-    rounds = rounds_ahead(
-        job(target, Request(9)), made.drafter, made.verifier, made.length, made.ahead
-    )
+    parts = made.drafter, made.verifier, made.length, made.ahead, made.drafts_to
+    rounds = rounds_ahead(job(target, Request(9)), *parts)
     assert rounds is not None
     flying = []
     launch = rounds.launch

@@ -98,6 +98,7 @@ def test_what_an_engine_does_otherwise_is_said() -> None:
         "table": arm("table", **COPY, drafter="bigram", by_cost=True, earliest=True),
         "adaptive": arm("adaptive", **{**DRAFT, "length": {"kind": "adaptive", "k": 4}}),
         "doubting": arm("doubting", **{**DRAFT, "length": {"k": 4, "min_confidence": 0.4}}),
+        "bounded": arm("bounded", **DRAFT, context_to=4096),
     }
     arms["branches"] = arm("branches", **HEAD, branch=[2])
     arms["suffixes"] = arm("suffixes", kind="suffix", width=2)
@@ -121,6 +122,9 @@ def test_what_an_engine_does_otherwise_is_said() -> None:
         "drafts have up to 4 tokens; the adaptive draft length is left out",
     )
     assert found["doubting"].differs == ("drafts do not end before a token below `min_confidence`",)
+    assert found["bounded"].differs == (
+        "contexts above 4096 tokens (`context_to`) are drafted for as well",
+    )
     assert exported("llama.cpp", {"gguf": arm("gguf", **GGUF)})[0]["gguf"].differs == ()
 
 

@@ -4,6 +4,7 @@ over where one cannot be loaded."""
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,51 @@ def test_an_arm_that_cannot_be_loaded_is_passed_over(
     lines = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
     assert [line["arm"] for line in lines] == ["autoregressive", "autoregressive", "copy"]
     assert lines[0]["outcome"]["wall_s"] == pytest.approx(result.wall_s)  # without the wait
+
+
+@pytest.mark.parametrize("from_its_config", [False, True])
+def test_an_arm_that_the_prompt_outgrows_is_passed_over(
+    folders: dict[str, Path], tmp_path: Path, from_its_config: bool
+) -> None:
+    """And drafts nothing where it is named; of the draft model's own context that is known once it
+    is loaded."""
+    short = tmp_path / "copy"
+    shutil.copytree(folders["copy"], short)
+    if from_its_config:
+        config = json.loads((short / "config.json").read_text())
+        (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 9}))
+    engine = engine_of({**folders, "copy": short})
+    if not from_its_config:
+        engine.arms["copy"] = engine.arms["copy"].model_copy(update={"context_to": 9})
+    router = Router(engine, ToyPolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
+    brief = router.generate("ab", max_new_tokens=12)
+    assert brief.arm == "copy" and brief.skipped is None
+    assert brief.result.drafted > 0  # until prompt and answer have nine tokens
+    long = "abcdefghij"
+    made = router.generate(long, max_new_tokens=12)
+    plain = router.generate(long, max_new_tokens=12, arm="autoregressive")
+    named = router.generate(long, max_new_tokens=12, arm="copy")
+    assert made.arm == "autoregressive" and made.skipped is not None
+    assert made.skipped["copy"] == "it drafts up to 9 tokens, and the prompt has 10"
+    assert made.result.ids == plain.result.ids == named.result.ids
+    assert (named.arm, named.result.drafted, named.result.draft_work) == ("copy", 0, 0)
+    drawn = [router.generate(long, max_new_tokens=2, dynamic=True, seed=s) for s in range(4)]
+    assert {(each.arm, each.propensity) for each in drawn} == {("autoregressive", 1.0)}
+    lines = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
+    assert [line["arm"] for line in lines[:4]] == [
+        "copy",
+        "autoregressive",
+        "autoregressive",
+        "copy",
+    ]
+
+
+def test_a_policy_knows_what_of_a_prompt_is_kept(folders: dict[str, Path], tmp_path: Path) -> None:
+    router = Router(engine_of(folders), ToyPolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
+    for prompt in ("abcdef", "abcdefgh"):
+        router.generate(prompt, max_new_tokens=1, reuse=True)
+    lines = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
+    assert [line["features"]["prefix-share"] for line in lines] == [0.0, 0.75]
 
 
 def test_a_forced_arm_that_cannot_be_loaded_is_the_servers_fault(
