@@ -86,7 +86,7 @@ def length(arm: DraftingRecipe, stops: bool = False) -> tuple[str, ...]:
     if arm.length.min_confidence and not stops:
         lost.append("drafts do not end before a token below `min_confidence`")
     if arm.context_to is not None:
-        lost.append(f"contexts above {arm.context_to} tokens (`context_to`) are drafted for as well")
+        lost.append(f"contexts above {arm.context_to} tokens (`context_to`) have drafts too")
     return tuple(lost)
 
 
