@@ -122,7 +122,9 @@ def test_what_an_engine_does_otherwise_is_said() -> None:
         "drafts have up to 4 tokens; the adaptive draft length is left out",
     )
     assert found["doubting"].differs == ("drafts do not end before a token below `min_confidence`",)
-    assert found["bounded"].differs == ("contexts above 4096 tokens (`context_to`) have drafts too",)
+    assert found["bounded"].differs == (
+        "contexts above 4096 tokens (`context_to`) have drafts too",
+    )
     assert exported("llama.cpp", {"gguf": arm("gguf", **GGUF)})[0]["gguf"].differs == ()
 
 
