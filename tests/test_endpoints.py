@@ -91,6 +91,24 @@ def test_collect_train_and_generate_route_by_the_query(
     assert shown.out.strip() == CODE[0].upper() and "[arm copier ·" in shown.err
 
 
+def test_without_a_policy_the_first_endpoint_answers(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the next one where it is down."""
+    words = ["generate", TALES[0], "--config", "arms.yaml", "--json"]
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["arm"] == "copier"
+    assert "no --policy: every query goes to copier" in shown.err and "collect" in shown.err
+    servers[0].status = 503
+    assert json.loads(said(capsys, *words))["arm"] == "drafter"
+    alone = json.loads((place / "arms.yaml").read_text())
+    del alone["arms"]["copier"]
+    (place / "arms.yaml").write_text(json.dumps(alone))
+    assert main(words) == 0
+    assert "policy" not in capsys.readouterr().err
+
+
 def test_speeds_are_not_compared_where_tokens_were_not_counted(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint], capsys: pytest.CaptureFixture[str]
 ) -> None:

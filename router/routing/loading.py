@@ -31,6 +31,12 @@ OWN_POLICY = (
     "for instance --arm autoregressive"
 )
 
+OF_ENDPOINTS = (
+    "To choose, make a policy with `draftpick collect --queries FILE --config ARMS --out rewards` "
+    "and `draftpick train --rewards rewards --reward measured --out policy`, then add --policy "
+    "policy"
+)
+
 
 def shipped_policy(options: EngineOptions) -> Path | None:
     """The folder of the policy that ships for the target's own arms, or for the default target's;
@@ -44,6 +50,12 @@ def shipped_for(options: EngineOptions) -> tuple[EngineOptions, Policy]:
     """Options and policy where the user named no policy."""
     import policies
 
+    arms = {} if options.arms is None else options.recipes()
+    if arms and all(arm.remote for arm in arms.values()):
+        first, *others = arms
+        if others:
+            print(f"no --policy: every query goes to {first}. {OF_ENDPOINTS}", file=sys.stderr)
+        return options, policies.fixed_policy([first, *others], first)
     folder = shipped_policy(options)
     if folder is None:
         print(
