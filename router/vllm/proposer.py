@@ -50,6 +50,7 @@ class Proposer:
             print(f"warning: {fault}", file=sys.stderr, flush=True)
         self._engine = engine = replace(facts, share_answers=options.share_answers)
         self._drafters = {name: drafter_of(arm, engine) for name, arm in arms.items()}
+        self._context_to = {name: getattr(arm, "context_to", None) for name, arm in arms.items()}
         self._chooser = chooser(options, place, arms, engine)
         self._decide_every = options.decide_every
         self._rng = np.random.default_rng(options.seed)
@@ -147,7 +148,7 @@ class Proposer:
         by_cost, fixed = list[TrackedRequest](), list[float]()
         for arm, members in by_arm.items():
             drafter = self._drafters[arm]
-            most = [self._most(request) for request in members]
+            most = [self._most(request, self._context_to[arm]) for request in members]
             for request, draft in zip(members, drafter.draft(members, most), strict=True):
                 request.state.draft = draft
                 request.draft = list(draft.ids)
@@ -159,9 +160,12 @@ class Proposer:
         for request, cut in zip(by_cost, slots(drafts, self._costs.line, fixed), strict=True):
             del request.draft[cut:]
 
-    def _most(self, request: TrackedRequest) -> int:
+    def _most(self, request: TrackedRequest, context_to: int | None) -> int:
         """Tokens that a draft may have: the answer's next token needs a position too."""
-        return max(0, min(self._engine.most, self._engine.context - request.length - 1))
+        most = min(self._engine.most, self._engine.context - request.length - 1)
+        if context_to is not None:
+            most = min(most, context_to - request.length)
+        return max(0, most)
 
     def _end(self, request: TrackedRequest, error: str | None = None) -> None:
         state: RequestState | None = request.state

@@ -269,6 +269,10 @@ def test_drafts_leave_room_for_the_answers_next_token(tmp_path: Path, made: list
     ids = np.full((1, 4096), 7, dtype=np.int32)
     for length, room in [(4000, 5), (4092, 3), (4094, 1), (4095, 0), (4096, 0)]:
         assert len(one.propose([[7]], np.array([length]), ids)[0]) == room
+    bounded = {"arms": {"copy": {**COPY, "context_to": 4001}}, "policy": "copy"}
+    one = proposer(tmp_path, bounded, made)
+    for length, room in [(3990, 5), (4000, 1), (4001, 0), (4092, 0)]:
+        assert len(one.propose([[7]], np.array([length]), ids)[0]) == room
 
 
 @pytest.mark.parametrize(
