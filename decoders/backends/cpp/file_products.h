@@ -18,7 +18,10 @@ using namespace lines;
 using namespace file_blocks;
 
 constexpr int MOST = HELD == 32 ? 12 : 5;  // rows whose sums are kept in registers at once
-constexpr int FEW = 5;
+// Where a product is one instruction and there are registers for MOST rows, unpacking a group for
+// every tile costs less than keeping it in memory.
+constexpr bool DIRECT = IN_WORDS && OF_FLOATS == 1;
+constexpr int FEW = DIRECT ? MOST : 5;
 constexpr int TOGETHER = 8;                // so many times as many read a line that was unpacked once
 constexpr int64_t CHUNK = 8;               // blocks of outputs that all rows are multiplied by in turn
 constexpr int64_t AHEAD = 2048;            // bytes of weights that are asked for before their use
@@ -88,21 +91,23 @@ template <typename Kind>
 constexpr int TAKEN = RAISED<Kind> ? 128 : Kind::ZERO;
 
 // How a group is multiplied. ONCE: lines that are added before they are widened, 0 of those with a
-// sign. PARTS: of a group that have scales of their own.
-template <int ONCE, int PARTS>
+// sign. PARTS: of a group that have scales of their own. OFF: how much too large the lines' numbers
+// are. LEAST: whether there is a least value.
+template <int ONCE, int PARTS, int OFF, bool LEAST>
 struct How {
   static constexpr int OF_PART = LINES / PARTS;
 
-  // Adds a group's product by R rows. line(i): its lines, of numbers that are `taken` too large.
+  // Adds a group's product by R rows. line(i): its lines.
   template <int R, typename Lines>
   [[gnu::always_inline]] static inline void add(const Lines& line, const Floats* scale,
-                                                const Floats* least, int taken, const Inputs* x,
+                                                const Floats& least, const Inputs* x,
                                                 Floats (&total)[R]) {
 #pragma GCC unroll 2
     for (int part = 0; part < PARTS; ++part) {
       Words own[R];
 #pragma GCC unroll 12
-      for (int row = 0; row < R; ++row) own[row] = all_words(-taken * x[row].sum_of(part, PARTS));
+      for (int row = 0; row < R; ++row)
+        own[row] = all_words(OFF ? -OFF * x[row].sum_of(part, PARTS) : 0);
 #pragma GCC unroll 8
       for (int first = part * OF_PART; first < (part + 1) * OF_PART; first += ONCE ? ONCE : 1) {
         Words w = line(first);
@@ -110,6 +115,13 @@ struct How {
 #pragma GCC unroll 12
           for (int row = 0; row < R; ++row)
             own[row] = add_signed_dots(own[row], w, x[row].four(first));
+        } else if constexpr (IN_WORDS) {
+#pragma GCC unroll 8
+          for (int i = first; i < first + ONCE; ++i) {
+            w = line(i);
+#pragma GCC unroll 12
+            for (int row = 0; row < R; ++row) own[row] = add_dots(own[row], w, x[row].four(i));
+          }
         } else {
           Words dots[R];
 #pragma GCC unroll 12
@@ -128,14 +140,15 @@ struct How {
       for (int row = 0; row < R; ++row)
         total[row] = fma(numbers(own[row]) * all(x[row].scale), scale[part], total[row]);
     }
-    if (least)
+    if constexpr (LEAST)
 #pragma GCC unroll 12
-      for (int row = 0; row < R; ++row) total[row] = fma(*least, all(x[row].sum), total[row]);
+      for (int row = 0; row < R; ++row) total[row] = fma(least, all(x[row].sum), total[row]);
   }
 };
 
 template <typename Kind>
-using How_of = How<Kind::SIGNED && SIGNED_WEIGHTS ? 0 : UNWIDENED<Kind::MOST>, Kind::PARTS>;
+using How_of = How<Kind::SIGNED && SIGNED_WEIGHTS ? 0 : UNWIDENED<Kind::MOST>, Kind::PARTS,
+                   TAKEN<Kind>, Kind::HAS_LEAST>;
 
 // A matrix of one kind, its blocks, and where its outputs lie in a row of results.
 struct Part {
@@ -171,9 +184,9 @@ template <typename Kind, typename Work>
       work(Group<Kind>{from, from + Kind::HEAD + g * OF_GROUP<Kind>});
 }
 
-// A block of outputs by the few rows of a lone tile.
+// A block of outputs by the rows of a tile, the first of which is `top`.
 template <typename Kind, int R>
-void multiply(const Part& p, int64_t block, const Inputs* x) {
+void multiply(const Part& p, int64_t block, const Inputs* x, int64_t top) {
   const int64_t bytes = p.inputs / (GROUP * Kind::GROUPS) * OF_BLOCK<Kind>;
   Floats total[R];
 #pragma GCC unroll 12
@@ -183,28 +196,25 @@ void multiply(const Part& p, int64_t block, const Inputs* x) {
     Floats scales[Kind::PARTS];
     group.scales(scales);
     const Floats least = group.least();
-    How_of<Kind>::template add<R>(group, scales, Kind::HAS_LEAST ? &least : nullptr, TAKEN<Kind>, x,
-                                  total);
+    How_of<Kind>::template add<R>(group, scales, least, x, total);
     x += R;
   });
 #pragma GCC unroll 12
-  for (int row = 0; row < R; ++row) store(p.out + row * p.stride + block * OUTS, total[row]);
+  for (int row = 0; row < R; ++row) store(p.out + (top + row) * p.stride + block * OUTS, total[row]);
 }
 
 template <typename Kind, int R>
-void multiply(const Part& p, int64_t first, int64_t last, const Tile& tile) {
+void multiply(const Part& p, int64_t block, const Tile& tile) {
   if (tile.rows == R)
-    for (; first < last; ++first) multiply<Kind, R>(p, first, tile.x);
+    multiply<Kind, R>(p, block, tile.x, tile.top);
   else if constexpr (R < FEW)
-    multiply<Kind, R + 1>(p, first, last, tile);
+    multiply<Kind, R + 1>(p, block, tile);
 }
 
-// A group that was unpacked once for several rows.
+// A group that was unpacked once for several tiles.
 struct Unpacked {
   Words lines[LINES];
   Floats scales[2], least;
-  bool has_least;
-  int taken;
 
   Words operator()(int i) const { return lines[i]; }
 };
@@ -214,8 +224,7 @@ void add_rows(const Unpacked& group, const Inputs* x, Floats* totals) {
   Floats total[R];
 #pragma GCC unroll 12
   for (int row = 0; row < R; ++row) total[row] = totals[row];
-  Way::template add<R>(group, group.scales, group.has_least ? &group.least : nullptr, group.taken,
-                       x, total);
+  Way::template add<R>(group, group.scales, group.least, x, total);
 #pragma GCC unroll 12
   for (int row = 0; row < R; ++row) totals[row] = total[row];
 }
@@ -235,7 +244,6 @@ void multiply(const Part& p, int64_t block, const Tile* tiles, int64_t count) {
   for (auto& of_tile : totals)
     for (Floats& each : of_tile) each = all(0);
   Unpacked unpacked;
-  unpacked.has_least = Kind::HAS_LEAST, unpacked.taken = TAKEN<Kind>;
   int64_t g = 0;
   each_group<Kind>(p.values + block * bytes, p.inputs, [&](Group<Kind> group) {
     for (int64_t i = 0; i < OF_GROUP<Kind>; i += LINE) __builtin_prefetch(group.own + AHEAD + i);
@@ -257,8 +265,11 @@ void multiply(const Part& p, int64_t block, const Tile* tiles, int64_t count) {
 template <typename Kind>
 void multiply(const Part& p, const Rounded& rows, int64_t first, int64_t last) {
   const int64_t count = rows.tiles.size();
-  if (count == 1 && rows.tiles[0].rows <= FEW)
-    return multiply<Kind, 1>(p, first, last, rows.tiles[0]);
+  if (DIRECT || (count == 1 && rows.tiles[0].rows <= FEW)) {
+    for (; first < last; ++first)
+      for (const Tile& tile : rows.tiles) multiply<Kind, 1>(p, first, tile);
+    return;
+  }
   for (; first < last; first += CHUNK)
     for (int64_t tile = 0; tile < count; tile += TOGETHER)
       for (int64_t block = first; block < std::min(first + CHUNK, last); ++block)

@@ -261,6 +261,7 @@ inline Floats from_bytes(const int8_t* from) {
 
 // Products of four bytes of each word with the same four of x, in 16 bits until they are `widened`:
 // of weights up to MOST so many may be added before.
+constexpr bool IN_WORDS = false;
 template <int MOST>
 constexpr int UNWIDENED = MOST == 15 ? 8 : MOST == 31 ? 4 : 2;
 constexpr bool SIGNED_WEIGHTS = true;  // of eight bits

@@ -155,6 +155,7 @@ inline Floats from_bytes(const int8_t* from) {
 // Products of four bytes of each word with the same four of x, in 16 bits until they are `widened`
 // where there is no VNNI: of weights up to MOST so many may be added before.
 #ifdef __AVX512VNNI__
+constexpr bool IN_WORDS = true;
 template <int MOST>
 constexpr int UNWIDENED = 4;
 constexpr bool SIGNED_WEIGHTS = false;  // of eight bits: 128 is added to them
@@ -166,6 +167,7 @@ inline Words add_dots(Words to, Words w, int32_t x) {
 }
 inline Words add_widened(Words to, Words dots) { return sum_words(to, dots); }
 #else
+constexpr bool IN_WORDS = false;
 template <int MOST>
 constexpr int UNWIDENED = MOST == 15 ? 8 : MOST == 31 ? 4 : 2;
 constexpr bool SIGNED_WEIGHTS = true;

@@ -275,6 +275,7 @@ inline Floats from_bytes(const int8_t* from) {
 }
 
 // Products of four bytes of each word with the same four of x, from -128 to 127 both.
+constexpr bool IN_WORDS = true;
 template <int MOST>
 constexpr int UNWIDENED = 4;
 constexpr bool SIGNED_WEIGHTS = true;  // of eight bits
