@@ -155,7 +155,7 @@ def test_a_shorter_context(tiny: Tiny, backend: str, tmp_path: Path) -> None:
     small = recipe(name="small", kind="neural", drafter=str(tiny(seed=5, num_hidden_layers=2)))
     folder = str(_named(tiny(), tmp_path))
     engine = Engine.load(folder, {"small": small}, dtype="float32", backend=backend, context=20)
-    assert engine.context == engine.strategy("small").context == 20
+    assert engine.context == engine.strategy("small").drafts_to == 20
     expected = generate(transformers_model(tiny()), PROMPT, 15)
     assert engine.decode("small", PROMPT, Request(15)).ids == expected
     with pytest.raises(ContextTooLong, match=r"the context holds 20; .* or raise --context"):
