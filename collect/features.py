@@ -76,8 +76,7 @@ def repeated_bigrams(context: RequestContext) -> float:
 
 
 def prefix_share(context: RequestContext) -> float:
-    """The share of the prompt that was read before and kept: what comes after it is what an arm's
-    choice waits for."""
+    """The share of the prompt's tokens that were read before and kept."""
     return context.cached / max(1, len(context.prompt_ids))
 
 
