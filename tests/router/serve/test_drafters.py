@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -136,12 +137,27 @@ def test_an_arm_that_the_prompt_outgrows_is_passed_over(
     ]
 
 
+class Reads(ToyPolicy):
+    """Keeps the share of each prompt that it was told of."""
+
+    origin = SimpleNamespace(arms_fingerprint="", features=("log-prompt-length", "prefix-share"))
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+
+    def choose(self, x: Any, rng: Any = None) -> Any:
+        self.shares.append(float(x[1]))
+        return super().choose(x, rng)
+
+
 def test_a_policy_knows_what_of_a_prompt_is_kept(folders: dict[str, Path], tmp_path: Path) -> None:
-    router = Router(engine_of(folders), ToyPolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
+    policy = Reads()
+    router = Router(engine_of(folders), policy, log=tmp_path / "log")  # type: ignore[arg-type]
     for prompt in ("abcdef", "abcdefgh"):
         router.generate(prompt, max_new_tokens=1, reuse=True)
     lines = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
-    assert [line["features"]["prefix-share"] for line in lines] == [0.0, 0.75]
+    logged = [line["features"]["prefix-share"] for line in lines]
+    assert logged == policy.shares == [0.0, 0.75]
 
 
 def test_a_forced_arm_that_cannot_be_loaded_is_the_servers_fault(
