@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ratios import faster
 from rich.progress import track
 
 from collect.queries import shipped
@@ -44,7 +45,6 @@ from decoders.suffixes import EarlierAnswers
 
 SLOPE, STEP = 0.05, 0.06
 PLAIN = "autoregressive"
-RESAMPLES = 2000
 KINDS = ("jobs", "edits", "tools", "questions")
 NAMES = ("Ada", "Ben", "Chen", "Dora", "Emil", "Fatma", "Gita", "Hugo", "Ines", "Jun")
 THINGS = ("kettle", "lamp", "router", "printer", "tent", "scale", "heater", "drone")
@@ -223,48 +223,38 @@ def decode_s(result: DecodeResult) -> float:
 
 def speeds(several: list[Timed]) -> dict[str, Any]:
     """By arm, and of the prompts."""
-    sessions = np.array([each.session for each in several])
-    _, groups = np.unique(sessions, return_inverse=True)
-    counts = np.random.default_rng(0).multinomial(
-        groups.max() + 1, np.full(groups.max() + 1, 1 / (groups.max() + 1)), RESAMPLES
-    )[:, groups]  # [RESAMPLES, requests], how often each is drawn
-    tokens = {arm: _of(several, arm, lambda one: len(one.ids) - 1) for arm in several[0].results}
-    seconds = {arm: _of(several, arm, decode_s) for arm in several[0].results}
+    units = [str(each.session) for each in several]
+    counts = {
+        arm: np.array([[len(one.ids) - 1, decode_s(one)] for one in _of(several, arm)])
+        for arm in several[0].results
+    }  # [requests, 2] tokens and seconds
     found: dict[str, Any] = {
         "requests": len(several),
         "prompt_tokens": sum(each.prompt_tokens for each in several),
         "cached_tokens": sum(each.cached for each in several),
         "arms": {},
     }
-    for arm, spent in seconds.items():
-        rates = (counts @ tokens[arm]) / (counts @ spent)
-        plain = (counts @ tokens[PLAIN]) / (counts @ seconds[PLAIN])
-        low, high = np.percentile(rates / plain, [2.5, 97.5]).tolist()
-        first = [each.results[arm].prefill_s for each in several]
-        rounds = _of(several, arm, lambda one: one.rounds).sum()
+    for arm, both in counts.items():
+        tokens, spent = both.sum(0).tolist()
+        over = faster(both, counts[PLAIN], units)
         found["arms"][arm] = {
-            "tokens": int(tokens[arm].sum()),
-            "tokens_per_s": float(tokens[arm].sum() / spent.sum()),
-            "tokens_a_round": float(tokens[arm].sum() / rounds),
-            "over_plain": float(
-                tokens[arm].sum() / spent.sum() * seconds[PLAIN].sum() / tokens[PLAIN].sum()
-            ),
-            "low": low,
-            "high": high,
-            "first_token_s": float(np.median(first)),
+            "tokens": int(tokens),
+            "tokens_per_s": tokens / spent,
+            "tokens_a_round": tokens / sum(one.rounds for one in _of(several, arm)),
+            "over_plain": over["ratio"],
+            "low": over["low"],
+            "high": over["high"],
+            "first_token_s": float(np.median([one.prefill_s for one in _of(several, arm)])),
             "differ": sum(each.results[arm].ids != each.results[PLAIN].ids for each in several),
         }
-    with_suffix, without = seconds.get("hybrid-suffix"), seconds.get("hybrid")
-    if with_suffix is not None and without is not None:
-        ratios = (counts @ without) / (counts @ with_suffix)
-        low, high = np.percentile(ratios, [2.5, 97.5]).tolist()
-        ratio = float(without.sum() / with_suffix.sum())
-        found["hybrid_suffix_over_hybrid"] = {"ratio": ratio, "low": low, "high": high}
+    if {"hybrid-suffix", "hybrid"} <= set(counts):
+        over = faster(counts["hybrid-suffix"], counts["hybrid"], units)
+        found["hybrid_suffix_over_hybrid"] = over
     return found
 
 
-def _of(several: list[Timed], arm: str, what: Any) -> np.ndarray:
-    return np.array([what(each.results[arm]) for each in several], dtype=float)
+def _of(several: list[Timed], arm: str) -> list[DecodeResult]:
+    return [each.results[arm] for each in several]
 
 
 def show_timed(found: dict[str, Any]) -> None:

@@ -21,14 +21,13 @@ from pathlib import Path
 import httpx
 import numpy as np
 from numpy.typing import NDArray
+from ratios import faster
 from rich.progress import track
 
 from collect.queries import Query, read_queries
 from collect.sweeps.endpoints import Turns
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
-
-DRAWS = 10_000
 
 
 def ask(client: httpx.Client, url: str, way: str, query: Query, most: int) -> tuple[float, int]:
@@ -78,11 +77,10 @@ def one_pass(
 
 
 def ratio(one: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float, float]:
-    """How many times faster `one` is, and a 95% interval."""
-    rows = np.random.default_rng(0).integers(len(one), size=(DRAWS, len(one)))
-    drawn = other[rows].sum(1) / one[rows].sum(1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(other.sum() / one.sum()), float(low), float(high)
+    """How many times faster `one` is, and a 95% interval; each query counts as one token."""
+    ours, theirs = (np.stack([np.ones_like(each), each], 1) for each in (one, other))
+    found = faster(ours, theirs)
+    return found["ratio"], found["low"], found["high"]
 
 
 def main() -> None:

@@ -388,3 +388,13 @@ def test_agents_traffic_is_counted_and_timed(
     for each in found["all"]["arms"].values():
         assert each["low"] <= each["over_plain"] <= each["high"] and each["differ"] == 0
     assert "suffix in the hybrid" in capsys.readouterr().out
+
+
+def test_a_ratio_of_speeds_and_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from ratios import faster
+
+    ours, theirs = [[10, 1.0], [10, 1.0]], [[10, 3.0], [10, 1.0]]
+    assert faster(ours, theirs) == {"ratio": 2.0, "low": 1.0, "high": 3.0}
+    alone = faster([[3, 0.7], [7, 0.1], [1, 0.3]], [[3, 0.9], [7, 0.3], [1, 0.7]], ["one"] * 3)
+    assert alone["low"] == alone["ratio"] == alone["high"]  # a unit alone shows no spread
