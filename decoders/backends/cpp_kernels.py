@@ -84,6 +84,13 @@ def version() -> str:
     return hashlib.sha256(code + str(NARROW).encode()).hexdigest()[:8]
 
 
+def file_name(best: str) -> str:
+    """Of the kernels made here for a set of instructions."""
+    where = (torch.__version__, cpu_name(), best, list(SETS[best].values()))
+    key = hashlib.sha256(repr((version(), where)).encode()).hexdigest()[:16]
+    return f"{key}-kernels.so"
+
+
 def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
     """Whether the kernels are available: from `folder`, or compiled into it. `say` reports
     compiling, and a missing C++ compiler."""
@@ -93,9 +100,7 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
         best = instructions()
         if best is None:
             return False
-        where = (torch.__version__, cpu_name(), best, list(SETS[best].values()))
-        key = hashlib.sha256(repr((version(), where)).encode()).hexdigest()[:16]
-        path = folder / f"{key}-kernels.so"
+        path = folder / file_name(best)
         if not (path.exists() and _opened(path) is None):
             refused = _made(path, list(SETS[best].values()), say) or _opened(path)
             if refused is not None:
