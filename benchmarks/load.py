@@ -93,6 +93,8 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, nargs="*", default=[0.0, 1.0])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--target", default=EngineOptions.target)
+    parser.add_argument("--context", type=int, help="as of `draftpick serve`")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
@@ -104,7 +106,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("load.json"))
     given = parser.parse_args()
 
-    options = EngineOptions(arms=given.config, dtype=given.dtype, backend=given.backend)
+    kinds = {"dtype": given.dtype, "backend": given.backend, "context": given.context}
+    options = EngineOptions(given.target, given.config, **kinds)
     router = Router.from_options(options, given.policy)
     batch = batch_engine(
         router.engine, max(given.clients), given.batch_invariant, cache_dir() / "costs"

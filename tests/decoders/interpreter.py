@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
 KERNELS = ("decoders.backends.cuda.fused_kernels", "decoders.backends.cuda.fused_launch")
+_patch_language = interpreter._patch_lang
 _patch_tensor = interpreter._patch_lang_tensor
 _dot = interpreter.InterpreterBuilder.create_dot
 _cast = interpreter.InterpreterBuilder.cast_impl
@@ -26,6 +28,7 @@ _cast = interpreter.InterpreterBuilder.cast_impl
 
 def interpret() -> None:
     """From now on this process interprets the fused kernels."""
+    interpreter._patch_lang = cache(_once)
     interpreter._patch_lang_tensor = _with_index
     interpreter.InterpreterBuilder.create_dot = _dot_of_wide
     interpreter.InterpreterBuilder.cast_impl = _cast_to_nearest
@@ -40,6 +43,17 @@ def interpret() -> None:
         for module in KERNELS:
             sys.modules.pop(module, None)
             importlib.import_module(module)
+
+
+class _Stays:
+    def restore(self) -> None:
+        pass
+
+
+def _once(fn: Any) -> _Stays:
+    """The language stays patched: to do that for every call takes most of the time."""
+    _patch_language(fn)
+    return _Stays()
 
 
 def _wide(handle: Any) -> Any:
