@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+export PYTHONDONTWRITEBYTECODE :=  # or each of the tests' many processes compiles everything anew
 
 .PHONY: install test slow engines avx2 lint audit demo bench reproduce clean
 
