@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from decoders.common.wording import in_words
 from decoders.records import Expected, Replay
 
-from ..records import ArmInfo, OutcomeRow, error_row
-from ..repetition import is_repetitive
-from .batch import Collected, Prompt, Setup, collect_batch, describe, each, seed_of
+from ..records import ArmInfo, OutcomeRow, counted, error_row
+from .batch import Collected, Prompt, Setup, collect_batch, each, seed_of
+from .repetition import is_repetitive
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def _rows(
         for arm, found in zip(arms, by_arm, strict=True):
             row = answer if at is None else found[at]
             if isinstance(row, Exception):
-                row = error_row(prompt.query.id, arm, describe(row), temperature, draw=number)
+                row = error_row(prompt.query.id, arm, in_words(row), temperature, draw=number)
             assert isinstance(row, OutcomeRow)
             rows.append(row)
     return rows
@@ -97,11 +98,7 @@ def _arm_rows(
                 temperature=temperature,
                 draw=number,
                 parameters=arm.parameters,
-                rounds=figures.rounds,
-                drafted=figures.drafted,
-                accepted=figures.accepted,
-                calls=figures.calls,
-                widths=tuple(figures.widths) or None,
+                **counted(figures),
                 how=figures.how,
                 new_tokens=len(ids or one.ids),
                 repetitive=is_repetitive(one.ids, setup.engine.eos_ids),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collect.repetition import is_repetitive
+from collect.sweeps.repetition import is_repetitive
 from policies.evaluation.bootstrap import RESAMPLES, interval, resampled_sums
 
 from .quality import measure_of, quality
