@@ -84,12 +84,12 @@ def align(
         return _bigram(config, examples, target.vocab_size)
     if config.kind in ON_STATES:
         return _on_states(config, recipe, folder, target, eos, examples, report)
-    learner, vocab = _learner(config, recipe, folder, target, examples, eos)
+    learner = _learner(config, recipe, folder, target, examples, eos)
     learner.module.to(device)
     started = time.time()
     training.train(Answers(learner, examples, recipe), recipe, config.out, report)
     held_out = [e for e in examples if e.held_out]
-    acceptance = evaluate(learner, vocab, held_out, device)
+    acceptance = evaluate(learner, held_out, device)
     parameters = sum(p.numel() for p in learner.module.parameters())
     if isinstance(learner, JointExitLearner):
         replace_folder(config.out / "target", learner.save_target)
@@ -120,7 +120,7 @@ def _learner(
     target: Target,
     examples: Sequence[Example],
     eos: tuple[int, ...],
-) -> tuple[Learner, DraftVocab]:
+) -> Learner:
     sized = config.start is not None and config.start.is_file()
     if config.kind == "drafter" and isinstance(target, HFSeq2SeqBackend):
         of_t5 = SMALL_T5 if config.start is None else {}
@@ -128,7 +128,7 @@ def _learner(
             of_t5 = from_json(config.start.read_text())
         one = Seq2SeqDraftLearner(folder, of_t5, None if sized else config.start)
         one.vocab.to(target.device)
-        return one, one.vocab
+        return one
     kept = [e for e in examples if not e.held_out]
     vocab = None
     if config.start is not None and not sized:
@@ -138,14 +138,14 @@ def _learner(
         vocab = DraftVocab.commonest(answers, config.vocab_size, target.vocab_size, eos)
     vocab.to(target.device)
     if config.kind == "exit":
-        return _exit_learner(config, recipe, folder, target, kept, vocab), vocab
+        return _exit_learner(config, recipe, folder, target, kept, vocab)
     assert isinstance(target, LlamaBackend)
     if config.start is not None and not sized:
-        return DraftLearner({}, vocab, config.start), vocab
+        return DraftLearner({}, vocab, config.start)
     sizes = SMALL if config.start is None else from_json(config.start.read_text())
     learner = DraftLearner(sizes, vocab)
     learner.start_embeddings(dense(target.weights.embedding))
-    return learner, vocab
+    return learner
 
 
 def _exit_learner(

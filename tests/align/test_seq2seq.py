@@ -110,7 +110,8 @@ def test_states_are_those_of_each_row_alone(t5: Path) -> None:
                 output_hidden_states=True,
             )
         expected.append([out.decoder_hidden_states[at][0] for at in (1, -1)])
-    found = seq2seq_states(model, 1, IDS, LABELS)
+    states, valid = seq2seq_states(model, IDS, LABELS)
+    found = states[1][valid], states[-1][valid]
     for made, parts in zip(found, zip(*expected, strict=True), strict=True):
         torch.testing.assert_close(made.detach(), torch.cat(parts), atol=1e-5, rtol=1e-5)
 
@@ -169,7 +170,7 @@ def test_the_ridge_start_is_near_the_target_s_own_states(t5: Path) -> None:
     own[labels >= 0] = said.argmax(-1)
     with torch.no_grad():  # the states were read with the labels as the answers
         drafted = (learner.module(states) @ learner.head()[:-1].T).argmax(-1)
-    hits = agreement(learner, learner.vocab, ids, labels)
+    hits = agreement(learner, ids, labels)
     assert hits.shape == labels.shape and not hits[labels < 0].any()
     assert hits[labels >= 0].tolist() == (drafted == labels[labels >= 0]).tolist()
     assert float((drafted == said.argmax(-1)).float().mean()) > 0.5
