@@ -15,13 +15,14 @@ from typing import Any, Self
 
 from decoders.common.errors import DraftpickError
 from decoders.common.openmp import spin_briefly
+from decoders.common.wording import first_line
 from decoders.costs.measured import Costs
 
 from ..records import ArmInfo
 from .batch import Collected, OnRows, Prompt, SweepOptions, no_progress
 from .executor import Executor, Here
 from .protocols import BatchDecoder, SweepEngine
-from .ray_cluster import connect, first_line, ray_module, shares
+from .ray_cluster import connect, ray_module, shares
 
 MOST_DEATHS = 3  # of workers over one group
 AHEAD = 2  # groups started and not yet stored, for each worker

@@ -48,11 +48,15 @@ class Choice:
 
 
 class ByRules:
-    """Hand-made rules: the first that holds decides."""
+    """Hand-made rules: the first that holds decides. Raises DraftpickError for one of another
+    arm."""
 
     def __init__(self, rules: Sequence[Rule], arms: Sequence[str], explore: float) -> None:
         for rule in rules:
-            known_arm(rule.arm, arms)
+            if rule.arm not in arms:
+                raise DraftpickError(
+                    f"a rule of the policy names the arm {rule.arm!r}; there are {', '.join(arms)}"
+                )
         self._rules, self._arms, self._explore = rules, tuple(arms), explore
         said = json.dumps([[rule.model_dump() for rule in rules], explore], sort_keys=True)
         self._name = (hashlib.sha256(said.encode()).hexdigest()[:16], "rules")
@@ -205,11 +209,3 @@ def hashing_of(embedder: str, engine: EngineFacts) -> Any:
         return made.embed([text])[0]
 
     return embed
-
-
-def known_arm(name: str, arms: Sequence[str]) -> None:
-    """Raises DraftpickError where it is none."""
-    if name not in arms:
-        raise DraftpickError(
-            f"a rule of the policy names the arm {name!r}; there are {', '.join(arms)}"
-        )
