@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from decoders.common.errors import DraftpickError
@@ -89,12 +88,7 @@ class OnRay:
         self._idle = [self._start() for _ in range(self._workers)]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         ray = _ray()
         for worker in self._idle:
             with suppress(Exception):

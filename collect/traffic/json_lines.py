@@ -149,13 +149,17 @@ def _of_own_log(record: Mapping[str, Any], where: str) -> Iterator[LoggedAnswer]
 def _request(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """The request that a line holds; None where it holds none."""
     for name in ("request", "body", "input"):
-        found = object_of(record.get(name))
-        if found is not None:
-            inner = object_of(found.get("body"))
-            found = found if inner is None else inner
-            if _asks(found):
-                return found
+        found = _body(record.get(name))
+        if found is not None and _asks(found):
+            return found
     return dict(record) if _asks(record) else None
+
+
+def _body(given: Any) -> dict[str, Any] | None:
+    """An object's `body`, or the object itself where it has none."""
+    found = object_of(given)
+    inner = None if found is None else object_of(found.get("body"))
+    return found if inner is None else inner
 
 
 def _asks(found: Mapping[str, Any]) -> bool:
@@ -170,10 +174,8 @@ def _response(record: Mapping[str, Any]) -> dict[str, Any] | None:
         given = record.get(name)
         if isinstance(given, str) and given.lstrip().startswith("data:"):
             return from_events(given)
-        found = object_of(given)
+        found = _body(given)
         if found is not None:
-            inner = object_of(found.get("body"))
-            found = found if inner is None else inner
             if isinstance(found.get("choices"), list) or isinstance(found.get("content"), str):
                 return found
         elif isinstance(given, str):
