@@ -69,11 +69,6 @@ CONFIG = CellConfig(hidden=32, width=48)
 RECIPE = RecurrentRecipe(epochs=6, batch_tokens=160, steps=3, lr=1e-2, matrix_lr=1e-2)
 
 
-@pytest.fixture
-def vocab() -> DraftVocab:
-    return DraftVocab(list(range(2, 36)), 43)
-
-
 def a_cell(teacher: Teacher, seed: int = 0) -> RecurrentCell:
     """One whose blocks say something: untrained ones hardly do."""
     cell = new_cell(teacher, CONFIG, torch.arange(3, 43).unsqueeze(0), seed)
