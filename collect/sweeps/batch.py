@@ -200,11 +200,7 @@ def seed_of(options: SweepOptions, query_id: str, temperature: float, draw: int 
 
 
 def failed_query(
-    prompt: Prompt,
-    arms: Sequence[ArmInfo],
-    embedder: str,
-    error: Exception,
-    options: SweepOptions,
+    prompt: Prompt, arms: Sequence[ArmInfo], embedder: str, error: Exception, options: SweepOptions
 ) -> Collected:
     """A query without a target answer: no embedding, and an error row for every arm, temperature,
     draw and load."""

@@ -61,11 +61,7 @@ class BatchDecoder(Protocol):
         ...
 
     def replay(
-        self,
-        name: str,
-        prompts: list[list[int]],
-        answers: list[list[int]],
-        max_new_tokens: int,
+        self, name: str, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
     ) -> list[Replay]: ...
 
     def expected(

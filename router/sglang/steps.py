@@ -91,10 +91,7 @@ class StepPolicy:
         return steps
 
     def on_verify_complete(
-        self,
-        num_correct_drafts_per_req: list[int],
-        batch_size: int,
-        num_steps: int | None = None,
+        self, num_correct_drafts_per_req: list[int], batch_size: int, num_steps: int | None = None
     ) -> int | None:
         """What a step's drafts gave. num_steps: their length, where SGLang says so. None, as
         `get_steps_for_batch` takes the next length."""

@@ -65,15 +65,7 @@ def _speeds(figures: dict[str, Any]) -> list[str]:
 
 def answers_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of what was drafted, and of the answers."""
-    headings = [
-        "method",
-        "tok/round",
-        "accepted",
-        "quality",
-        "repeats",
-        "no repeats",
-        "other ids",
-    ]
+    headings = ["method", "tok/round", "accepted", "quality", "repeats", "no repeats", "other ids"]
     return _overall(summary, headings, _drafts)
 
 

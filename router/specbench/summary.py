@@ -15,15 +15,7 @@ from collect.rouge import WORDS
 from policies.evaluation.bootstrap import RESAMPLES
 
 from .candidates import over_seeds
-from .metrics import (
-    Pair,
-    bootstrap,
-    cell,
-    mean_over_tasks,
-    over_questions,
-    speedup,
-    wall_table,
-)
+from .metrics import Pair, bootstrap, cell, mean_over_tasks, over_questions, speedup, wall_table
 from .records import BASELINE, ROUTED, Answer, Row
 
 VERSION = 1
@@ -188,11 +180,7 @@ def policy_overhead(routed: Sequence[Answer]) -> dict[str, float | None]:
 
 
 def _against(
-    rows: Sequence[Row],
-    ours: Sequence[Answer],
-    theirs: Sequence[Answer],
-    seed: int,
-    samples: int,
+    rows: Sequence[Row], ours: Sequence[Answer], theirs: Sequence[Answer], seed: int, samples: int
 ) -> dict[str, Any]:
     both = [
         (row.task, a, b)

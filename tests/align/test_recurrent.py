@@ -22,14 +22,7 @@ from collect.align.drafter_model import DrafterModel
 from collect.align.held_out import HeldOut
 from collect.align.packed_batch import Stream, flatten, on_device, order
 from collect.align.recipe import RecurrentRecipe
-from collect.align.recurrent import (
-    SOFTER,
-    DistillationLoss,
-    Drafting,
-    Point,
-    disturbed,
-    new_cell,
-)
+from collect.align.recurrent import SOFTER, DistillationLoss, Drafting, Point, disturbed, new_cell
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
 from collect.align.training_stage import (
@@ -224,9 +217,7 @@ def test_a_prompt_with_many_answers_is_trained_on_once() -> None:
     assert flat.positions == 4 + 4 + 3
 
 
-def test_batches_come_in_order_from_their_thread(
-    tokens: Tokens,
-) -> None:
+def test_batches_come_in_order_from_their_thread(tokens: Tokens) -> None:
     from collect.align import packed_batch
 
     def numbers() -> Iterator[int]:

@@ -256,12 +256,7 @@ def test_a_bigram_table_needs_no_kind_of_target(
     ],
 )
 def test_what_cannot_be_is_named(
-    tmp_path: Path,
-    t5: Path,
-    written: tuple[Path, Path],
-    kind: str,
-    more: dict[str, Any],
-    says: str,
+    tmp_path: Path, t5: Path, written: tuple[Path, Path], kind: str, more: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(DraftpickError, match=says):
         align(config_for(kind, tmp_path / "out", t5, written, **more), RECIPE, silent)

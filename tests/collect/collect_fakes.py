@@ -97,11 +97,7 @@ class FakeBatch:
         return True
 
     def replay(
-        self,
-        name: str,
-        prompts: list[list[int]],
-        answers: list[list[int]],
-        max_new_tokens: int,
+        self, name: str, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
     ) -> list[Replay]:
         self._called(f"replay {name}", prompts)
         good, many = name == "small", self.answers > 1
