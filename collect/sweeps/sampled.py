@@ -57,17 +57,15 @@ def _rows(
     setup.on_rows([one for one in answers if isinstance(one, Exception) for _ in arms])
     by_arm = []
     for arm in arms:
-        by_arm.append(each(drawn, partial(_arm_rows, setup, temperature, number, arm)))
-        setup.on_rows(by_arm[-1])
+        found = each(drawn, partial(_arm_rows, setup, temperature, number, arm))
+        setup.on_rows(found)
+        by_arm.append(iter(found))
     rows: list[OutcomeRow] = []
-    made = iter(range(len(drawn)))
     for prompt, answer in zip(prompts, answers, strict=True):
-        at = next(made) if isinstance(answer, Drawn) else None
-        for arm, found in zip(arms, by_arm, strict=True):
-            row = answer if at is None else found[at]
+        for arm, made in zip(arms, by_arm, strict=True):
+            row = next(made) if isinstance(answer, Drawn) else answer
             if isinstance(row, Exception):
                 row = error_row(prompt.query.id, arm, in_words(row), temperature, draw=number)
-            assert isinstance(row, OutcomeRow)
             rows.append(row)
     return rows
 

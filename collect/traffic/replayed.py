@@ -219,8 +219,7 @@ def _group(answer: TokenAnswer) -> str:
     logged = answer.logged
     if logged.group is not None:
         return f"named {logged.group}"
-    messages = logged.messages or ()
-    first = next((at for at, m in enumerate(messages) if m.get("role") == "user"), None)
-    if first is None:
-        return f"asked {logged.prompt}" if logged.prompt is not None else logged.where
-    return f"asked {messages[first].get('content')!r}"
+    asked = [m.get("content") for m in logged.messages or () if m.get("role") == "user"]
+    if asked:
+        return f"asked {asked[0]!r}"
+    return f"asked {logged.prompt}" if logged.prompt is not None else logged.where

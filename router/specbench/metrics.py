@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collect.sweeps.repetition import is_repetitive
-from policies.evaluation.bootstrap import RESAMPLES, interval, resampled_sums
+from policies.evaluation.bootstrap import RESAMPLES, interval, ratio, resampled_sums
 
 from .quality import measure_of, quality
 from .records import Answer, Turn
@@ -136,15 +136,15 @@ def cell(
 
 def speedup(table: np.ndarray) -> float | None:
     """Ratio of two rates. table: [questions, 4], tokens and seconds of each side."""
-    ratio = _ratios(table.sum(axis=0)[None])[0]
-    return float(ratio) if np.isfinite(ratio) else None
+    found = _ratios(table.sum(axis=0)[None])[0]
+    return float(found) if np.isfinite(found) else None
 
 
 def mean_over_tasks(table: np.ndarray, tasks: Sequence[str]) -> float | None:
     """Mean of each task's `speedup`; tasks that have none are left out. tasks: one per row."""
     names = np.array(tasks)
     each = [speedup(table[names == task]) for task in dict.fromkeys(tasks)]
-    known = [ratio for ratio in each if ratio is not None]
+    known = [found for found in each if found is not None]
     return float(np.mean(known)) if known else None
 
 
@@ -230,10 +230,7 @@ def _decode_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarra
 
 def _ratios(sums: np.ndarray) -> np.ndarray:
     """(tokens / seconds) over (tokens / seconds), row by row; nan where a side has none."""
-    above = sums[:, 0] * sums[:, 3]
-    below = sums[:, 1] * sums[:, 2]
-    ratios: np.ndarray = np.divide(above, below, out=np.full(len(sums), np.nan), where=below > 0)
-    return ratios
+    return ratio(sums[:, 0] * sums[:, 3], sums[:, 1] * sums[:, 2])
 
 
 def _rate(count: float, of: float) -> float:

@@ -15,6 +15,7 @@ from collect.features import RequestContext, feature_vector
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
 
+from ..logs.record import probabilities
 from .engine import EngineFacts
 from .options import Options, Rule, within
 
@@ -134,16 +135,10 @@ class ByPolicy:
             embedding = self._embed(ids)
             x = np.concatenate([embedding, x])
         decision = self.policy.choose(x, rng if self._draws else None)
-        if decision.probabilities is not None:
-            chances = decision.probabilities
-        elif self._draws:
-            chances = self.policy.distribution(x)[0].tolist()
-        else:
-            chances = [float(arm == decision.arm) for arm in self.policy.arms]
         return Choice(
             decision.arm,
             decision.propensity,
-            dict(zip(self.policy.arms, map(float, chances), strict=True)),
+            probabilities(self.policy, decision, x, self._draws),
             self._draws,
             self._name,
             x,
