@@ -84,10 +84,6 @@ class BatchDecoder(Protocol):
     ) -> Written: ...
 
 
-class Tokenizer(Protocol):
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str: ...
-
-
 class ArmEngine(Protocol):
     """A loaded target with its arms. See `decoders.Engine` for what each member means."""
 
@@ -138,8 +134,5 @@ class SweepEngine(ArmEngine, Protocol):
 
     @property
     def timed_by(self) -> str: ...
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
 
     def arm_parameters(self, name: str) -> int: ...

@@ -134,6 +134,7 @@ def choose(arms: dict[str, ArmRecipe], names: list[str] | None) -> dict[str, Arm
 
 
 def mistaken(path: Path, found: Sequence[str]) -> DraftpickError:
+    """To be raised for all mistakes of a file at once."""
     return DraftpickError(f"{path}: {len(found)} mistake(s): {'; '.join(found)}")
 
 
