@@ -23,7 +23,6 @@ class Journal:
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self.folder = folder
         self.path = folder / "rows.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
