@@ -47,29 +47,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EMBEDDERS": "embedders",
-    "FEATURES": "features",
-    "REWARDS": "rewards",
-    "Collection": "store.collection",
-    "Embedder": "embedders",
-    "Query": "queries",
-    "RequestContext": "features",
-    "Reward": "rewards",
-    "SweepOptions": "sweeps.batch",
-    "TableOptions": "table_options",
-    "feature_vector": "features",
-    "load": "store.tables",
-    "load_embedder": "embedders",
-    "read_manifest": "store.manifest",
-    "read_queries": "queries",
-    "reward_table": "table",
-    "shipped": "queries",
-    "summarise": "summary",
-    "sweep": "sweeps.run",
+    "embedders": ("EMBEDDERS", "Embedder", "load_embedder"),
+    "features": ("FEATURES", "RequestContext", "feature_vector"),
+    "queries": ("Query", "read_queries", "shipped"),
+    "rewards": ("REWARDS", "Reward"),
+    "store.collection": ("Collection",),
+    "store.manifest": ("read_manifest",),
+    "store.tables": ("load",),
+    "summary": ("summarise",),
+    "sweeps.batch": ("SweepOptions",),
+    "sweeps.run": ("sweep",),
+    "table": ("reward_table",),
+    "table_options": ("TableOptions",),
 }
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -222,23 +222,19 @@ watched("embedder", EMBEDDERS)
 
 def content_hash(folder: Path) -> str:
     """Twelve hex digits over the configuration, tokenizer and weights of a model folder."""
-    files = {
-        path.relative_to(folder): path
-        for path in sorted(folder.rglob("*"))
-        if path.suffix in (*_PARTS, *_WEIGHTS) and path.name != _CACHE_MARK
-    }
-    files = {
-        place: path
-        for place, path in files.items()
+    places = [
+        place
+        for place in (path.relative_to(folder) for path in sorted(folder.rglob("*")))
+        if place.suffix in (*_PARTS, *_WEIGHTS) and place.name != _CACHE_MARK
         if not any(part.startswith(".") or part in _OTHER_FORMATS for part in place.parts)
-    }
-    twice = any(place.suffix == ".safetensors" for place in files)  # .bin: the same numbers again
+    ]
+    twice = any(place.suffix == ".safetensors" for place in places)  # .bin: the same numbers again
     digest = hashlib.sha256()
-    for place, path in files.items():
+    for place in places:
         if twice and place.suffix == ".bin":
             continue
         digest.update(place.as_posix().encode() + b"\0")
-        with path.open("rb") as stream:
+        with (folder / place).open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()[:12]
 

@@ -94,6 +94,15 @@ FEATURES: dict[str, Feature] = watched(
 )
 
 
+def varying(
+    names: Sequence[str], contexts: Sequence[RequestContext]
+) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+    """Those of the names that are not the same for all of n requests, and their values [n, f]."""
+    values = np.array([feature_vector(names, context) for context in contexts])
+    varies = (values != values[0]).any(axis=0)
+    return tuple(name for name, does in zip(names, varies, strict=True) if does), values[:, varies]
+
+
 def feature_vector(names: Sequence[str], context: RequestContext) -> NDArray[np.float32]:
     """[f] float32, in the order of names; raises NoSuchName with the names that exist."""
     for name in names:

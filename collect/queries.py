@@ -33,12 +33,7 @@ MT_BENCH_CATEGORIES = (
 )
 CATEGORY_TASKS: dict[str, str] = {
     **dict.fromkeys(MT_BENCH_CATEGORIES, "mt_bench"),
-    "mt_bench": "mt_bench",
     "math_reasoning": "math",
-    "translation": "translation",
-    "summarization": "summarization",
-    "qa": "qa",
-    "rag": "rag",
 }
 
 

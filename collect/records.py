@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from decoders.records import Expected, Replay
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Outcome:
         `decoders.records.Expected`; None at temperature 0, where they are exact.
     new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's
         own pass, so rounds give new_tokens - 1.
-    repetitive: whether the target's answer repeats itself to the end (see `collect.repetition`);
+    repetitive: whether the target's answer repeats itself to the end (see `sweeps.repetition`);
         None where the arm failed.
     prefill_s, decode_s: this query's share of the batch in which the arm wrote its own text.
     measured_*: one decode at batch 1 through the arm, None unless the collection measured;
@@ -139,6 +142,17 @@ class OutcomeRow(Outcome):
     def uncounted(self) -> bool:
         """Whether an answer was timed whose tokens its endpoint did not count."""
         return self.measured_prefill_s is not None and self.measured_tokens is None
+
+
+def counted(made: Replay | Expected) -> dict[str, Any]:
+    """The fields of an outcome that an arm's loop along the target's answer gives."""
+    return {
+        "rounds": made.rounds,
+        "drafted": made.drafted,
+        "accepted": made.accepted,
+        "calls": made.calls,
+        "widths": tuple(made.widths) or None,
+    }
 
 
 class OutcomeKey(NamedTuple):

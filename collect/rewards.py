@@ -135,20 +135,26 @@ def modelled(outcome: Outcome, context: Context) -> float:
     measured rewards see what it saves. Where widths were not counted, every pass is priced at the
     mean width, 1 + drafted / rounds.
     """
-    rounds, drafted = _known(outcome.rounds), _known(outcome.drafted)
     decoded = _known(outcome.new_tokens) - 1
     if decoded <= 0 or context.arms[outcome.arm].autoregressive:
         return 1.0
     costs = context.costs
+    arm_s = modelled_s(outcome, costs)
+    plain_s = costs.verify_s[0] + costs.overhead_s(PLAIN, outcome.temperature)
+    return decoded * plain_s / arm_s if arm_s > 0 else math.nan
+
+
+def modelled_s(outcome: Outcome, costs: Costs) -> float:
+    """Seconds of decoding an answer as `modelled` prices it. costs: for as many answers at once as
+    the outcome is of."""
+    rounds, drafted = _known(outcome.rounds), _known(outcome.drafted)
     steps = drafted if outcome.calls is None else outcome.calls
     if outcome.widths is not None:
         passes_s = costs.passes_s(outcome.widths, outcome.running + 1)
     else:
         passes_s = rounds * costs.verify(1 + drafted / rounds) if rounds else 0.0
     rounds_s = rounds * costs.overhead_s(outcome.arm, outcome.temperature)
-    arm_s = passes_s + rounds_s + steps * costs.draft_s.get(outcome.arm, 0.0)
-    plain_s = costs.verify_s[0] + costs.overhead_s(PLAIN, outcome.temperature)
-    return decoded * plain_s / arm_s if arm_s > 0 else math.nan
+    return passes_s + rounds_s + steps * costs.draft_s.get(outcome.arm, 0.0)
 
 
 def time_saved(outcome: Outcome, context: Context) -> float:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 WORDS = "unicode-1"  # the tokenizer in use, with its version: stored with the scores
@@ -81,20 +81,12 @@ def scores(
     return {kind: float(found[kind].fmeasure) for kind in kinds}
 
 
-@dataclass(frozen=True)
-class _Tokenizer:
-    """As `rouge_score` wants one."""
-
-    tokenize: Callable[[str], list[str]]
-
-
 @lru_cache
 def _scorer(kinds: tuple[str, ...], tokenizer: str) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    make = partial(RougeScorer, list(kinds))
     if tokenizer == WORDS:
-        return make(tokenizer=_Tokenizer(words))
+        return RougeScorer(list(kinds), tokenizer=SimpleNamespace(tokenize=words))
     if tokenizer not in (ASCII, ASCII_STEMMED):
         raise ValueError(f"no tokenizer {tokenizer!r}; known: {WORDS}, {ASCII}, {ASCII_STEMMED}")
-    return make(use_stemmer=tokenizer == ASCII_STEMMED)
+    return RougeScorer(list(kinds), use_stemmer=tokenizer == ASCII_STEMMED)

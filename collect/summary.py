@@ -153,6 +153,32 @@ def summarise(
     )
 
 
+def cautions(collection: Collection, reward: str | Reward | None = None) -> list[str]:
+    """Sentences on what its rewards leave out, as it was collected before that was counted.
+
+    reward: None for the collection's default.
+    """
+    costs = collection.manifest.costs
+    asked = get(default(costs) if reward is None else reward)
+    if not asked.needs_costs or not costs.verify_s:
+        return []
+    found = []
+    if not costs.repeats:
+        found.append(
+            "the costs of passes, drafts and rounds were measured once here, so that no interval "
+            "includes their error; a new collection measures them several times"
+        )
+    if asked.uses_widths:
+        rows = [row for arms in collection.outcomes.values() for row in arms.values() if row.rounds]
+        old = sum(row.widths is None for row in rows)
+        if old:
+            found.append(
+                f"{old} of {len(rows)} rows are of an earlier version that did not count how many "
+                "tokens each pass read; theirs are priced at the mean width"
+            )
+    return found
+
+
 def render(summary: Summary, width: int) -> list[Table]:
     """The summary as a table for a terminal of `width` columns, in parts where it is wider.
 

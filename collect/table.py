@@ -17,7 +17,7 @@ from decoders.costs.measured import Costs
 from policies.records import RewardTable
 
 from . import rewards
-from .features import FEATURES, RequestContext, feature_vector
+from .features import FEATURES, RequestContext, feature_vector, varying
 from .records import Outcome, OutcomeKey, QueryRow
 from .rewards import Reward
 from .store.collection import Collection
@@ -121,14 +121,20 @@ def read_rewards(
             keys.append(key)
     most = max((len(draws_of[key]) for key in keys), default=0)
 
+    arms = {arm.name: arm for arm in manifest.arms if arm.name in names}
+    plain = next((arm.name for arm in manifest.arms if arm.autoregressive), "")  # chosen or not
+
     def valued(costs: Costs) -> NDArray[np.float64]:
-        """[D, n, A], NaN where a row has fewer draws."""
+        """[D, n, A], NaN where a row has fewer draws, and where an arm failed."""
         found = np.full((most, len(keys), len(names)), np.nan)
         for row, key in enumerate(keys):
+            priced = costs.of_answers(key.running + 1)
             for at, each in enumerate(draws_of[key]):
-                found[at, row] = _rewards_of(
-                    outcomes[each], each, reward, manifest, names, options.alpha, costs
-                )
+                made = outcomes[each]
+                context = rewards.Context(arms, priced, made.get(plain), options.alpha)
+                for column, name in enumerate(names):
+                    if name in made:
+                        found[at, row, column] = rewards.compute(reward, made[name], context)
         return found
 
     by_draw = valued(manifest.costs)
@@ -265,13 +271,10 @@ def _features(
     asked: Sequence[str] | None, contexts: Sequence[RequestContext]
 ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
     """Names, and values [n, f]."""
-    names = tuple(FEATURES if asked is None else dict.fromkeys(asked))
-    values = np.array([feature_vector(names, context) for context in contexts])
-    if asked is not None:
-        return names, values
-    varies = (values != values[0]).any(axis=0)
-    kept = tuple(name for name, does in zip(names, varies, strict=True) if does)
-    return kept, values[:, varies]
+    if asked is None:
+        return varying(tuple(FEATURES), contexts)
+    names = tuple(dict.fromkeys(asked))
+    return names, np.array([feature_vector(names, context) for context in contexts])
 
 
 def _machine(manifest: Manifest) -> str:
@@ -327,28 +330,3 @@ def _require_prices(collection: Collection, names: Sequence[str]) -> None:
             "have; give `prompt_price` and `completion_price` in the arms file (of a machine of "
             "your own, what an hour costs over the tokens it gives) and collect into another --out"
         )
-
-
-def _rewards_of(
-    outcomes: Mapping[str, Outcome],
-    key: OutcomeKey,
-    reward: Reward,
-    manifest: Manifest,
-    names: Sequence[str],
-    alpha: float,
-    costs: Costs,
-) -> list[float]:
-    """One key's rewards in the order of names; NaN for an arm that failed."""
-    plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
-    baseline = outcomes.get(plain) if plain else None  # chosen or not
-    arms = {arm.name: arm for arm in manifest.arms if arm.name in names}
-    context = rewards.Context(
-        arms=arms,
-        costs=costs.of_answers(key.running + 1),
-        autoregressive=baseline,
-        alpha=alpha,
-    )
-    return [
-        rewards.compute(reward, outcomes[name], context) if name in outcomes else float("nan")
-        for name in names
-    ]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Generator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from decoders.sampling.draft_vocab import DraftVocab
 
 from .calibration import Batch, Example, batches
 from .dtype import autocast
@@ -61,22 +60,21 @@ def tensors(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def evaluate(
-    learner: Learner, vocab: DraftVocab, examples: Sequence[Example], device: torch.device
+    learner: Learner, examples: Sequence[Example], device: torch.device
 ) -> dict[str, float]:
     """Share of answer tokens whose draft argmax is the target's token, per task and `overall`.
 
     An answer's first token is left out: the target's own prefill gives it.
     """
-    right: dict[str, int] = {}
-    total: dict[str, int] = {}
+    right, total = Counter[str](), Counter[str]()
     for batch in batches(examples, 8192, random.Random(0)):
         ids, labels = tensors(batch, device)
         with autocast(device):
-            hits = agreement(learner, vocab, ids, labels).cpu().numpy()
+            hits = agreement(learner, ids, labels).cpu().numpy()
         for task, hit, label in zip(batch.tasks, hits, batch.labels, strict=True):
             answer = np.flatnonzero(label >= 0)[1:]
-            right[task] = right.get(task, 0) + int(hit[answer].sum())
-            total[task] = total.get(task, 0) + len(answer)
+            right[task] += int(hit[answer].sum())
+            total[task] += len(answer)
     shares = {task: right[task] / max(1, total[task]) for task in sorted(right)}
-    shares["overall"] = sum(right.values()) / max(1, sum(total.values()))
+    shares["overall"] = right.total() / max(1, total.total())
     return shares

@@ -117,12 +117,16 @@ class HeldOut:
         for part in self._parts:
             hits, overlap = self._measured(part, cell, vocab, rows)
             so_far = torch.ones_like(part.greedy)
+            found: dict[str, tuple[Tensor, Tensor]] = {}  # [M] values, and which of them count
             for ahead, name in enumerate(("first", "two", "three")):
                 so_far = so_far & hits[ahead].roll(-ahead)
-                _add(sums, name, so_far, part.greedy & (part.room > ahead), part.task, self.tasks)
-            _add(sums, "overlap", overlap, part.room > 0, part.task, self.tasks)
-            drawn = ~part.greedy & (part.room > 0)
-            _add(sums, "overlap_drawn", overlap, drawn, part.task, self.tasks)
+                found[name] = so_far, part.greedy & (part.room > ahead)
+            found["overlap"] = overlap, part.room > 0
+            found["overlap_drawn"] = overlap, ~part.greedy & (part.room > 0)
+            for name, (values, counted) in found.items():
+                both = torch.stack([values.double() * counted, counted.double()], 1)  # [M, 2]
+                total = sums.setdefault(name, both.new_zeros(len(self.tasks), 2))
+                total.index_add_(0, part.task, both)
         return self._shares(sums)
 
     def _measured(
@@ -183,18 +187,6 @@ def _some(tokens: Tokens, each: int) -> np.ndarray:
             kind = (tokens.task == task) & ((tokens.temperature == 0) == greedy) & answered
             chosen.append(np.flatnonzero(kind)[:each])
     return np.concatenate([np.empty(0, np.int64), *chosen])
-
-
-def _add(
-    sums: dict[str, Tensor],
-    name: str,
-    values: Tensor,
-    counted: Tensor,
-    task: Tensor,
-    tasks: tuple[str, ...],
-) -> None:
-    both = torch.stack([values.double() * counted, counted.double()], 1)  # [M, 2]
-    sums.setdefault(name, both.new_zeros(len(tasks), 2)).index_add_(0, task, both)
 
 
 def _chunks(size: int) -> Iterator[slice]:

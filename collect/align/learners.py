@@ -7,9 +7,10 @@ target's), and saves itself as the folder that `decoders` loads.
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,48 +27,47 @@ from decoders.models.hub import is_text
 from decoders.models.loaders import is_encoder_decoder
 from decoders.sampling.draft_vocab import DraftVocab
 
-from .states import causal_layers, causal_states, seq2seq_layers, seq2seq_states
+from .states import causal_states, seq2seq_states
 
 
-class Learner(Protocol):
-    """Trainable module, its two measures, and its file format."""
+class Learner(ABC):
+    """A module that drafts over `vocab`, what training lowers, and its file format."""
 
-    @property
-    def module(self) -> nn.Module: ...
+    module: Any
+    vocab: DraftVocab
 
-    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """What training lowers: [] for ids and labels [B, T], as in `Batch`."""
-        ...
-
+    @abstractmethod
     def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Ready for the head: [n, d], one for each of the n labels (not -100), row by row."""
-        ...
 
-    def head(self) -> Tensor:
-        """[N, d] the matrix that scores draft tokens."""
-        ...
-
+    @abstractmethod
     def save(self, folder: Path) -> None: ...
 
+    def head(self) -> Tensor:
+        """[N, d] the matrix that scores draft tokens; of a whole model its own."""
+        weight: Tensor = self.module.lm_head.weight
+        return weight
 
-def draft_loss(learner: Learner, vocab: DraftVocab, ids: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy over answer tokens that the draft vocabulary holds."""
-    draft = vocab.from_target[labels[labels >= 0]]  # [n]
-    known = draft < vocab.size - 1
-    logits = F.linear(learner.hidden(ids, labels)[known], learner.head())
-    return F.cross_entropy(logits.float(), draft[known])
+    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy over answer tokens that the draft vocabulary holds: [] for ids and
+        labels [B, T], as in `Batch`."""
+        draft = self.vocab.from_target[labels[labels >= 0]]  # [n]
+        known = draft < self.vocab.size - 1
+        logits = F.linear(self.hidden(ids, labels)[known], self.head())
+        return F.cross_entropy(logits.float(), draft[known])
 
 
 @torch.no_grad()
-def agreement(learner: Learner, vocab: DraftVocab, ids: Tensor, labels: Tensor) -> Tensor:
+def agreement(learner: Learner, ids: Tensor, labels: Tensor) -> Tensor:
     """[B, T] bool: the draft's most likely token is the target's. False off the answer."""
+    vocab = learner.vocab
     logits = F.linear(learner.hidden(ids, labels), learner.head())[..., : vocab.size - 1]
     hits = torch.zeros_like(labels, dtype=torch.bool)
     hits[labels >= 0] = vocab.to_target[logits.argmax(-1)] == labels[labels >= 0]
     return hits
 
 
-class DraftLearner:
+class DraftLearner(Learner):
     """A transformers causal model over the draft vocabulary."""
 
     def __init__(
@@ -94,32 +94,40 @@ class DraftLearner:
         with torch.no_grad():
             table[:-1, :width] = cut
 
-    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
-        return draft_loss(self, self.vocab, ids, labels)
-
     def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
         out: Tensor = self.module.model(self.vocab.from_target[ids], use_cache=False)[0]
         return out[labels >= 0]
 
-    def head(self) -> Tensor:
-        weight: Tensor = self.module.lm_head.weight
-        return weight
-
     def save(self, folder: Path) -> None:
-        model = self.module.to(torch.bfloat16)
-        model.save_pretrained(folder)
-        model.to(torch.float32)
+        save_model(self.module, folder)
         self.vocab.save(folder)
 
 
-class ExitLearner:
-    """An adapter on the hidden states after the target's first layers; the target is frozen."""
+class _AdapterLearner(Learner):
+    """An adapter on states of a frozen target, before the target's head.
+
+    rows: [N - 1, d] of that head, of the draft tokens.
+    """
+
+    def __init__(self, module: Lens, vocab: DraftVocab, rows: Tensor) -> None:
+        self.module, self.vocab = module, vocab
+        self._head = torch.cat([rows, torch.zeros_like(rows[:1])])
+
+    def head(self) -> Tensor:
+        return self._head
+
+    def save(self, folder: Path) -> None:
+        self.module.save(folder)
+        self.vocab.save(folder)
+
+
+class ExitLearner(_AdapterLearner):
+    """An adapter on the hidden states after the target's first layers."""
 
     def __init__(self, target: LlamaBackend, config: AdapterConfig, vocab: DraftVocab) -> None:
-        self.target, self.vocab = target, vocab
-        self.module = Adapter.begin(target, config)
-        self._head = dense(target.weights.head)[vocab.to_target].clone()
-        self._head = torch.cat([self._head, torch.zeros_like(self._head[:1])])
+        self.target = target
+        rows = dense(target.weights.head)[vocab.to_target]
+        super().__init__(Adapter.begin(target, config), vocab, rows)
 
     def start_lens(self, batches: list[Tensor]) -> None:
         """Fit the adapter's lens on a few batches of ids [B, T]."""
@@ -129,32 +137,22 @@ class ExitLearner:
         final = self.target.final_norm(self.target.lower_batch(ids, layers))
         self.module.fit_lens(states, final)
 
-    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
-        return draft_loss(self, self.vocab, ids, labels)
-
     def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
         with torch.no_grad():
             states = self.target.lower_batch(ids, self.module.config.exit_layer)
         out: Tensor = self.module(states)
         return out[labels >= 0]
 
-    def head(self) -> Tensor:
-        return self._head
 
-    def save(self, folder: Path) -> None:
-        self.module.save(folder)
-        self.vocab.save(folder)
-
-
-class LensLearner:
-    """A lens on the states after an encoder-decoder's first layers; the target is frozen."""
+class LensLearner(_AdapterLearner):
+    """A lens on the states after an encoder-decoder's first layers."""
 
     def __init__(self, target: HFSeq2SeqBackend, exit_layer: int, vocab: DraftVocab) -> None:
-        self.target, self.vocab = target, vocab
-        self.module = plain_lens(target, exit_layer)
-        nn.init.ones_(self.module.norm)
+        self.target = target
+        lens = plain_lens(target, exit_layer)
+        nn.init.ones_(lens.norm)
         rows = target.model.lm_head.weight.detach()[vocab.to_target] * target.head_scale
-        self._head = torch.cat([rows, torch.zeros_like(rows[:1])])
+        super().__init__(lens, vocab, rows)
 
     def start_lens(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Fit the lens on a few batches of ids and labels [B, T]."""
@@ -162,26 +160,18 @@ class LensLearner:
         states, final = (torch.cat(part) for part in zip(*pairs, strict=True))
         self.module.fit_lens(states, final)
 
-    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
-        return draft_loss(self, self.vocab, ids, labels)
-
     def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
         out: Tensor = self.module(self._states(ids, labels)[0])
         return out
 
     @torch.no_grad()
     def _states(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return seq2seq_states(self.target.model, self.module.config.exit_layer, ids, labels)
-
-    def head(self) -> Tensor:
-        return self._head
-
-    def save(self, folder: Path) -> None:
-        self.module.save(folder)
-        self.vocab.save(folder)
+        """[n, d] after the exit's layer, and after the last."""
+        states, valid = seq2seq_states(self.target.model, ids, labels)
+        return states[self.module.config.exit_layer][valid], states[-1][valid]
 
 
-class JointExitLearner:
+class JointExitLearner(Learner):
     """A copy of the target, all of it trained so that it can be left after `exit_layer` layers by
     its own norm and head (Kim et al., Speculative Decoding with Big Little Decoder, section 4.4).
 
@@ -202,7 +192,6 @@ class JointExitLearner:
         self.module = model
         self.vocab, self._folder, self._exit_layer = vocab, folder, exit_layer
         self._every_layer = every_layer
-        self._layers = seq2seq_layers if two_parts else causal_layers
         self._states = seq2seq_states if two_parts else causal_states
         self._norm = model.decoder.final_layer_norm if two_parts else model.model.norm
         self._scale = head_scale(model.config) if two_parts else 1.0
@@ -211,9 +200,11 @@ class JointExitLearner:
         """The mean of the exit's and the last layer's, each over the target's whole vocabulary;
         with every_layer that of all of them, the i-th weighed by i."""
         chosen = labels[labels >= 0]
-        read = self._all(ids, labels) if self._every_layer else self._both(ids, labels)
+        states, valid = self._states(self.module, ids, labels)
+        exits = range(1, len(states) - 1) if self._every_layer else [self._exit_layer]
+        read = [self._norm(states[layer][valid]) for layer in exits] + [states[-1][valid]]
         losses = torch.stack(
-            [F.cross_entropy(self.module.lm_head(states).float(), chosen) for states in read]
+            [F.cross_entropy(self.module.lm_head(h * self._scale).float(), chosen) for h in read]
         )
         weights = torch.ones_like(losses)
         if self._every_layer:
@@ -221,17 +212,9 @@ class JointExitLearner:
         return (weights * losses).sum() / weights.sum()
 
     def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
-        return self._both(ids, labels)[0]
-
-    def _all(self, ids: Tensor, labels: Tensor) -> list[Tensor]:
-        """[n, d] from every layer, ready for the head."""
-        *below, last = self._layers(self.module, ids, labels)
-        return [*(self._norm(states) * self._scale for states in below), last * self._scale]
-
-    def _both(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """[n, d] from the exit's layer and from the last, both ready for the head."""
-        states, last = self._states(self.module, self._exit_layer, ids, labels)
-        return self._norm(states) * self._scale, last * self._scale
+        states, valid = self._states(self.module, ids, labels)
+        read: Tensor = self._norm(states[self._exit_layer][valid]) * self._scale
+        return read
 
     def head(self) -> Tensor:
         rows = self.module.lm_head.weight[self.vocab.to_target]
@@ -247,10 +230,14 @@ class JointExitLearner:
 
     def save_target(self, folder: Path) -> None:
         """The copy, with the tokenizer and chat template of the target it was made from."""
-        model = self.module.to(torch.bfloat16)
-        model.save_pretrained(folder)
-        model.to(torch.float32)
+        save_model(self.module, folder)
         copy_texts(self._folder, folder)
+
+
+def save_model(model: Any, folder: Path) -> None:
+    """A transformers model that is trained in float32, in bfloat16."""
+    model.to(torch.bfloat16).save_pretrained(folder)
+    model.to(torch.float32)
 
 
 def copy_texts(source: Path, folder: Path) -> None:

@@ -135,13 +135,17 @@ class Point:
     loss: float
     figures: Figures
 
+    @property
+    def acceptance(self) -> dict[str, float]:
+        """By task, how often the first drafted token is right."""
+        return {task: found["first"] for task, found in self.figures.items() if "first" in found}
+
 
 def card_of(point: Point, module: nn.Module, tokens: Tokens, held_out: HeldOut) -> dict[str, Any]:
     """What a card says of a training, besides `finish.facts`. tokens: those trained on."""
-    first = {t: round(f["first"], 4) for t, f in point.figures.items() if "first" in f}
     return {
         "parameters": sum(p.numel() for p in module.parameters()),
-        "acceptance": first,
+        "acceptance": {task: round(share, 4) for task, share in point.acceptance.items()},
         "figures": point.figures,
         "tasks": sorted(set(tokens.names().tolist())),
         "queries": len(tokens),

@@ -34,7 +34,6 @@ from .finish import facts, finish, replace_folder
 from .held_out import HeldOut
 from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
 from .recipe import Recipe, RecurrentRecipe
-from .recurrent import Point
 from .seq2seq_drafter import SMALL_T5, Seq2SeqDraftLearner
 from .teacher import Teacher
 from .tokens import Text, pack
@@ -84,12 +83,12 @@ def align(
         return _bigram(config, examples, target.vocab_size)
     if config.kind in ON_STATES:
         return _on_states(config, recipe, folder, target, eos, examples, report)
-    learner, vocab = _learner(config, recipe, folder, target, examples, eos)
+    learner = _learner(config, recipe, folder, target, examples, eos)
     learner.module.to(device)
     started = time.time()
     training.train(Answers(learner, examples, recipe), recipe, config.out, report)
     held_out = [e for e in examples if e.held_out]
-    acceptance = evaluate(learner, vocab, held_out, device)
+    acceptance = evaluate(learner, held_out, device)
     parameters = sum(p.numel() for p in learner.module.parameters())
     if isinstance(learner, JointExitLearner):
         replace_folder(config.out / "target", learner.save_target)
@@ -120,32 +119,28 @@ def _learner(
     target: Target,
     examples: Sequence[Example],
     eos: tuple[int, ...],
-) -> tuple[Learner, DraftVocab]:
-    sized = config.start is not None and config.start.is_file()
+) -> Learner:
+    sizes, start = None, config.start  # start: a drafter's folder
+    if start is not None and start.is_file():
+        sizes, start = from_json(start.read_text()), None
     if config.kind == "drafter" and isinstance(target, HFSeq2SeqBackend):
-        of_t5 = SMALL_T5 if config.start is None else {}
-        if config.start is not None and sized:
-            of_t5 = from_json(config.start.read_text())
-        one = Seq2SeqDraftLearner(folder, of_t5, None if sized else config.start)
+        one = Seq2SeqDraftLearner(folder, sizes or SMALL_T5, start)
         one.vocab.to(target.device)
-        return one, one.vocab
+        return one
     kept = [e for e in examples if not e.held_out]
-    vocab = None
-    if config.start is not None and not sized:
-        vocab = DraftVocab.load(config.start)
+    vocab = None if start is None else DraftVocab.load(start)
     if vocab is None:
         answers = (e.ids[e.start :] for e in kept)
         vocab = DraftVocab.commonest(answers, config.vocab_size, target.vocab_size, eos)
     vocab.to(target.device)
     if config.kind == "exit":
-        return _exit_learner(config, recipe, folder, target, kept, vocab), vocab
+        return _exit_learner(config, recipe, folder, target, kept, vocab)
     assert isinstance(target, LlamaBackend)
-    if config.start is not None and not sized:
-        return DraftLearner({}, vocab, config.start), vocab
-    sizes = SMALL if config.start is None else from_json(config.start.read_text())
-    learner = DraftLearner(sizes, vocab)
+    if start is not None:
+        return DraftLearner({}, vocab, start)
+    learner = DraftLearner(sizes or SMALL, vocab)
     learner.start_embeddings(dense(target.weights.embedding))
-    return learner, vocab
+    return learner
 
 
 def _exit_learner(
@@ -205,16 +200,11 @@ def _on_states(
         vocab = training_stage.commonest(kept, config.vocab_size, target.vocab_size, eos)
         named = HeadTarget(config.target, found)
         parts = (named, goal.teacher, vocab, heads, kept, held_out)
-        point = train_head(config.out, *parts, own, "draftpick", report)
-        return _first(point)
+        return train_head(config.out, *parts, own, "draftpick", report).acceptance
     sizes = (config.width, config.blocks, config.vocab_size)
     one = training_stage.TrainingStage(config.out, config.start, (), *sizes)
     point = training_stage.run_stage(one, goal, kept, held_out, own, "draftpick", report)
-    return _first(point)
-
-
-def _first(point: Point) -> dict[str, float]:
-    return {task: found["first"] for task, found in point.figures.items() if "first" in found}
+    return point.acceptance
 
 
 def _write(

@@ -9,14 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from decoders.backends.transformers import pretrained
 from decoders.backends.transformers.hf_seq2seq import head_scale
 from decoders.sampling.draft_vocab import DraftVocab
 
-from .learners import copy_texts
+from .learners import Learner, copy_texts, save_model
 from .states import seq2seq_states
 
 SMALL_T5: dict[str, Any] = {
@@ -29,7 +29,7 @@ SMALL_T5: dict[str, Any] = {
 }
 
 
-class Seq2SeqDraftLearner:
+class Seq2SeqDraftLearner(Learner):
     """A transformers model of the target's family.
 
     target: a folder; its tokenizer and what its configuration says besides the sizes are the
@@ -39,11 +39,10 @@ class Seq2SeqDraftLearner:
     """
 
     def __init__(self, target: Path, sizes: dict[str, Any], start: Path | None = None) -> None:
-        import torch
         from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
         if start is not None:
-            self.module: Any = pretrained.load(AutoModelForSeq2SeqLM, start, torch.float32)
+            self.module = pretrained.load(AutoModelForSeq2SeqLM, start, torch.float32)
         else:
             with pretrained.explained(target) as without:
                 config = AutoConfig.from_pretrained(target, **without)
@@ -53,24 +52,10 @@ class Seq2SeqDraftLearner:
         vocabulary = self.module.config.vocab_size
         self.vocab = DraftVocab([*range(vocabulary)], vocabulary)
 
-    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
-        logits = F.linear(self.hidden(ids, labels), self.head())
-        return F.cross_entropy(logits.float(), labels[labels >= 0])
-
     def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """As in Learner."""
-        last = self.module.config.num_decoder_layers
-        states: Tensor = seq2seq_states(self.module, last, ids, labels)[1] * self._scale
-        return states
-
-    def head(self) -> Tensor:
-        weight: Tensor = self.module.lm_head.weight
-        return weight
+        states, valid = seq2seq_states(self.module, ids, labels)
+        return states[-1][valid] * self._scale
 
     def save(self, folder: Path) -> None:
-        import torch
-
-        model = self.module.to(torch.bfloat16)
-        model.save_pretrained(folder)
-        model.to(torch.float32)
+        save_model(self.module, folder)
         copy_texts(self._target, folder)

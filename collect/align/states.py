@@ -1,4 +1,4 @@
-"""States that an exit is trained on: after its layer and after the last, where answers are.
+"""States that an exit is trained on: after every layer, and where answers are among them.
 
 A batch's rows are a prompt and its answer in one (see `Batch`): a decoder-only model reads them as
 they are; for an encoder-decoder they are taken apart again.
@@ -14,43 +14,15 @@ from torch import Tensor
 from decoders.backends.transformers.hf_seq2seq import start_token
 
 
-def causal_states(
-    model: Any, exit_layer: int, ids: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor]:
-    """For the n labels (not -100), row by row: [n, d] after `exit_layer` layers, and [n, d] after
-    the last layer and the final norm."""
-    states = _causal(model, ids)
-    return states[exit_layer][labels >= 0], states[-1][labels >= 0]
-
-
-def causal_layers(model: Any, ids: Tensor, labels: Tensor) -> list[Tensor]:
-    """The same after every layer from the first on, [n, d] each; the last one normed."""
-    return [states[labels >= 0] for states in _causal(model, ids)[1:]]
-
-
-def seq2seq_states(
-    model: Any, exit_layer: int, ids: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor]:
-    """As `causal_states`, of a T5-like model's decoder."""
-    states, valid = _seq2seq(model, ids, labels)
-    return states[exit_layer][valid], states[-1][valid]
-
-
-def seq2seq_layers(model: Any, ids: Tensor, labels: Tensor) -> list[Tensor]:
-    """As `causal_layers`, of a T5-like model's decoder."""
-    states, valid = _seq2seq(model, ids, labels)
-    return [each[valid] for each in states[1:]]
-
-
-def _causal(model: Any, ids: Tensor) -> tuple[Tensor, ...]:
-    """[B, T, d] before the first layer and after each; transformers gives the last one normed."""
+def causal_states(model: Any, ids: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    """States [B, T, d] before the first layer and after each, the last ones normed (transformers
+    gives them so), and which of the positions [B, T] have a label (not -100)."""
     read = model.model(ids, use_cache=False, output_hidden_states=True)
-    states: tuple[Tensor, ...] = read.hidden_states
-    return states
+    return read.hidden_states, labels >= 0
 
 
-def _seq2seq(model: Any, ids: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-    """[B, A, d] of the decoder, as `_causal`, and which of the positions [B, A] count."""
+def seq2seq_states(model: Any, ids: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    """As `causal_states`, [B, A, d] of a T5-like model's decoder."""
     source, of_source, written, valid = apart(ids, labels)
     start = torch.full_like(written[:, :1], start_token(model))
     encoded = model.encoder(input_ids=source, attention_mask=of_source).last_hidden_state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 from .dtype import training_dtype
+from .muon import Float32Muon
 from .recipe import Recipe
 
 
@@ -22,14 +22,8 @@ def optimizers(
 ) -> list[torch.optim.Optimizer]:
     """decay: the weight decay of `rest`. fused: one call each on a GPU."""
     betas = (0.9, 0.95)
-    if matrices and not hasattr(torch.optim, "Muon"):
-        print("this torch has no Muon; matrices are trained by AdamW", file=sys.stderr)
-        every = [*matrices, *rest]
-        return [torch.optim.AdamW(every, recipe.lr, betas, weight_decay=recipe.weight_decay)]
     made: list[torch.optim.Optimizer] = []
     if matrices:
-        from .muon import Float32Muon  # which needs torch's
-
         half = training_dtype(matrices[0].device) == torch.bfloat16
         kind = torch.optim.Muon if half else Float32Muon
         made.append(kind(matrices, lr=recipe.matrix_lr, weight_decay=recipe.weight_decay))

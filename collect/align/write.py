@@ -10,6 +10,7 @@ from pathlib import Path
 
 from collect.queries import read_queries, shipped_folder
 from decoders.common.errors import NotANumber
+from decoders.common.files import whole_lines
 from decoders.common.terminal import progress
 from decoders.common.text import from_json
 from decoders.options import EngineOptions
@@ -40,7 +41,8 @@ def write_outputs(
 
     out.mkdir(parents=True, exist_ok=True)
     path = out / "outputs.jsonl"
-    done = _whole_lines(path)
+    answered = whole_lines(path).splitlines() if path.is_file() else []
+    done = {from_json(line)["id"] for line in answered}
     wanted = [q for q in read_queries(list(queries)) if not tasks or q.task in tasks]
     todo = [q for q in wanted if q.id not in done]
     if not todo:
@@ -74,14 +76,3 @@ def write_outputs(
             written += len(group)
             tick(written, len(wanted))
     return path
-
-
-def _whole_lines(path: Path) -> set[str]:
-    """Ids already answered; a line left unfinished by a kill is removed."""
-    if not path.is_file():
-        return set()
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) != len(data):
-        os.truncate(path, len(whole))
-    return {from_json(line)["id"] for line in whole.splitlines()}

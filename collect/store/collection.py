@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -89,16 +88,11 @@ class Collection:
             if any(row.repetitive for row in arms.values())
         }
 
-    def embeddings(
-        self,
-        embedder: str | Embedder | None = None,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> Embeddings:
+    def embeddings(self, embedder: str | Embedder | None = None) -> Embeddings:
         """The vectors of every query in one space; what is missing is computed and kept.
 
         embedder: as in `load_embedder`, or one that is loaded; None for the one that the
             collection was made with.
-        on_progress: called with (done, total) as vectors are computed.
 
         Raises DraftpickError for an unknown embedder, for another target's own, and where the disk
         refuses.
@@ -114,7 +108,7 @@ class Collection:
                 "collect with that target, or take `--embedder target`"
             )
         if name not in self._spaces:
-            self._spaces[name] = embedded(self.folder, self._texts, asked, on_progress)
+            self._spaces[name] = embedded(self.folder, self._texts, asked)
         return self._spaces[name]
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from decoders.common.errors import DraftpickError
 from ..embedders import Embedder, hash_of, kind_of, load_embedder
 from .writer import write_file
 
-CHUNK = 512  # texts between two looks at the clock
+CHUNK = 512  # texts embedded at once
 
 SCHEMA = pa.schema(
     [
@@ -54,17 +54,11 @@ class Embeddings:
     seconds: float = 0.0
 
 
-def embedded(
-    folder: Path,
-    texts: Mapping[str, str],
-    embedder: str | Embedder,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Embeddings:
+def embedded(folder: Path, texts: Mapping[str, str], embedder: str | Embedder) -> Embeddings:
     """The vectors of texts by query id, in a space that is not the target's own.
 
     embedder: as in `load_embedder`, or one that is loaded. A named one is loaded only where vectors
         are missing.
-    on_progress: called with (done, total) as vectors are computed.
 
     Raises DraftpickError for an unknown embedder, and where the disk refuses.
     """
@@ -76,9 +70,9 @@ def embedded(
         loaded = load_embedder(embedder)
         assert loaded is not None  # only the target's own is
         if loaded.name != name:
-            return embedded(folder, texts, loaded, on_progress)
+            return embedded(folder, texts, loaded)
         embedder = loaded
-    return _completed(folder, embedder, texts, kept, on_progress)
+    return _completed(folder, embedder, texts, kept)
 
 
 def _completed(
@@ -86,7 +80,6 @@ def _completed(
     embedder: Embedder,
     texts: Mapping[str, str],
     kept: Mapping[str, NDArray[np.float32]],
-    on_progress: Callable[[int, int], None],
 ) -> Embeddings:
     vectors = dict(kept)
     missing = [query_id for query_id in texts if query_id not in vectors]
@@ -108,7 +101,6 @@ def _completed(
             kept_now = {one: row for one, row in pairs if np.isfinite(row).all()}
             vectors |= kept_now  # the others have no vector, as queries that failed
             seconds |= dict.fromkeys(kept_now, took / len(part))
-            on_progress(min(start + CHUNK, len(missing)), len(missing))
     finally:  # what is done is kept, whatever stopped the rest
         if seconds:
             rows = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from decoders.common.errors import Damaged, DraftpickError
-from decoders.common.identity import identity
+from decoders.common.identity import comparable
 from decoders.common.text import from_json
 from decoders.costs.measured import Costs
 
@@ -51,12 +51,8 @@ class Identity:
         return [
             field.name
             for field in fields(self)
-            if _known(getattr(self, field.name)) != _known(getattr(other, field.name))
+            if comparable(getattr(self, field.name)) != comparable(getattr(other, field.name))
         ]
-
-
-def _known(value: object) -> object:
-    return identity(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)

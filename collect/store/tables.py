@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from decoders.common.errors import Damaged
+from decoders.common.wording import first_line
 
 from .manifest import read_manifest
 
@@ -92,7 +93,7 @@ def read_table(folder: str | Path, table: str, columns: Sequence[str] | None = N
             parts.append(_columns(path, schema))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Damaged(
-                f"{path} is damaged ({_first_line(error)}); delete {folder}/outcomes/{shard.name} "
+                f"{path} is damaged ({first_line(error)}); delete {folder}/outcomes/{shard.name} "
                 "and collect into the same folder again: only its queries are collected again"
             ) from error
     return pa.concat_tables(parts) if parts else schema.empty_table()
@@ -122,7 +123,3 @@ def load(folder: str | Path) -> Tables:
 
 def shards(folder: Path, table: str) -> list[Path]:
     return sorted(path for path in (folder / table).glob("*.parquet") if path.stem.isdigit())
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

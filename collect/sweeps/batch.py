@@ -27,10 +27,10 @@ from decoders.common.seeds import derived_seed
 from decoders.common.wording import in_words
 from decoders.records import Replay, Request
 
-from ..records import ArmInfo, OutcomeRow, QueryRow, error_row
-from ..repetition import is_repetitive
+from ..records import ArmInfo, OutcomeRow, QueryRow, counted, error_row
 from ..rouge import rouge_l
 from .protocols import BatchDecoder, SweepEngine
+from .repetition import is_repetitive
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -179,7 +179,7 @@ def collect_batch(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
         rows = [
             row
             if isinstance(row := by_arm[column][index], OutcomeRow)
-            else error_row(prompt.query.id, arm, describe(row))
+            else error_row(prompt.query.id, arm, in_words(row))
             for column, arm in enumerate(arms)
         ]
         if options.measure:
@@ -200,18 +200,14 @@ def seed_of(options: SweepOptions, query_id: str, temperature: float, draw: int 
 
 
 def failed_query(
-    prompt: Prompt,
-    arms: Sequence[ArmInfo],
-    embedder: str,
-    error: Exception,
-    options: SweepOptions,
+    prompt: Prompt, arms: Sequence[ArmInfo], embedder: str, error: Exception, options: SweepOptions
 ) -> Collected:
     """A query without a target answer: no embedding, and an error row for every arm, temperature,
     draw and load."""
     return Collected(
         [query_row(prompt, embedder, None, "", options)],
         [
-            error_row(prompt.query.id, arm, describe(error), temperature, answers - 1, draw)
+            error_row(prompt.query.id, arm, in_words(error), temperature, answers - 1, draw)
             for answers in options.at_once
             for temperature, draw in options.answers
             for arm in arms
@@ -229,7 +225,7 @@ def measure(setup: Setup, prompt: Prompt, rows: Sequence[OutcomeRow]) -> list[Ou
     try:
         prefilled = engine.prefill(prompt.ids)
     except Exception as error:  # whatever a backend raises is this query's outcome
-        message = f"while measuring: {describe(error)}"
+        message = f"while measuring: {in_words(error)}"
         return [error_row(prompt.query.id, arm, message) for arm in arms]
     for index in rng.permutation(len(arms)).tolist():
         if measured[index].error is not None:
@@ -237,7 +233,7 @@ def measure(setup: Setup, prompt: Prompt, rows: Sequence[OutcomeRow]) -> list[Ou
         try:
             result = engine.decode(arms[index].name, prompt.ids, request, prefilled=prefilled)
         except Exception as error:  # as above, for this arm
-            message = f"while measuring: {describe(error)}"
+            message = f"while measuring: {in_words(error)}"
             measured[index] = error_row(prompt.query.id, arms[index], message)
             continue
         measured[index] = replace(
@@ -249,28 +245,20 @@ def measure(setup: Setup, prompt: Prompt, rows: Sequence[OutcomeRow]) -> list[Ou
     return measured
 
 
-def describe(error: Exception) -> str:
-    """An error as a row keeps it."""
-    return in_words(error)
-
-
 def each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R | Exception]:
     """work(items), or where that fails, each half so; a single item's failure is its result."""
     if not items:
         return []
     try:
-        return list(_complete(work(items), len(items)))
+        results = work(items)
+        if len(results) != len(items):
+            raise RuntimeError(f"{len(items)} prompts gave {len(results)} results")
+        return list(results)
     except Exception as error:  # any backend, any error: retried in parts below
         if len(items) == 1:
             return [error]
     half = len(items) // 2
     return each(items[:half], work) + each(items[half:], work)
-
-
-def _complete(results: Sequence[R], count: int) -> Sequence[R]:
-    if len(results) != count:
-        raise RuntimeError(f"{count} prompts gave {len(results)} results")
-    return results
 
 
 def _target_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[TargetAnswer]:
@@ -345,11 +333,7 @@ def _rows(
             query_id=prompt.query.id,
             arm=arm.name,
             parameters=arm.parameters,
-            rounds=replay.rounds,
-            drafted=replay.drafted,
-            accepted=replay.accepted,
-            calls=replay.calls,
-            widths=tuple(replay.widths) or None,
+            **counted(replay),
             new_tokens=len(answer.ids),
             repetitive=is_repetitive(answer.ids, setup.engine.eos_ids),
             target_ids=tuple(answer.ids),

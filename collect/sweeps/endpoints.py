@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -21,24 +21,16 @@ import numpy as np
 
 from decoders.common.errors import ArmDown, DraftpickError, UpstreamRefused
 from decoders.common.seeds import derived_seed
+from decoders.common.wording import in_words
 from decoders.costs.measured import Costs
 from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.load import NoAnswer
 from decoders.records import DecodeResult, Request, Sampling
 
 from ..records import ArmInfo, OutcomeRow, error_row
-from ..repetition import is_repetitive
 from ..rouge import rouge_l
-from .batch import (
-    Collected,
-    OnRows,
-    Prompt,
-    SweepOptions,
-    describe,
-    no_progress,
-    query_row,
-    seed_of,
-)
+from .batch import Collected, OnRows, Prompt, SweepOptions, no_progress, query_row, seed_of
+from .repetition import is_repetitive
 
 MOST = 8  # queries a group, so that a kill loses few paid answers
 GROUP = 4  # of them for each client, so that few are asked again
@@ -86,7 +78,7 @@ class Endpoints:
 
         def tell(prompt: Prompt, arm: ArmInfo, found: Found, asked: _Asked) -> None:
             with lock:
-                on_rows([*_rows(prompt, [arm], {arm.name: found}, None, asked)])
+                on_rows([_row(prompt, arm, found, None, asked)])
 
         told = set[str]()
         for group in groups:
@@ -105,7 +97,9 @@ class Endpoints:
                         wanted = first if isinstance(first, DecodeResult) else None
                         if asked.plain:
                             greedy[prompt.query.id] = wanted.text if wanted else ""
-                        done.outcomes.extend(_rows(prompt, arms, by_arm, wanted, asked))
+                        done.outcomes.extend(
+                            _row(prompt, arm, by_arm[arm.name], wanted, asked) for arm in arms
+                        )
             for prompt in group:
                 text = greedy[prompt.query.id]
                 embedding = self._engine.prefill(prompt.ids).embedding.numpy()  # [d]
@@ -253,33 +247,15 @@ class _Asked:
         return order
 
 
-def _rows(
-    prompt: Prompt,
-    arms: Sequence[ArmInfo],
-    by_arm: Mapping[str, Found],
-    wanted: DecodeResult | None,
-    asked: _Asked,
-) -> Iterator[OutcomeRow]:
-    """wanted: the first arm's answer, None where it failed."""
-    place = asked.temperature, asked.answers - 1, asked.draw
-    for arm in arms:
-        result = by_arm[arm.name]
-        if isinstance(result, Exception):
-            yield error_row(prompt.query.id, arm, describe(result), *place)
-        else:
-            yield _row(prompt, arm, result, wanted, asked)
-
-
 def _row(
-    prompt: Prompt,
-    arm: ArmInfo,
-    result: DecodeResult,
-    wanted: DecodeResult | None,
-    asked: _Asked,
+    prompt: Prompt, arm: ArmInfo, found: Found, wanted: DecodeResult | None, asked: _Asked
 ) -> OutcomeRow:
+    """wanted: the first arm's answer, None where it failed."""
+    if isinstance(found, Exception):
+        place = asked.temperature, asked.answers - 1, asked.draw
+        return error_row(prompt.query.id, arm, in_words(found), *place)
     ids = _renumbered(wanted.ids) if wanted else ()
-    alike = wanted is not None and not asked.temperature
-    tokens = len(result.ids) if result.counted else None
+    tokens = len(found.ids) if found.counted else None
     return OutcomeRow(
         query_id=prompt.query.id,
         arm=arm.name,
@@ -287,21 +263,21 @@ def _row(
         running=asked.answers - 1,
         draw=asked.draw,
         parameters=arm.parameters,
-        rouge_l=rouge_l(wanted.text, result.text) if wanted and alike else None,
-        rounds=result.rounds,
-        drafted=result.drafted,
-        accepted=result.accepted,
+        rouge_l=rouge_l(wanted.text, found.text) if wanted and not asked.temperature else None,
+        rounds=found.rounds,
+        drafted=found.drafted,
+        accepted=found.accepted,
         how="live" if asked.temperature else None,
         new_tokens=tokens,
-        prompt_tokens=result.prompt_tokens,
+        prompt_tokens=found.prompt_tokens,
         repetitive=is_repetitive(ids) if wanted else None,
-        prefill_s=result.prefill_s,
-        decode_s=result.decode_s,
+        prefill_s=found.prefill_s,
+        decode_s=found.decode_s,
         measured_tokens=tokens,
-        measured_prefill_s=result.prefill_s,
-        measured_decode_s=result.decode_s,
+        measured_prefill_s=found.prefill_s,
+        measured_decode_s=found.decode_s,
         seed=asked.seed(prompt.query.id),
-        text=result.text,
+        text=found.text,
         target_ids=ids,
     )
 

@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from decoders.common.errors import DraftpickError
 from decoders.common.openmp import spin_briefly
+from decoders.common.wording import first_line
 from decoders.costs.measured import Costs
 
 from ..records import ArmInfo
 from .batch import Collected, OnRows, Prompt, SweepOptions, no_progress
 from .executor import Executor, Here
 from .protocols import BatchDecoder, SweepEngine
-from .ray_cluster import connect, first_line, ray_module, shares
+from .ray_cluster import connect, ray_module, shares
 
 MOST_DEATHS = 3  # of workers over one group
 AHEAD = 2  # groups started and not yet stored, for each worker
@@ -88,12 +88,7 @@ class OnRay:
         self._idle = [self._start() for _ in range(self._workers)]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         ray = _ray()
         for worker in self._idle:
             with suppress(Exception):

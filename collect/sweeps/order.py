@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from decoders.common.errors import DraftpickError
 
@@ -37,18 +39,16 @@ def in_order(prompts: Sequence[Prompt], size: int) -> list[list[Prompt]]:
 
 def keep_stored(batch: BatchDecoder, folder: Path) -> None:
     """Tell the batch what a folder holds already, in the order of its rows."""
-    prompts = {
-        row["query_id"]: list(row["prompt_ids"])
-        for row in read_table(folder, "queries", ("query_id", "prompt_ids")).to_pylist()
-    }
     columns = ("query_id", "temperature", "running", "draw", "target_ids")
-    told = set[tuple[str, float]]()
-    for row in read_table(folder, "outcomes", columns).to_pylist():
-        key = row["query_id"], row["temperature"]
-        first = not row["running"] and not row["draw"]  # each query was asked once, for the arms
-        if first and row["target_ids"] and key not in told:
-            told.add(key)
-            batch.keep(prompts[row["query_id"]], list(row["target_ids"]), row["temperature"])
+    keep_rows(
+        batch,
+        _stored(folder, "queries", ("query_id", "prompt_ids")),
+        _stored(folder, "outcomes", columns),
+    )
+
+
+def _stored(folder: Path, table: str, columns: Sequence[str]) -> list[Any]:
+    return [SimpleNamespace(**row) for row in read_table(folder, table, columns).to_pylist()]
 
 
 def keep_rows(
@@ -59,6 +59,7 @@ def keep_rows(
     told = set[tuple[str, float]]()
     for row in outcomes:
         key = row.query_id, row.temperature
-        if not row.running and not row.draw and row.target_ids and key not in told:
+        first = not row.running and not row.draw  # each query was asked once, for the arms
+        if first and row.target_ids and key not in told:
             told.add(key)
             batch.keep(prompts[row.query_id], list(row.target_ids), row.temperature)

@@ -42,14 +42,10 @@ class Meter:
     """
 
     def __init__(
-        self,
-        already: int,
-        total: int,
-        on_progress: Callable[[SweepProgress], None],
-        clock: Callable[[], float] = time.perf_counter,
+        self, already: int, total: int, on_progress: Callable[[SweepProgress], None]
     ) -> None:
         self._already, self._total, self._on_progress = already, total, on_progress
-        self._clock, self._began = clock, clock()
+        self._began = time.perf_counter()
         self._stored = self._made = _Count()
         self._report()
 
@@ -73,7 +69,7 @@ class Meter:
                 self._total,
                 stored.errors + made.errors,
                 stored.tokens + made.tokens,
-                self._clock() - self._began,
+                time.perf_counter() - self._began,
             )
         )
 

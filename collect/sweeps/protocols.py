@@ -61,11 +61,7 @@ class BatchDecoder(Protocol):
         ...
 
     def replay(
-        self,
-        name: str,
-        prompts: list[list[int]],
-        answers: list[list[int]],
-        max_new_tokens: int,
+        self, name: str, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
     ) -> list[Replay]: ...
 
     def expected(
@@ -86,10 +82,6 @@ class BatchDecoder(Protocol):
         temperature: float,
         seeds: Sequence[int],
     ) -> Written: ...
-
-
-class Tokenizer(Protocol):
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str: ...
 
 
 class ArmEngine(Protocol):
@@ -142,8 +134,5 @@ class SweepEngine(ArmEngine, Protocol):
 
     @property
     def timed_by(self) -> str: ...
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
 
     def arm_parameters(self, name: str) -> int: ...

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from decoders.common.errors import DraftpickError
+from decoders.common.wording import first_line
 
 
 def ray_module(what: str) -> Any:
@@ -53,7 +54,3 @@ def cores_each(nodes: Sequence[Mapping[str, float]], workers: int, gpus: int) ->
         return max(1, int(min(node.get("CPU", 1) for node in nodes) // evenly))
     each = [node.get("CPU", 1) // node["GPU"] for node in nodes if node.get("GPU")]
     return max(1, int(min(each)))
-
-
-def first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

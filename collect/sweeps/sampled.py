@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from decoders.common.wording import in_words
 from decoders.records import Expected, Replay
 
-from ..records import ArmInfo, OutcomeRow, error_row
-from ..repetition import is_repetitive
-from .batch import Collected, Prompt, Setup, collect_batch, describe, each, seed_of
+from ..records import ArmInfo, OutcomeRow, counted, error_row
+from .batch import Collected, Prompt, Setup, collect_batch, each, seed_of
+from .repetition import is_repetitive
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,15 @@ def _rows(
     setup.on_rows([one for one in answers if isinstance(one, Exception) for _ in arms])
     by_arm = []
     for arm in arms:
-        by_arm.append(each(drawn, partial(_arm_rows, setup, temperature, number, arm)))
-        setup.on_rows(by_arm[-1])
+        found = each(drawn, partial(_arm_rows, setup, temperature, number, arm))
+        setup.on_rows(found)
+        by_arm.append(iter(found))
     rows: list[OutcomeRow] = []
-    made = iter(range(len(drawn)))
     for prompt, answer in zip(prompts, answers, strict=True):
-        at = next(made) if isinstance(answer, Drawn) else None
-        for arm, found in zip(arms, by_arm, strict=True):
-            row = answer if at is None else found[at]
+        for arm, made in zip(arms, by_arm, strict=True):
+            row = next(made) if isinstance(answer, Drawn) else answer
             if isinstance(row, Exception):
-                row = error_row(prompt.query.id, arm, describe(row), temperature, draw=number)
-            assert isinstance(row, OutcomeRow)
+                row = error_row(prompt.query.id, arm, in_words(row), temperature, draw=number)
             rows.append(row)
     return rows
 
@@ -97,11 +96,7 @@ def _arm_rows(
                 temperature=temperature,
                 draw=number,
                 parameters=arm.parameters,
-                rounds=figures.rounds,
-                drafted=figures.drafted,
-                accepted=figures.accepted,
-                calls=figures.calls,
-                widths=tuple(figures.widths) or None,
+                **counted(figures),
                 how=figures.how,
                 new_tokens=len(ids or one.ids),
                 repetitive=is_repetitive(one.ids, setup.engine.eos_ids),

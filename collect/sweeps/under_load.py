@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
+from decoders.common.wording import in_words
 from decoders.records import Expected
 
-from ..records import OutcomeRow, error_row
-from .batch import Collected, Prompt, Setup, describe, each
+from ..records import OutcomeRow, counted, error_row
+from .batch import Collected, Prompt, Setup, each
 from .protocols import BatchDecoder
 from .sampled import collect_temperatures
 
@@ -47,7 +47,7 @@ def collect_loads(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
             for prompt, row in group:
                 made = next(found) if row.error is None else replace(row, running=answers - 1)
                 if isinstance(made, Exception):
-                    id_, reason = prompt.query.id, describe(made)
+                    id_, reason = prompt.query.id, in_words(made)
                     made = error_row(id_, infos[arm], reason, temperature, answers - 1, draw)
                 rows.append(made)
             setup.on_rows(rows)
@@ -87,7 +87,7 @@ def _replayed(
     if temperature == 0:
         replays = batch.replay(arm, prompts, answers, max_new_tokens)
         return [
-            replace(row, **_counts(Expected.of(replay)))
+            replace(row, **counted(Expected.of(replay)))
             for row, replay in zip(rows, replays, strict=True)
         ]
     seeds = [row.seed for row in rows if row.seed is not None]
@@ -95,11 +95,5 @@ def _replayed(
     if found is None:  # it was run as it is
         return rows
     return [
-        replace(row, **_counts(each), how=each.how) for row, each in zip(rows, found, strict=True)
+        replace(row, **counted(each), how=each.how) for row, each in zip(rows, found, strict=True)
     ]
-
-
-def _counts(made: Expected) -> dict[str, Any]:
-    """The fields of a row that a load changes."""
-    names = ("rounds", "drafted", "accepted", "calls")
-    return {name: getattr(made, name) for name in names} | {"widths": tuple(made.widths) or None}

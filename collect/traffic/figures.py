@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from decoders.costs.measured import Costs
 from policies.evaluation.bootstrap import group_index, group_sums, interval, ratio, resample
 from policies.evaluation.bounds import costs_margin
 
+from ..rewards import modelled_s
 from .replayed import Traffic
 
 LEVEL = 0.975  # of each side of an interval of 95 %
@@ -129,13 +130,9 @@ def _seconds_and_repeats(
 
 def _seconds(traffic: Traffic, arm: str, costs: Costs, loads: Sequence[int]) -> NDArray[np.float64]:
     """[n] of decoding each answer, as the reward `modelled` prices it."""
-    made = np.empty(len(loads))
-    for at, (row, load) in enumerate(zip(traffic.outcomes[arm], loads, strict=True)):
-        priced, rounds = costs.of_answers(load), row.rounds or 0.0
-        steps = (row.drafted or 0.0) if row.calls is None else row.calls
-        made[at] = (
-            priced.passes_s(row.widths or (), load)
-            + rounds * priced.overhead_s(arm, row.temperature)
-            + steps * priced.draft_s.get(arm, 0.0)
-        )
-    return made
+    return np.array(
+        [
+            modelled_s(replace(row, running=load - 1), costs.of_answers(load))
+            for row, load in zip(traffic.outcomes[arm], loads, strict=True)
+        ]
+    )

@@ -9,7 +9,7 @@ Each shape is a function from an object to what it holds, tried in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -47,7 +47,7 @@ def answers_of(record: Any, where: str, halves: Halves) -> Iterator[LoggedAnswer
     """The answers of one line; none where it holds none, or only a half of one."""
     if not isinstance(record, dict):
         return
-    if _own_log(record):
+    if {"arm", "propensity", "outcome"} <= record.keys():
         yield from _of_own_log(record, where)
         return
     request, response = _request(record), _response(record)
@@ -127,10 +127,6 @@ def from_events(stream: str) -> dict[str, Any] | None:
     return {"choices": [{"message": message, "finish_reason": reason}], "usage": usage}
 
 
-def _own_log(record: Mapping[str, Any]) -> bool:
-    return {"arm", "propensity", "outcome"} <= record.keys()
-
-
 def _of_own_log(record: Mapping[str, Any], where: str) -> Iterator[LoggedAnswer]:
     text, outcome = record.get("text"), record.get("outcome")
     if not isinstance(text, dict) or not isinstance(outcome, dict):
@@ -153,13 +149,17 @@ def _of_own_log(record: Mapping[str, Any], where: str) -> Iterator[LoggedAnswer]
 def _request(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """The request that a line holds; None where it holds none."""
     for name in ("request", "body", "input"):
-        found = _object(record.get(name))
-        if found is not None:
-            inner = _object(found.get("body"))
-            found = found if inner is None else inner
-            if _asks(found):
-                return found
+        found = _body(record.get(name))
+        if found is not None and _asks(found):
+            return found
     return dict(record) if _asks(record) else None
+
+
+def _body(given: Any) -> dict[str, Any] | None:
+    """An object's `body`, or the object itself where it has none."""
+    found = object_of(given)
+    inner = None if found is None else object_of(found.get("body"))
+    return found if inner is None else inner
 
 
 def _asks(found: Mapping[str, Any]) -> bool:
@@ -174,10 +174,8 @@ def _response(record: Mapping[str, Any]) -> dict[str, Any] | None:
         given = record.get(name)
         if isinstance(given, str) and given.lstrip().startswith("data:"):
             return from_events(given)
-        found = _object(given)
+        found = _body(given)
         if found is not None:
-            inner = _object(found.get("body"))
-            found = found if inner is None else inner
             if isinstance(found.get("choices"), list) or isinstance(found.get("content"), str):
                 return found
         elif isinstance(given, str):
@@ -219,10 +217,10 @@ def _asked(request: Mapping[str, Any], line: Mapping[str, Any], where: str) -> L
     temperature, tools = _number(request.get("temperature")), request.get("tools")
     limits = ("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict")
     limit = next((found for name in limits if (found := _count(request, name))), None)
-    started = _first(line, STARTS)
-    ended = _first(line, ENDS) if started is not None else None
-    took = _numbered(line, TOOK)
-    if took is None and (in_ms := _numbered(line, TOOK_MS)) is not None:
+    started = _first(line, STARTS, _time)
+    ended = _first(line, ENDS, _time) if started is not None else None
+    took = _first(line, TOOK, _number)
+    if took is None and (in_ms := _first(line, TOOK_MS, _number)) is not None:
         took = in_ms / 1000
     if started is None and took is not None:
         started = _time(line.get("timestamp", line.get("created_at")))
@@ -270,7 +268,7 @@ def _messages(found: Any) -> tuple[dict[str, Any], ...] | None:
     return tuple(found)
 
 
-def _object(found: Any) -> dict[str, Any] | None:
+def object_of(found: Any) -> dict[str, Any] | None:
     """An object, or one that a text spells."""
     if isinstance(found, str) and found.lstrip().startswith("{"):
         try:
@@ -298,12 +296,10 @@ def _number(found: Any) -> float | None:
     return float(found) if known else None
 
 
-def _numbered(record: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
-    return next((n for name in names if (n := _number(record.get(name))) is not None), None)
-
-
-def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
-    return next((at for name in names if (at := _time(record.get(name))) is not None), None)
+def _first(
+    record: Mapping[str, Any], names: tuple[str, ...], read: Callable[[Any], float | None]
+) -> float | None:
+    return next((n for name in names if (n := read(record.get(name))) is not None), None)
 
 
 def _time(found: Any) -> float | None:

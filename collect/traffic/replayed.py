@@ -17,8 +17,8 @@ from decoders.records import Replay
 from policies.records import RewardTable
 
 from .. import rewards
-from ..features import FEATURES, RequestContext, feature_vector
-from ..records import ArmInfo, Outcome
+from ..features import FEATURES, RequestContext, varying
+from ..records import ArmInfo, Outcome, counted
 from ..rewards import Reward
 from .load import mean_running, nearest
 from .tokens import TokenAnswer
@@ -59,11 +59,6 @@ class Traffic:
         return nearest(self.running, known)
 
 
-def known_texts(answers: Sequence[TokenAnswer]) -> list[KnownText]:
-    """As `LoggedReplay` takes them."""
-    return [KnownText(each.prompt, each.ids, each.limit, _span(each)) for each in answers]
-
-
 def replayed(
     answers: Sequence[TokenAnswer],
     tasks: Sequence[str],
@@ -78,7 +73,11 @@ def replayed(
     Answers that are longer than a draft model's context are left out for all arms. Raises
     DraftpickError where none is left.
     """
-    texts = known_texts(answers)
+    spans = [_span(each) for each in answers]
+    texts = [
+        KnownText(each.prompt, each.ids, each.limit, span)
+        for each, span in zip(answers, spans, strict=True)
+    ]
     found: dict[str, list[Replay | None]] = {}
     for number, name in enumerate(arms):
         on_done(number, len(arms), name)
@@ -95,7 +94,6 @@ def replayed(
             "draft model's context"
         )
     kept = [answers[chosen[row]] for row in rows]
-    spans = [_span(each) for each in answers]
     timed = [span for span in spans if span is not None]
     running = None
     if len(timed) == len(answers):
@@ -138,9 +136,7 @@ def reward_table(
         return made
 
     contexts = [_context(traffic.answers[at], load) for at, load in rows]
-    names = _features(traffic)
-    values = np.array([feature_vector(names, context) for context in contexts])
-    varies = (values != values[0]).any(axis=0)
+    feature_names, features = varying(_features(traffic), contexts)
     embedder = HashingEmbedder()
     vectors = embedder.embed([each.logged.asked[-SEEN:] for each in traffic.answers])
     repeats = priced.repeats if reward.needs_costs else ()
@@ -156,8 +152,8 @@ def reward_table(
         arms_fingerprint="",
         groups=[traffic.groups[at] for at, _ in rows],
         queries=[ids[at] for at, _ in rows],
-        features=values[:, varies],
-        feature_names=tuple(n for n, does in zip(names, varies, strict=True) if does),
+        features=features,
+        feature_names=feature_names,
         repeats=np.array([valued(each) for each in repeats]) if repeats else None,
     )
 
@@ -186,11 +182,7 @@ def _outcome(arm: str, answer: TokenAnswer, replay: Replay | None) -> Outcome:
         arm=arm,
         temperature=answer.logged.temperature or 0.0,
         parameters=0,
-        rounds=replay.rounds,
-        drafted=replay.drafted,
-        accepted=replay.accepted,
-        calls=replay.calls,
-        widths=tuple(replay.widths) or None,
+        **counted(replay),
         new_tokens=len(answer.ids),
     )
 
@@ -227,8 +219,7 @@ def _group(answer: TokenAnswer) -> str:
     logged = answer.logged
     if logged.group is not None:
         return f"named {logged.group}"
-    messages = logged.messages or ()
-    first = next((at for at, m in enumerate(messages) if m.get("role") == "user"), None)
-    if first is None:
-        return f"asked {logged.prompt}" if logged.prompt is not None else logged.where
-    return f"asked {messages[first].get('content')!r}"
+    asked = [m.get("content") for m in logged.messages or () if m.get("role") == "user"]
+    if asked:
+        return f"asked {asked[0]!r}"
+    return f"asked {logged.prompt}" if logged.prompt is not None else logged.where

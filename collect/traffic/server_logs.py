@@ -14,9 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from decoders.common.text import from_json
-
-from .json_lines import exchange, from_events
+from .json_lines import exchange, from_events, object_of
 from .records import LoggedAnswer
 
 _STAMP = re.compile(r"\b(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
@@ -41,12 +39,8 @@ _RESPONSE = re.compile(r"\bresponse:\s*(\{.*|data:.*)$")
 
 @dataclass
 class ServerLog:
-    """Reads lines in their order.
+    """Reads lines in their order."""
 
-    known: lines of a server's log that were understood, whether or not they held an answer.
-    """
-
-    known: int = 0
     _asked: dict[str, LoggedAnswer] = field(default_factory=dict)
     _body: dict[str, Any] | None = None  # of llama.cpp's last request
 
@@ -57,13 +51,11 @@ class ServerLog:
         elif "Generated response " in line:
             yield from self._vllm_answer(line)
         elif found := _REQUEST.search(line):
-            self._body = _loaded(found[1])
-            self.known += self._body is not None
+            self._body = object_of(found[1])
         elif (found := _RESPONSE.search(line)) and self._body is not None:
             body, self._body = self._body, None
-            said = from_events(found[1]) if found[1].startswith("data:") else _loaded(found[1])
+            said = from_events(found[1]) if found[1].startswith("data:") else object_of(found[1])
             if said is not None:
-                self.known += 1
                 yield from exchange(body, said, {}, where)
 
     def _vllm_request(self, line: str, where: str) -> None:
@@ -71,7 +63,6 @@ class ServerLog:
         found = received or details
         if found is None:
             return
-        self.known += 1
         held = self._asked.get(found[1], LoggedAnswer(where=where))
         prompt = _literal(found[2])
         if isinstance(prompt, str):
@@ -93,7 +84,6 @@ class ServerLog:
         found = _GENERATED.search(line)
         if found is None or (found[2] or "").endswith("delta)"):
             return
-        self.known += 1
         asked = self._asked.pop(found[1], None)
         text, ids = _literal(found[3]), _literal(found[4])
         if asked is None or (asked.prompt is None and asked.prompt_ids is None):
@@ -107,14 +97,6 @@ class ServerLog:
             ended_by=found[5] if found[5] != "None" else None,
             ended=_time(line),
         )
-
-
-def _loaded(text: str) -> dict[str, Any] | None:
-    try:
-        found = from_json(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _literal(written: str | None) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoders.common.errors import DraftpickError
-from decoders.common.text import whole
+from decoders.common.text import from_json, whole
 from decoders.models import targets
 
 from .records import LoggedAnswer, only_text, text_of
@@ -182,8 +182,6 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: Any) -> Any:
-    from decoders.common.text import from_json
-
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call

@@ -117,7 +117,7 @@ def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
             "compared with; give the arm another"
         )
     if mistakes:
-        raise DraftpickError(f"{path}: {len(mistakes)} mistake(s): " + "; ".join(mistakes))
+        raise mistaken(path, mistakes)
     if AUTOREGRESSIVE not in arms and not (arms and all(arm.remote for arm in arms.values())):
         arms = {AUTOREGRESSIVE: recipe(name=AUTOREGRESSIVE, kind=AUTOREGRESSIVE), **arms}
     return arms
@@ -131,6 +131,11 @@ def choose(arms: dict[str, ArmRecipe], names: list[str] | None) -> dict[str, Arm
         if name not in arms:
             raise NoSuchName("arm", name, list(arms))
     return {name: arm for name, arm in arms.items() if name in names}
+
+
+def mistaken(path: Path, found: Sequence[str]) -> DraftpickError:
+    """To be raised for all mistakes of a file at once."""
+    return DraftpickError(f"{path}: {len(found)} mistake(s): {'; '.join(found)}")
 
 
 def sentences(at: str, error: ValidationError, fields: Sequence[str] = ()) -> list[str]:

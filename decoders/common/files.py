@@ -73,6 +73,15 @@ def within(folder: Path, name: str) -> Path:
     return folder / name
 
 
+def whole_lines(path: Path) -> bytes:
+    """A file's content; a last line that a kill left unfinished is cut off, there too."""
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return whole
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """As `replacing`, for content at hand; text is written as UTF-8."""
     with replacing(path) as stream:

@@ -17,6 +17,11 @@ def split(known: str) -> tuple[str, str, str]:
     return (found["name"], found["hash"], found["rest"] or "") if found else (known, "", "")
 
 
+def comparable(value: object) -> object:
+    """A setting as it is compared with another: of a name, its identity alone."""
+    return identity(value) if isinstance(value, str) else value
+
+
 def identity(known: str) -> str:
     """Without the name, where there is a hash to go by; the kind of an embedder, `KIND:...@HASH`,
     stays."""

@@ -31,6 +31,10 @@ def in_words(error: BaseException) -> str:
     return text or _spelled(type(error).__name__)
 
 
+def first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
 def _spelled(name: str) -> str:
     """ReadTimeout -> read timeout, for an error that says nothing."""
     bare = re.sub(r"(?:Error|Exception)$", "", name) or name

@@ -35,11 +35,10 @@ class Parting:
 
 def parting(plain: Said, drafted: Said, tie: float) -> Parting:
     """tie: nats up to which a gap may be one."""
-    at = first_difference(plain.tokens, drafted.tokens)
+    at = alike(plain.tokens, drafted.tokens)
     if plain.shown == drafted.shown:
-        return Parting(SAME, max(len(plain.tokens), len(drafted.tokens)) if at is None else at)
-    if at is None:  # the tokens agree and the answers do not, as where a call was parsed otherwise
-        at = len(plain.tokens)
+        return Parting(SAME, at)
+    if plain.tokens == drafted.tokens:  # as where a call was parsed otherwise
         both = bool(plain.places and drafted.places)
         return Parting(FAULT if both else UNKNOWN, at)
     gap = _gap(plain, drafted, at)
@@ -49,23 +48,23 @@ def parting(plain: Said, drafted: Said, tie: float) -> Parting:
     return Parting(TIE if gap <= tie and own <= tie else FAULT, at, gap)
 
 
-def first_difference(one: Sequence[str], other: Sequence[str]) -> int | None:
-    for at, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return at
-    return None if len(one) == len(other) else min(len(one), len(other))
+def alike(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many items they begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def rounding(pairs: Sequence[tuple[Said, Said]]) -> np.ndarray:
     """[n] by how much the log-probability of a token differs, wherever two answers agree in it and
     in all before it."""
-    apart = list[float]()
-    for one, other in pairs:
-        for left, right in zip(one.places, other.places, strict=False):
-            if left.token != right.token:
-                break
-            apart.append(abs(left.logprob - right.logprob))
-    return np.array(apart)
+    return np.array(
+        [
+            abs(one.places[at].logprob - other.places[at].logprob)
+            for one, other in pairs
+            if one.places and other.places
+            for at in range(alike(one.tokens, other.tokens))
+        ]
+    )
 
 
 def tie_of(apart: np.ndarray) -> float:

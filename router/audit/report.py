@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .greedy import FAULT, SAME, TIE, UNKNOWN
+from .greedy import FAULT, SAME, TIE, UNKNOWN, alike
 from .run import UNSTABLE, Audit, Compared
 from .sampled import LEVEL
 
@@ -181,6 +181,5 @@ def _gap(gap: float | None) -> str:
 
 def _around(text: str, other: str) -> str:
     """The text from where it parts from the other, in one line."""
-    at = next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), None)
-    at = min(len(text), len(other)) if at is None else at
+    at = alike(text, other)
     return " ".join(text[max(0, at - 8) : at + AROUND - 8].split())

@@ -214,10 +214,7 @@ class _Asker:
     options: AuditOptions
 
     def taken(
-        self,
-        plain: EndpointRecipe,
-        drafted: EndpointRecipe,
-        requests: Sequence[AuditRequest],
+        self, plain: EndpointRecipe, drafted: EndpointRecipe, requests: Sequence[AuditRequest]
     ) -> tuple[list[AuditRequest], dict[str, str]]:
         """Without the kinds that a server refuses; questions must be taken."""
         refused: dict[str, str] = {}

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .answers import Said
+from .greedy import alike
 
 LEVEL = 0.01  # of both tests together
 PERMUTATIONS = 4999
@@ -136,13 +137,7 @@ def _kernel(answers: Sequence[Said]) -> NDArray[np.float64]:
     made = np.zeros((len(tokens), len(tokens)))
     for i, one in enumerate(tokens):
         for j, other in enumerate(tokens[: i + 1]):
-            common = 0
-            for left, right in zip(one, other, strict=False):
-                if left != right:
-                    break
-                common += 1
-            same = one == other
-            made[i, j] = made[j, i] = 1.0 if same else common / longest
+            made[i, j] = made[j, i] = 1.0 if one == other else alike(one, other) / longest
     return made
 
 

@@ -68,9 +68,8 @@ def _collect(plan: CollectPlan, as_json: bool) -> None:
 
 
 def _summarise(plan: SummaryPlan, as_json: bool) -> None:
-    from collect.cautions import cautions
     from collect.store.collection import Collection
-    from collect.summary import summarise_all
+    from collect.summary import cautions, summarise_all
 
     from .collecting.output import print_summaries, summaries_json
 

@@ -95,8 +95,8 @@ def of_rewards(
 ) -> None:
     """Of a collection. options: with the reward that was asked for, or None."""
     from collect import rewards as known
-    from collect.cautions import cautions
     from collect.store.collection import Collection
+    from collect.summary import cautions
     from collect.table import read_rewards
     from policies.selection.headroom import headroom as found_in
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from decoders.common.errors import NoSuchName
 from policies import Policy, PolicyError
-from policies.evaluation.bootstrap import RESAMPLES
 from policies.evaluation.evaluate import aligned, greedy_probs
 from policies.fixed import one_hot
 from policies.ope.comparison import Comparison, compare, on_policy
@@ -98,7 +97,6 @@ def judge(
     reward: str = "tokens_per_s",
     *,
     tau: float = 10.0,
-    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Judgement:
     """Judge a policy by a log, or the log alone.
@@ -140,10 +138,8 @@ def judge(
         if np.array_equal(ways["greedy"], probs):
             del ways["dynamic"]
     probs_of = ways | _always(held)
-    made = compare(log, probs_of, predicted, held.offered, tau=tau, resamples=resamples, seed=seed)
-    logged = (
-        next(iter(made.values())).logged if made else on_policy(log, resamples=resamples, seed=seed)
-    )
+    made = compare(log, probs_of, predicted, held.offered, tau=tau, seed=seed)
+    logged = next(iter(made.values())).logged if made else on_policy(log, seed=seed)
     found = {way: made[way] for way in ways}
     unknown = {
         way: float((probs * (held.offered == 0)).sum(axis=1).mean()) for way, probs in ways.items()
@@ -157,7 +153,7 @@ def judge(
         broken=rows.broken,
         excluded={why: many for why, many in held.excluded.items() if many},
         logged=logged,
-        versions=_versions(held, logged, resamples, seed),
+        versions=_versions(held, logged, seed),
         arms=_arms(held, made),
         policy=None if policy is None else policy.name,
         comparisons=found,
@@ -211,7 +207,7 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
     return warnings
 
 
-def _versions(held: UsableDecisions, logged: Estimate, resamples: int, seed: int) -> list[Version]:
+def _versions(held: UsableDecisions, logged: Estimate, seed: int) -> list[Version]:
     """logged: the mean reward of the whole log."""
     keys = [(each.policy or "", each.policy_name or "", each.choice) for each in held.decisions]
     counts = Counter(keys).most_common()
@@ -220,7 +216,7 @@ def _versions(held: UsableDecisions, logged: Estimate, resamples: int, seed: int
         if len(counts) == 1:
             return logged
         part = _part(held.log, np.array([each == key for each in keys]))
-        return on_policy(part, resamples=resamples, seed=seed)
+        return on_policy(part, seed=seed)
 
     return [Version(*key, many, value(key)) for key, many in counts]
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from policies import Decision, Policy
 
 FORMAT = 1  # as `LoggedDecision.format`
 NEAR = 1e-6  # how far rounding may take probabilities from their sum
@@ -147,3 +150,13 @@ class LoggedDecision(_Part):
         if not math.isclose(chances[self.arm], self.propensity, abs_tol=NEAR):
             raise ValueError("the propensity is not the probability of the arm")
         return self
+
+
+def probabilities(policy: Policy, decision: Decision, x: Any, drawn: bool) -> dict[str, float]:
+    """What an arm was taken from, as of `LoggedDecision`. x: what the policy read."""
+    chances = decision.probabilities
+    if chances is None and not drawn:
+        return {arm: float(arm == decision.arm) for arm in policy.arms}
+    if chances is None:
+        chances = policy.distribution(x)[0]
+    return dict(zip(policy.arms, map(float, chances), strict=True))

@@ -10,7 +10,7 @@ from collect.features import FEATURES, feature_vector
 
 from ..protocols import RoutingEngine
 from ..records import Ask, Pick
-from .record import Asked, LoggedDecision, Result, Text, Vector
+from .record import Asked, LoggedDecision, Result, Text, Vector, probabilities
 from .writer import DecisionLog
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ class Recorder:
             choice="forced" if policy is None else "drawn" if pick.drawn else "best",
             arm=pick.arm,
             propensity=pick.decision.propensity,
-            probabilities={} if policy is None else _probabilities(policy, pick),
+            probabilities={}
+            if policy is None
+            else probabilities(policy, pick.decision, pick.x, pick.drawn),
             embedder=self._embedder,
             embedding=Vector.of(pick.embedding)
             if self.log.embeddings and pick.embedding is not None
@@ -95,15 +97,6 @@ def outcome_of(result: DecodeResult, choosing_s: float) -> Result:
         wall_s=wall_s,
         tokens_per_s=None if tokens is None else tokens / wall_s if wall_s > 0 else 0.0,
     )
-
-
-def _probabilities(policy: Policy, pick: Pick) -> dict[str, float]:
-    """What the arm was drawn from; all on one arm where the best was taken."""
-    known = pick.decision.probabilities
-    if known is None and not pick.drawn:
-        return {arm: float(arm == pick.arm) for arm in policy.arms}
-    chances = policy.distribution(pick.x)[0] if known is None else known
-    return dict(zip(policy.arms, map(float, chances), strict=True))
 
 
 def _features(ask: Ask, pick: Pick) -> dict[str, float]:

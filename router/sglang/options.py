@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from decoders.arms.file import sentences
+from decoders.arms.file import mistaken, sentences
 from decoders.arms.strict import Strict
 from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
@@ -59,7 +59,7 @@ def read_options(path: str | Path) -> StepOptions | None:
         part = Part.model_validate(record[KEY])
     except ValidationError as error:
         found = sentences(KEY, error, list(Part.model_fields))
-        raise DraftpickError(f"{path}: {len(found)} mistake(s): {'; '.join(found)}") from error
+        raise mistaken(path, found) from error
     candidates = {
         int(size): _lengths(path, size, entry) for size, entry in record.items() if size.isdigit()
     }

@@ -14,10 +14,7 @@ MEMORY = 0.99  # what a step's answers count after one more step
 LAG = 2  # steps after a change whose answers may be of the length before
 TRY = 2 * LAG  # steps of a try, while no draft promises to pay
 FIRST, LONGEST = 16, 256  # steps between tries, at first and at last
-PRIOR = (
-    0.5,
-    2.0,
-)  # chance of an accepted token where nothing was seen, and the tokens that it weighs
+PRIOR = 0.5, 2.0  # chance of an accepted token where none was seen; the tokens that it weighs
 
 
 class Acceptance:
@@ -91,10 +88,7 @@ class StepPolicy:
         return steps
 
     def on_verify_complete(
-        self,
-        num_correct_drafts_per_req: list[int],
-        batch_size: int,
-        num_steps: int | None = None,
+        self, num_correct_drafts_per_req: list[int], batch_size: int, num_steps: int | None = None
     ) -> int | None:
         """What a step's drafts gave. num_steps: their length, where SGLang says so. None, as
         `get_steps_for_batch` takes the next length."""

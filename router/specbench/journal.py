@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from decoders.common.errors import DraftpickError
-from decoders.common.files import write_atomically
-from decoders.common.identity import identity
+from decoders.common.files import whole_lines, write_atomically
+from decoders.common.identity import comparable
 from decoders.common.text import from_json
 
 from .records import Row
@@ -23,7 +23,6 @@ class Journal:
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self.folder = folder
         self.path = folder / "rows.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +39,7 @@ class Journal:
                 )
         else:
             write_atomically(known, json.dumps(settings, indent=2) + "\n")
-        self.rows = self._recover()
+        self.rows = _parse(self.path, whole_lines(self.path)) if self.path.exists() else []
 
     def append(self, row: Row) -> None:
         """Add one finished question; it is on disk when this returns."""
@@ -49,15 +48,6 @@ class Journal:
             stream.flush()
             os.fsync(stream.fileno())
         self.rows.append(row)
-
-    def _recover(self) -> list[Row]:
-        if not self.path.exists():
-            return []
-        content = self.path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.truncate(self.path, len(whole))
-        return _parse(self.path, whole)
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -97,13 +87,8 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [
         f"{name}: {_short(before.get(name))} there, {_short(now.get(name))} now"
         for name in named
-        if _known(before.get(name)) != _known(now.get(name))
+        if comparable(before.get(name)) != comparable(now.get(name))
     ]
-
-
-def _known(value: Any) -> Any:
-    """A target's name does not count, its weights do."""
-    return identity(value) if isinstance(value, str) else value
 
 
 def _short(value: Any) -> str:

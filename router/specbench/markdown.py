@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from collect.queries import OVERALL
@@ -49,54 +49,47 @@ def methods_of(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def overall_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of the main table: speeds, by each average."""
     headings = ["method", "tok/s", "speed-up", "95% interval", "by task", "by question", "decode"]
-    return headings, [
-        [
-            name,
-            f"{figures['tokens_per_s']:.1f}",
-            times(figures["speedup_vs_ar"]),
-            interval(figures["ci95"]),
-            times(figures.get("speedup_mean_over_tasks")),  # older summaries have neither mean
-            times(figures.get("speedup_mean_over_questions")),
-            times(figures["decode_speedup_vs_ar"]),
-        ]
-        if figures
-        else [name, *["-"] * (len(headings) - 1)]
-        for name, figures in _overall(summary)
+    return _overall(summary, headings, _speeds)
+
+
+def _speeds(figures: dict[str, Any]) -> list[str]:
+    return [
+        f"{figures['tokens_per_s']:.1f}",
+        times(figures["speedup_vs_ar"]),
+        interval(figures["ci95"]),
+        times(figures.get("speedup_mean_over_tasks")),  # older summaries have neither mean
+        times(figures.get("speedup_mean_over_questions")),
+        times(figures["decode_speedup_vs_ar"]),
     ]
 
 
 def answers_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of what was drafted, and of the answers."""
-    headings = [
-        "method",
-        "tok/round",
-        "accepted",
-        "quality",
-        "repeats",
-        "no repeats",
-        "other ids",
-    ]
-    return headings, [
-        [
-            name,
-            f"{figures['mean_accepted']:.2f}",
-            percent(figures["acceptance_rate"]),
-            percent(figures["quality"]),
-            percent(figures["repetitive_share"]),
-            times(figures["speedup_without_repetition"]),
-            "-"
-            if figures["differs_from_ar"] is None
-            else f"{figures['differs_from_ar']} of {figures['compared']}",
-        ]
-        if figures
-        else [name, *["-"] * (len(headings) - 1)]
-        for name, figures in _overall(summary)
+    headings = ["method", "tok/round", "accepted", "quality", "repeats", "no repeats", "other ids"]
+    return _overall(summary, headings, _drafts)
+
+
+def _drafts(figures: dict[str, Any]) -> list[str]:
+    others = figures["differs_from_ar"]
+    return [
+        f"{figures['mean_accepted']:.2f}",
+        percent(figures["acceptance_rate"]),
+        percent(figures["quality"]),
+        percent(figures["repetitive_share"]),
+        times(figures["speedup_without_repetition"]),
+        "-" if others is None else f"{others} of {figures['compared']}",
     ]
 
 
-def _overall(summary: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    for name, cells in methods_of(summary).items():
-        yield name, cells[OVERALL]
+def _overall(
+    summary: dict[str, Any], headings: list[str], cells: Callable[[dict[str, Any]], list[str]]
+) -> Table:
+    """A row for each method's figures over all tasks."""
+    rows = []
+    for name, found in methods_of(summary).items():
+        figures = found[OVERALL]
+        rows.append([name, *(cells(figures) if figures else ["-"] * (len(headings) - 1))])
+    return headings, rows
 
 
 def task_table(summary: dict[str, Any], field: str = "speedup_vs_ar") -> Table:
@@ -227,11 +220,6 @@ def _spread(figures: dict[str, Any] | None) -> str:
     return times(figures["speedup_vs_ar"]) + spread
 
 
-def render(summary: dict[str, Any]) -> str:
-    """The whole page."""
-    return "\n".join(_lines(summary)) + "\n"
-
-
 def headline(summary: dict[str, Any]) -> list[str]:
     """The main figures of the tables, in sentences."""
     sentences = []
@@ -291,24 +279,21 @@ def interval(value: Sequence[float] | None) -> str:
     return "-" if value is None else f"{value[0]:.2f} to {value[1]:.2f}"
 
 
-def _lines(summary: dict[str, Any]) -> Iterator[str]:
-    yield "# Spec-Bench"
-    yield ""
+def render(summary: dict[str, Any]) -> str:
+    """The whole page."""
     counts = ", ".join(f"{task} {count}" for task, count in summary["tasks"].items())
-    yield f"{summary['questions']} questions ({counts})."
-    yield ""
-    for sentence in headline(summary):
-        yield f"- {sentence}"
+    lines = ["# Spec-Bench", "", f"{summary['questions']} questions ({counts}).", ""]
+    lines += [f"- {sentence}" for sentence in headline(summary)]
     for title, table in sections(summary):
-        yield from ("", f"## {title}", "", *table_lines(*table))
-    yield ""
-    yield EXPLAINED
+        lines += ["", f"## {title}", "", *table_lines(*table)]
+    lines += ["", EXPLAINED]
     if "sweep" in summary:
-        yield from ("", EXPLAINED_SWEEP)
+        lines += ["", EXPLAINED_SWEEP]
     hardware = summary.get("hardware")
     if hardware:
-        yield ""
-        yield "Measured on " + ", ".join(f"{k} {v}" for k, v in hardware.items() if v) + "."
+        known = ", ".join(f"{name} {value}" for name, value in hardware.items() if value)
+        lines += ["", f"Measured on {known}."]
+    return "\n".join(lines) + "\n"
 
 
 def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from collect.repetition import is_repetitive
-from policies.evaluation.bootstrap import RESAMPLES, interval, resampled_sums
+from collect.sweeps.repetition import is_repetitive
+from policies.evaluation.bootstrap import RESAMPLES, interval, ratio, resampled_sums
 
 from .quality import measure_of, quality
 from .records import Answer, Turn
@@ -103,7 +104,7 @@ def cell(
     shares = time_shares(turns)
     value, measure = _quality(pairs)
     differing, compared = differences(pairs)
-    total, decode = _wall_table(ours, theirs), _decode_table(ours, theirs)
+    total, decode = wall_table(ours, theirs), _decode_table(ours, theirs)
     return Cell(
         questions=len(pairs),
         tokens=tokens,
@@ -111,23 +112,21 @@ def cell(
         speedup_vs_ar=speedup(total),
         ci95=bootstrap(total, seed, samples),
         speedup_mean_over_tasks=mean_over_tasks(total, [p.task for p in pairs]),
-        speedup_mean_over_questions=mean_over_questions(total),
-        speedup_median=median_over_questions(total),
+        speedup_mean_over_questions=over_questions(total),
+        speedup_median=over_questions(total, np.median),
         decode_tokens_per_s=_rate(sum(a.decoded for a in ours), sum(a.decode_s for a in ours)),
         decode_speedup_vs_ar=speedup(decode),
         decode_ci95=bootstrap(decode, seed, samples),
         speedup_official=official_speedup(ours, theirs),
         mean_accepted=sum(a.decoded for a in ours) / rounds if rounds else 1.0,
-        acceptance_rate=sum(r.accepted for r in results) / drafted if drafted else 0.0,
+        acceptance_rate=_rate(sum(r.accepted for r in results), drafted),
         target_calls_per_token=_rate(sum(r.target_calls for r in results), tokens),
         **{f"{name}_share": share for name, share in shares.items()},
         quality=value,
         quality_measure=measure,
-        repetitive_share=sum(is_repetitive(r.ids, eos_ids) for r in results) / len(turns)
-        if turns
-        else 0.0,
+        repetitive_share=_rate(sum(is_repetitive(r.ids, eos_ids) for r in results), len(turns)),
         speedup_without_repetition=speedup(
-            _wall_table([p.method for p in calm], [p.baseline for p in calm])
+            wall_table([p.method for p in calm], [p.baseline for p in calm])
         ),
         questions_without_repetition=len(calm),
         differs_from_ar=differing if greedy else None,
@@ -137,30 +136,25 @@ def cell(
 
 def speedup(table: np.ndarray) -> float | None:
     """Ratio of two rates. table: [questions, 4], tokens and seconds of each side."""
-    ratio = _ratios(table.sum(axis=0)[None])[0]
-    return float(ratio) if np.isfinite(ratio) else None
+    found = _ratios(table.sum(axis=0)[None])[0]
+    return float(found) if np.isfinite(found) else None
 
 
 def mean_over_tasks(table: np.ndarray, tasks: Sequence[str]) -> float | None:
     """Mean of each task's `speedup`; tasks that have none are left out. tasks: one per row."""
     names = np.array(tasks)
     each = [speedup(table[names == task]) for task in dict.fromkeys(tasks)]
-    known = [ratio for ratio in each if ratio is not None]
+    known = [found for found in each if found is not None]
     return float(np.mean(known)) if known else None
 
 
-def mean_over_questions(table: np.ndarray) -> float | None:
-    """Mean of each row's own ratio; rows that have none are left out."""
+def over_questions(
+    table: np.ndarray, average: Callable[[np.ndarray], Any] = np.mean
+) -> float | None:
+    """The mean, or another average, of each row's own ratio; rows that have none are left out."""
     ratios = _ratios(table)
     ratios = ratios[np.isfinite(ratios)]
-    return float(ratios.mean()) if len(ratios) else None
-
-
-def median_over_questions(table: np.ndarray) -> float | None:
-    """As `mean_over_questions`."""
-    ratios = _ratios(table)
-    ratios = ratios[np.isfinite(ratios)]
-    return float(np.median(ratios)) if len(ratios) else None
+    return float(average(ratios)) if len(ratios) else None
 
 
 def bootstrap(table: np.ndarray, seed: int, samples: int) -> tuple[float, float] | None:
@@ -220,12 +214,14 @@ def _quality(pairs: Sequence[Pair]) -> tuple[float | None, str | None]:
     return sum(by_task.values()) / len(by_task), measure
 
 
-def _wall_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarray:
+def wall_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarray:
+    """[questions, 4] as `speedup` takes it, of whole answers."""
     rows = [(a.tokens, a.wall_s, b.tokens, b.wall_s) for a, b in zip(ours, theirs, strict=True)]
     return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
 
 def _decode_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarray:
+    """Likewise, without prefills."""
     rows = [
         (a.decoded, a.decode_s, b.decoded, b.decode_s) for a, b in zip(ours, theirs, strict=True)
     ]
@@ -234,14 +230,11 @@ def _decode_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarra
 
 def _ratios(sums: np.ndarray) -> np.ndarray:
     """(tokens / seconds) over (tokens / seconds), row by row; nan where a side has none."""
-    above = sums[:, 0] * sums[:, 3]
-    below = sums[:, 1] * sums[:, 2]
-    ratios: np.ndarray = np.divide(above, below, out=np.full(len(sums), np.nan), where=below > 0)
-    return ratios
+    return ratio(sums[:, 0] * sums[:, 3], sums[:, 1] * sums[:, 2])
 
 
-def _rate(count: float, seconds: float) -> float:
-    return count / seconds if seconds > 0 else 0.0
+def _rate(count: float, of: float) -> float:
+    return count / of if of > 0 else 0.0
 
 
 def _repeats(answer: Answer, eos_ids: Sequence[int]) -> bool:

@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 def speedups(summary: dict[str, Any]) -> Figure:
     """Grouped bars: the speed-up of every arm and of the routed decode on every task."""
     tasks = [*summary["tasks"], OVERALL]
-    methods = [name for name in methods_of(summary) if name not in (BASELINE, "oracle")]
     figure, axes = _figure(width=max(7.0, 1.6 * len(tasks)))
-    width = 0.84 / max(len(methods), 1)
-    for i, name in enumerate(methods):
-        left = np.arange(len(tasks)) - 0.42 + width * (i + 0.5)
-        heights, errors = _bars(methods_of(summary)[name], tasks)
-        style = {"color": "black"} if name == ROUTED else {"color": _colour(i)}
-        axes.bar(left, heights, width, yerr=errors, label=name, error_kw={"lw": 0.7}, **style)
-    _finish(axes, tasks)
+    rows = {n: c for n, c in methods_of(summary).items() if n not in (BASELINE, "oracle")}
+    shown = {
+        name: (cells, "black" if name == ROUTED else f"C{i % 10}")
+        for i, (name, cells) in enumerate(rows.items())
+    }
+    _grouped(axes, tasks, shown, 0.84)
     axes.set_title("Speed-up over autoregressive decoding, with 95% intervals")
     return figure
 
@@ -45,12 +43,7 @@ def routed_against(summary: dict[str, Any]) -> Figure:
         shown[ROUTED] = (rows[ROUTED], "black")
     shown["oracle (optimistic)"] = (rows["oracle"], "#e0b050")
     figure, axes = _figure(width=max(7.0, 1.3 * len(tasks)))
-    width = 0.8 / len(shown)
-    for i, (name, (cells, colour)) in enumerate(shown.items()):
-        left = np.arange(len(tasks)) - 0.4 + width * (i + 0.5)
-        heights, errors = _bars(cells, tasks)
-        axes.bar(left, heights, width, yerr=errors, label=name, color=colour, error_kw={"lw": 0.7})
-    _finish(axes, tasks)
+    _grouped(axes, tasks, shown, 0.8)
     axes.set_title("The learned choice and fixed ones")
     return figure
 
@@ -187,13 +180,18 @@ def _bars(cells: dict[str, Any], tasks: list[str]) -> tuple[np.ndarray, np.ndarr
     return heights, errors
 
 
-def _finish(axes: Any, tasks: list[str]) -> None:
+def _grouped(
+    axes: Any, tasks: list[str], shown: dict[str, tuple[dict[str, Any], str]], room: float
+) -> None:
+    """A group of bars for each task. shown: name -> cells and colour. room: of a group, in units of
+    the axis."""
+    width = room / max(len(shown), 1)
+    for i, (name, (cells, colour)) in enumerate(shown.items()):
+        left = np.arange(len(tasks)) - room / 2 + width * (i + 0.5)
+        heights, errors = _bars(cells, tasks)
+        axes.bar(left, heights, width, yerr=errors, label=name, color=colour, error_kw={"lw": 0.7})
     axes.axhline(1.0, color="grey", lw=0.8, ls="--")
     axes.set_xticks(range(len(tasks)), tasks, rotation=20, ha="right")
     axes.set_ylabel("times autoregressive")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, ncols=3, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2))
-
-
-def _colour(index: int) -> str:
-    return f"C{index % 10}"

@@ -12,8 +12,6 @@ from decoders.common.errors import DraftpickError, NoSuchName
 
 from .quality import check_measures
 
-_SPEC_BENCH_NAMES = {"math": "math_reasoning"}
-
 
 def load_questions(
     paths: Iterable[str | Path],
@@ -66,4 +64,4 @@ def spec_bench_category(query_task: str, category: str | None) -> str:
     """The category by which Spec-Bench's scripts find rows: mt_bench's eight, or the task."""
     if query_task == "mt_bench":
         return category or query_task
-    return _SPEC_BENCH_NAMES.get(query_task, query_task)
+    return "math_reasoning" if query_task == "math" else query_task

@@ -125,6 +125,5 @@ def quality(task: str, texts: Sequence[str], references: Sequence[str]) -> float
 
 def _rouge(kind: str, text: str, reference: str) -> float:
     return max(
-        (rouge.scores((kind,), part, text)[kind] for part in references_of(reference)),
-        default=0.0,
+        (rouge.scores((kind,), part, text)[kind] for part in references_of(reference)), default=0.0
     )

@@ -15,15 +15,7 @@ from collect.rouge import WORDS
 from policies.evaluation.bootstrap import RESAMPLES
 
 from .candidates import over_seeds
-from .metrics import (
-    Cell,
-    Pair,
-    bootstrap,
-    cell,
-    mean_over_questions,
-    mean_over_tasks,
-    speedup,
-)
+from .metrics import Pair, bootstrap, cell, mean_over_tasks, over_questions, speedup, wall_table
 from .records import BASELINE, ROUTED, Answer, Row
 
 VERSION = 1
@@ -63,11 +55,12 @@ def summarise(
             Pair(row.task, row.reference, answer, row.answers[BASELINE])
             for row, answer in zip(rows, answers, strict=True)
         ]
-        made: dict[str, Cell | None] = {}
+        made: dict[str, Any] = {}
         for name in (OVERALL, *tasks):
             chosen = [p for p in pairs if name in (OVERALL, p.task)]
-            made[name] = cell(chosen, greedy=greedy, eos_ids=eos_ids, seed=seed, samples=samples)
-        return {name: None if value is None else asdict(value) for name, value in made.items()}
+            value = cell(chosen, greedy=greedy, eos_ids=eos_ids, seed=seed, samples=samples)
+            made[name] = None if value is None else asdict(value)
+        return made
 
     by_arm = {arm: cells(_answers(rows, arm)) for arm in arms}
     best = best_fixed(by_arm, tasks)
@@ -153,14 +146,13 @@ def best_fixed(by_arm: dict[str, dict[str, Any]], tasks: Sequence[str]) -> dict[
         "speedup_mean_over_questions",
         "tokens_per_s",
     )
-    per_task = {task: fastest(task) for task in tasks}
     return {
         "arm": arm,
         "overall": {name: figures[name] for name in kept},
         "per_task": {
             task: {"arm": found[0], **{name: found[1][name] for name in kept}}
-            for task, found in per_task.items()
-            if found is not None
+            for task in tasks
+            if (found := fastest(task)) is not None
         },
         "note": BEST_FIXED_NOTE,
     }
@@ -188,23 +180,19 @@ def policy_overhead(routed: Sequence[Answer]) -> dict[str, float | None]:
 
 
 def _against(
-    rows: Sequence[Row],
-    ours: Sequence[Answer],
-    theirs: Sequence[Answer],
-    seed: int,
-    samples: int,
+    rows: Sequence[Row], ours: Sequence[Answer], theirs: Sequence[Answer], seed: int, samples: int
 ) -> dict[str, Any]:
     both = [
-        (row.task, (a.tokens, a.wall_s, b.tokens, b.wall_s))
+        (row.task, a, b)
         for row, a, b in zip(rows, ours, theirs, strict=True)
         if a.error is None and b.error is None
     ]
-    table = np.array([sums for _, sums in both], dtype=np.float64).reshape(-1, 4)
+    table = wall_table([a for _, a, _ in both], [b for _, _, b in both])
     return {
         "ratio": speedup(table),
         "ci95": bootstrap(table, seed, samples),
-        "mean_over_tasks": mean_over_tasks(table, [task for task, _ in both]),
-        "mean_over_questions": mean_over_questions(table),
+        "mean_over_tasks": mean_over_tasks(table, [task for task, _, _ in both]),
+        "mean_over_questions": over_questions(table),
     }
 
 

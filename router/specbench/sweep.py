@@ -23,8 +23,7 @@ from pydantic import Field, ValidationError
 
 from decoders.arms import ArmRecipe, arms_of
 from decoders.arms.base import Strict
-from decoders.arms.file import read_mapping, sentences
-from decoders.common.errors import DraftpickError
+from decoders.arms.file import mistaken, read_mapping, sentences
 
 
 class _Template(Strict):
@@ -77,7 +76,7 @@ def load_sweep(path: Path) -> Sweep:
     try:
         declared = _SweepFile.model_validate(document)
     except ValidationError as error:
-        raise _mistakes(path, sentences("", error)) from None
+        raise mistaken(path, sentences("", error)) from None
     bodies: dict[str, Any] = dict(declared.arms)
     curves, mistakes = [], []
     for name, template in declared.sweep.items():
@@ -94,7 +93,7 @@ def load_sweep(path: Path) -> Sweep:
                 break
         curves.append(Curve(name, template.field, tuple(points.values()), tuple(points)))
     if mistakes:
-        raise _mistakes(path, mistakes)
+        raise mistaken(path, mistakes)
     curves += [Curve(name, "", (), (name,)) for name in declared.arms]
     arms = arms_of({"arms": bodies, "plugins": declared.plugins}, path)
     return Sweep(tuple(curves), arms, tuple(declared.plugins))
@@ -131,7 +130,3 @@ def with_field(arm: dict[str, Any], field: str, value: Any) -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-
-
-def _mistakes(path: Path, found: list[str]) -> DraftpickError:
-    return DraftpickError(f"{path}: {len(found)} mistake(s): " + "; ".join(found))

@@ -15,6 +15,7 @@ from collect.features import RequestContext, feature_vector
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
 
+from ..logs.record import probabilities
 from .engine import EngineFacts
 from .options import Options, Rule, within
 
@@ -48,11 +49,15 @@ class Choice:
 
 
 class ByRules:
-    """Hand-made rules: the first that holds decides."""
+    """Hand-made rules: the first that holds decides. Raises DraftpickError for one of another
+    arm."""
 
     def __init__(self, rules: Sequence[Rule], arms: Sequence[str], explore: float) -> None:
         for rule in rules:
-            known_arm(rule.arm, arms)
+            if rule.arm not in arms:
+                raise DraftpickError(
+                    f"a rule of the policy names the arm {rule.arm!r}; there are {', '.join(arms)}"
+                )
         self._rules, self._arms, self._explore = rules, tuple(arms), explore
         said = json.dumps([[rule.model_dump() for rule in rules], explore], sort_keys=True)
         self._name = (hashlib.sha256(said.encode()).hexdigest()[:16], "rules")
@@ -130,16 +135,10 @@ class ByPolicy:
             embedding = self._embed(ids)
             x = np.concatenate([embedding, x])
         decision = self.policy.choose(x, rng if self._draws else None)
-        if decision.probabilities is not None:
-            chances = decision.probabilities
-        elif self._draws:
-            chances = self.policy.distribution(x)[0].tolist()
-        else:
-            chances = [float(arm == decision.arm) for arm in self.policy.arms]
         return Choice(
             decision.arm,
             decision.propensity,
-            dict(zip(self.policy.arms, map(float, chances), strict=True)),
+            probabilities(self.policy, decision, x, self._draws),
             self._draws,
             self._name,
             x,
@@ -205,11 +204,3 @@ def hashing_of(embedder: str, engine: EngineFacts) -> Any:
         return made.embed([text])[0]
 
     return embed
-
-
-def known_arm(name: str, arms: Sequence[str]) -> None:
-    """Raises DraftpickError where it is none."""
-    if name not in arms:
-        raise DraftpickError(
-            f"a rule of the policy names the arm {name!r}; there are {', '.join(arms)}"
-        )

@@ -103,27 +103,24 @@ def no_drafts(recipe: Any, engine: EngineFacts) -> ArmDrafter:
 
 
 def copying(recipe: Any, engine: EngineFacts) -> ArmDrafter:
-    """Raises DraftpickError for a length that is not fixed, and for a table."""
+    """Raises DraftpickError for a table."""
     if recipe.drafter is not None:
         raise DraftpickError(
             f"the arm {recipe.name!r} asks the table {recipe.drafter!r} where nothing matches, "
             "which a proposer does not; leave `drafter` out"
         )
-    require_fixed(recipe)
     return CopyingDrafts(recipe)
 
 
 def neural(recipe: Any, engine: EngineFacts) -> ArmDrafter:
-    """Raises DraftpickError for a length that is not fixed, and as `model_drafts`."""
-    require_fixed(recipe)
+    """Raises DraftpickError as `model_drafts`."""
     from .model_drafts import model_drafts
 
     return model_drafts(recipe, engine)
 
 
 def suffix(recipe: Any, engine: EngineFacts) -> ArmDrafter:
-    """Raises DraftpickError for a length that is not fixed, and for trees."""
-    require_fixed(recipe)
+    """Raises DraftpickError for trees."""
     if recipe.branches:
         raise DraftpickError(
             f"the arm {recipe.name!r} drafts trees, which vLLM does not take from a proposer; "
@@ -132,15 +129,6 @@ def suffix(recipe: Any, engine: EngineFacts) -> ArmDrafter:
     from .suffix_drafts import SuffixDrafts
 
     return SuffixDrafts(recipe, engine.share_answers)
-
-
-def require_fixed(recipe: Any) -> None:
-    """Raises DraftpickError for a draft length that is not fixed."""
-    if recipe.length.kind != "fixed":
-        raise DraftpickError(
-            f"the arm {recipe.name!r} has a draft length of the kind {recipe.length.kind!r}; in a "
-            "proposer give `length: {k: N}`"
-        )
 
 
 KINDS: dict[str, MakeDrafter] = {
@@ -152,7 +140,8 @@ KINDS: dict[str, MakeDrafter] = {
 
 
 def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:
-    """Raises DraftpickError for an arm that a proposer cannot be, and for a lossy one."""
+    """Raises DraftpickError for an arm that a proposer cannot be, for a lossy one, and for a draft
+    length that is not fixed."""
     if recipe.kind not in KINDS:
         raise DraftpickError(
             f"the arm {recipe.name!r} is of the kind {recipe.kind!r}, which vLLM's proposer cannot "
@@ -162,5 +151,11 @@ def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:
         raise DraftpickError(
             f"the arm {recipe.name!r} is lossy, and vLLM verifies every draft itself; leave "
             "`verifier` out"
+        )
+    length = getattr(recipe, "length", None)
+    if length is not None and length.kind != "fixed":
+        raise DraftpickError(
+            f"the arm {recipe.name!r} has a draft length of the kind {length.kind!r}; in a "
+            "proposer give `length: {k: N}`"
         )
     return KINDS[recipe.kind](recipe, engine)

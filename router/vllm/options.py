@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from decoders.arms import ArmRecipe
-from decoders.arms.file import AUTOREGRESSIVE, arms_of, load_arms, sentences
+from decoders.arms.file import AUTOREGRESSIVE, arms_of, load_arms, mistaken, sentences
 from decoders.arms.strict import Strict
 from decoders.common.errors import DraftpickError
 
@@ -101,7 +101,7 @@ def read_options(path: Path) -> tuple[Options, dict[str, ArmRecipe]]:
         options = Options.model_validate_json(text)
     except ValidationError as error:
         found = sentences("", error, list(Options.model_fields))
-        raise DraftpickError(f"{path}: {len(found)} mistake(s): {'; '.join(found)}") from error
+        raise mistaken(path, found) from error
     if isinstance(options.arms, str):
         arms = load_arms(within(path, options.arms))
     else:

@@ -104,15 +104,15 @@ class Proposer:
         now = time.monotonic()
         before = {request for request in self._rows.known if request.missed == 0}
         found, ended = self._rows.step(came, lengths, token_ids)
+        present = [request for request in found if request is not None]
         gone = [request for request in self._rows.known if request.missed == SETTLED]
         for request in (*ended, *gone):
             self._end(request)
         if self._left and all(request in before for request in found):  # none reads its prompt
-            tokens = sum(1 + len(request.verified) for request in found if request is not None)
+            tokens = sum(1 + len(request.verified) for request in present)
             self._costs.observe(tokens, now - self._left)
-        for request in filter(None, found):
+        for request in present:
             self._account(request, now)
-        present = [request for request in found if request is not None]
         for request in present:
             self._decide(request, len(came), now)
         self._draft(present)

@@ -13,6 +13,7 @@ from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
 from decoders.backends.native import LlamaBackend
 from decoders.models import targets
+from decoders.sampling.draft_vocab import DraftVocab
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -91,6 +92,11 @@ def teacher(folder: Path) -> Teacher:
     backend = targets.load_backend(folder, torch.device("cpu"), torch.float32, "native", context=16)
     assert isinstance(backend, LlamaBackend)
     return Teacher(backend)
+
+
+@pytest.fixture
+def vocab() -> DraftVocab:
+    return DraftVocab(list(range(2, 36)), 43)
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,6 @@ CPU = torch.device("cpu")
 RECIPE = RecurrentRecipe(epochs=6, batch_tokens=160, steps=3, lr=1e-2, matrix_lr=1e-2)
 
 
-@pytest.fixture
-def vocab() -> DraftVocab:
-    return DraftVocab(list(range(2, 36)), 43)
-
-
 def a_head(teacher: Teacher, seed: int = 0) -> Eagle3Module:
     """Untrained, and loud enough that attention matters."""
     torch.manual_seed(seed)

@@ -22,14 +22,7 @@ from collect.align.drafter_model import DrafterModel
 from collect.align.held_out import HeldOut
 from collect.align.packed_batch import Stream, flatten, on_device, order
 from collect.align.recipe import RecurrentRecipe
-from collect.align.recurrent import (
-    SOFTER,
-    DistillationLoss,
-    Drafting,
-    Point,
-    disturbed,
-    new_cell,
-)
+from collect.align.recurrent import SOFTER, DistillationLoss, Drafting, Point, disturbed, new_cell
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
 from collect.align.training_stage import (
@@ -67,11 +60,6 @@ def train(
 CPU = torch.device("cpu")
 CONFIG = CellConfig(hidden=32, width=48)
 RECIPE = RecurrentRecipe(epochs=6, batch_tokens=160, steps=3, lr=1e-2, matrix_lr=1e-2)
-
-
-@pytest.fixture
-def vocab() -> DraftVocab:
-    return DraftVocab(list(range(2, 36)), 43)
 
 
 def a_cell(teacher: Teacher, seed: int = 0) -> RecurrentCell:
@@ -229,9 +217,7 @@ def test_a_prompt_with_many_answers_is_trained_on_once() -> None:
     assert flat.positions == 4 + 4 + 3
 
 
-def test_batches_come_in_order_from_their_thread(
-    tokens: Tokens,
-) -> None:
+def test_batches_come_in_order_from_their_thread(tokens: Tokens) -> None:
     from collect.align import packed_batch
 
     def numbers() -> Iterator[int]:

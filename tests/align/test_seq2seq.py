@@ -25,6 +25,7 @@ from decoders.models.targets import fingerprint
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import app
 
+UNSEEN = "w{0} w{2} w3"
 RECIPE = Recipe(epochs=10, batch_tokens=256, lr=1e-2, matrix_lr=2e-2, seed=1)
 
 # a prompt 5 6 7 answered 8 9, a prompt 4 answered 3 2 1; padded with 0
@@ -110,7 +111,8 @@ def test_states_are_those_of_each_row_alone(t5: Path) -> None:
                 output_hidden_states=True,
             )
         expected.append([out.decoder_hidden_states[at][0] for at in (1, -1)])
-    found = seq2seq_states(model, 1, IDS, LABELS)
+    states, valid = seq2seq_states(model, IDS, LABELS)
+    found = states[1][valid], states[-1][valid]
     for made, parts in zip(found, zip(*expected, strict=True), strict=True):
         torch.testing.assert_close(made.detach(), torch.cat(parts), atol=1e-5, rtol=1e-5)
 
@@ -169,20 +171,21 @@ def test_the_ridge_start_is_near_the_target_s_own_states(t5: Path) -> None:
     own[labels >= 0] = said.argmax(-1)
     with torch.no_grad():  # the states were read with the labels as the answers
         drafted = (learner.module(states) @ learner.head()[:-1].T).argmax(-1)
-    hits = agreement(learner, learner.vocab, ids, labels)
+    hits = agreement(learner, ids, labels)
     assert hits.shape == labels.shape and not hits[labels < 0].any()
     assert hits[labels >= 0].tolist() == (drafted == labels[labels >= 0]).tolist()
     assert float((drafted == said.argmax(-1)).float().mean()) > 0.5
 
 
-def accepted(target: Path, exit_: Path) -> float:
-    """Share of drafts accepted on unseen prompts; the answers are the target's own."""
-    arms = exit_.parent / "arms.yaml"
-    arms.write_text(f"arms:\n  mine:\n    kind: early_exit\n    drafter: {exit_}\n")
+def accepted(target: Path, drafter: Path, kind: str = "early_exit", prompt: str = UNSEEN) -> float:
+    """Share of drafts accepted; the answers are the target's own."""
+    arms = drafter.parent / "arms.yaml"
+    arms.write_text(f"arms:\n  mine:\n    kind: {kind}\n    drafter: {drafter}\n")
     engine = Engine.load(str(target), arms, dtype="float32", device="cpu")
     accepted = drafted = 0
     for i in range(20):
-        ids = engine.encode_chat([{"role": "user", "content": f"w{i} w{i + 9} w3"}])
+        words = prompt.format(i, i % 7, i + 9)
+        ids = engine.encode_chat([{"role": "user", "content": words}])
         alone, mine = (engine.decode(name, ids, Request(10)) for name in engine.arm_names)
         assert alone.ids == mine.ids
         accepted, drafted = accepted + mine.accepted, drafted + mine.drafted
@@ -225,16 +228,7 @@ def test_a_small_t5_learns_and_drafts(tmp_path: Path, t5: Path, own: tuple[Path,
     made = json.loads((model / "config.json").read_text())
     assert (made["d_model"], made["num_decoder_layers"], made["vocab_size"]) == (16, 1, 43)
     assert (model / "tokenizer.json").is_file() and not (model / "draft_vocab.json").exists()
-    arms = tmp_path / "arms.yaml"
-    arms.write_text(f"arms:\n  mine:\n    kind: neural\n    drafter: {model}\n")
-    engine = Engine.load(str(t5), arms, dtype="float32", device="cpu")
-    taken = drafted = 0
-    for i in range(20):
-        ids = engine.encode_chat([{"role": "user", "content": f"w{i} w{i % 7}"}])
-        alone, mine = (engine.decode(name, ids, Request(10)) for name in engine.arm_names)
-        assert alone.ids == mine.ids
-        taken, drafted = taken + mine.accepted, drafted + mine.drafted
-    assert acceptance["overall"] > 0.3 and taken / drafted > 0.3
+    assert acceptance["overall"] > 0.3 and accepted(t5, model, "neural", "w{0} w{1}") > 0.3
     further = config_for("drafter", tmp_path / "further", t5, own, start=model)
     assert align(further, replace(RECIPE, epochs=3, lr=1e-4), silent)["overall"] > 0.3
 
@@ -262,12 +256,7 @@ def test_a_bigram_table_needs_no_kind_of_target(
     ],
 )
 def test_what_cannot_be_is_named(
-    tmp_path: Path,
-    t5: Path,
-    written: tuple[Path, Path],
-    kind: str,
-    more: dict[str, Any],
-    says: str,
+    tmp_path: Path, t5: Path, written: tuple[Path, Path], kind: str, more: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(DraftpickError, match=says):
         align(config_for(kind, tmp_path / "out", t5, written, **more), RECIPE, silent)

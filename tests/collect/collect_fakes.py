@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from collect.queries import TASKS, Query
 from collect.sweeps import run
@@ -96,11 +97,7 @@ class FakeBatch:
         return True
 
     def replay(
-        self,
-        name: str,
-        prompts: list[list[int]],
-        answers: list[list[int]],
-        max_new_tokens: int,
+        self, name: str, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
     ) -> list[Replay]:
         self._called(f"replay {name}", prompts)
         good, many = name == "small", self.answers > 1
@@ -148,6 +145,24 @@ class FakeBatch:
             tuple(0.020 + 0.008 * i for i in range(8)), {k: 8 * s for k, s in draft_s.items()}
         )
         return Costs(verify_s, draft_s, {8: eight})
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+@contextmanager
+def killed_at(batch: FakeBatch, moment: int) -> Iterator[None]:
+    """What runs in the block dies in the batch's call of that number."""
+
+    def kill(name: str, prompts: list[list[int]]) -> None:
+        if len(batch.calls) == moment:
+            raise Killed
+
+    batch.hook = kill
+    with pytest.raises(Killed):
+        yield
+    batch.hook = None
 
 
 class FakeEngine:

@@ -17,7 +17,6 @@ import pytest
 from collect_fakes import ARMS, FakeBatch, FakeEngine, all_pairs, make_queries, pairs, sweep
 from stored_tables import table_of
 
-from collect.cautions import cautions
 from collect.queries import TASKS, Query
 from collect.rewards import Reward
 from collect.store import writer
@@ -25,7 +24,7 @@ from collect.store.collection import Collection
 from collect.store.manifest import MANIFEST, read_manifest
 from collect.store.tables import load
 from collect.store.writer import Store
-from collect.summary import render, summarise
+from collect.summary import cautions, render, summarise
 from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.costs.measured import Costs

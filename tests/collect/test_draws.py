@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from collect_fakes import ARMS, FakeBatch, FakeEngine, make_queries, sweep
+from collect_fakes import ARMS, FakeBatch, FakeEngine, killed_at, make_queries, sweep
 from stored_tables import rows_of, table_of
 
 from collect.queries import Query
@@ -103,25 +103,14 @@ def test_a_mean_over_draws_is_that_of_collections_made_apart(
     assert not np.allclose(together.rewards, apart[0].rewards)
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing catches it."""
-
-
 @pytest.mark.parametrize("moment", range(1, 40, 9))
 def test_killed_anywhere_then_resumed(tmp_path: Path, moment: int) -> None:
     engine, queries = Varied(), make_queries(1)
     options = replace(OPTIONS, batch_size=2)
-
-    def kill(name: str, prompts: list[list[int]]) -> None:
-        if len(engine.batch.calls) == moment:
-            raise Killed
-
-    engine.batch.hook = kill
-    with pytest.raises(Killed):
+    with killed_at(engine.batch, moment):
         sweep(engine, queries, tmp_path, options)
     done = {key[0] for key in rows(tmp_path)}
     assert set(rows(tmp_path)) == every_key([query for query in queries if query.id in done])
-    engine.batch.hook = None
     sweep(engine, queries, tmp_path, options)
     assert set(rows(tmp_path)) == every_key(queries)
 

@@ -21,15 +21,8 @@ def arm(name: str, parameters: float, kind: str = "neural") -> ArmInfo:
     return ArmInfo(name, kind, int(parameters), True, {})
 
 
-COSTS = Costs(
-    verify_s=(0.010, 0.012, 0.014, 0.016, 0.020),
-    draft_s={"a": 0.001, "b": 0.004},
-)
-ARMS = {
-    "ar": arm("ar", 2e9, "autoregressive"),
-    "a": arm("a", 0.5e9),
-    "b": arm("b", 1e9),
-}
+COSTS = Costs(verify_s=(0.010, 0.012, 0.014, 0.016, 0.020), draft_s={"a": 0.001, "b": 0.004})
+ARMS = {"ar": arm("ar", 2e9, "autoregressive"), "a": arm("a", 0.5e9), "b": arm("b", 1e9)}
 CONTEXT = Context(ARMS, COSTS, alpha=0.8)
 ROW = Outcome(
     query_id="q", arm="a", parameters=500_000_000, rouge_l=0.25,

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from collect_fakes import (
     ARMS,
     EOS,
     FakeEngine,
+    Killed,
     all_pairs,
     answer,
+    killed_at,
     make_queries,
     pairs,
     sweep,
@@ -141,34 +144,15 @@ def test_a_backend_that_loses_a_result_is_an_error_not_a_shift(tmp_path: Path) -
     assert not any(rows[q.id, "autoregressive"]["error"] for q in queries)
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing catches it."""
-
-
 @pytest.mark.parametrize("moment", range(1, 40, 3))
 def test_killed_inside_any_engine_call_then_resumed(tmp_path: Path, moment: int) -> None:
     engine, queries = FakeEngine(), make_queries(3)
-    reference = tmp_path / "whole"
-    sweep(FakeEngine(), queries, reference, OPTIONS)
-
-    def kill(name: str, prompts: list[list[int]]) -> None:
-        if len(engine.batch.calls) == moment:
-            raise Killed
-
-    engine.batch.hook = kill
-    with pytest.raises(Killed) if moment <= 30 else _anything():
+    with killed_at(engine.batch, moment) if moment <= 30 else nullcontext():
         sweep(engine, queries, tmp_path / "out", OPTIONS)
-    engine.batch.hook = None
     sweep(engine, queries, tmp_path / "out", OPTIONS)
     assert pairs(tmp_path / "out") == all_pairs(queries)
     stored = tables.read_table(tmp_path / "out", "queries", ("query_id",)).to_pylist()
     assert Counter(row["query_id"] for row in stored) == Counter(q.id for q in queries)
-
-
-def _anything() -> Any:
-    import contextlib
-
-    return contextlib.nullcontext()
 
 
 @pytest.mark.parametrize("step", range(1, 14))

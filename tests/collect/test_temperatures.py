@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import test_every_arm as every_arm
-from collect_fakes import ARMS, FakeEngine, answer, make_queries, sweep
+from collect_fakes import ARMS, FakeEngine, answer, killed_at, make_queries, sweep
 from stored_tables import rows_of, table_of
 
 from collect.features import RequestContext, feature_vector
@@ -87,24 +87,13 @@ def test_every_query_and_temperature_has_a_seed_of_its_own() -> None:
     assert len(set(seeds)) == 8
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing catches it."""
-
-
 @pytest.mark.parametrize("moment", range(1, 60, 7))
 def test_killed_anywhere_then_resumed(tmp_path: Path, moment: int) -> None:
     engine, queries = FakeEngine(), make_queries(3)
-
-    def kill(name: str, prompts: list[list[int]]) -> None:
-        if len(engine.batch.calls) == moment:
-            raise Killed
-
-    engine.batch.hook = kill
-    with pytest.raises(Killed):
+    with killed_at(engine.batch, moment):
         sweep(engine, queries, tmp_path, OPTIONS)
     done = Counter(query for query, *_ in rows(tmp_path))
     assert set(done.values()) <= {9}  # whole queries, all temperatures
-    engine.batch.hook = None
     sweep(engine, queries, tmp_path, OPTIONS)
     assert set(rows(tmp_path)) == every_key(queries)
 

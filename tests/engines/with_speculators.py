@@ -81,10 +81,7 @@ def drafts(model: Any, features: torch.Tensor, ids: list[int]) -> list[int]:
         line = torch.tensor([ids[1:] + made + [0] * (DRAFTED - step)])
         more = torch.zeros(1, line.shape[1] - len(features), features.shape[1])
         steps = model(
-            torch.cat([features[None], more], 1),
-            line,
-            torch.zeros_like(line),
-            ttt_steps=DRAFTED,
+            torch.cat([features[None], more], 1), line, torch.zeros_like(line), ttt_steps=DRAFTED
         )
         best = int(steps[step][0, len(features) - 1])
         made.append(best if model.d2t is None else best + int(model.d2t[best]))

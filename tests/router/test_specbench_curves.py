@@ -35,13 +35,7 @@ def test_latency_at_a_quality(quality: float, latency: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("latency", "place"),
-    [
-        (1.0, (1.0, 0.90)),
-        (2.0, (1.2, 0.95)),
-        (0.6, (0.6, 0.80)),
-        (0.5, (0.5, 0.65)),
-        (0.3, None),
-    ],
+    [(1.0, (1.0, 0.90)), (2.0, (1.2, 0.95)), (0.6, (0.6, 0.80)), (0.5, (0.5, 0.65)), (0.3, None)],
 )
 def test_quality_within_a_latency(latency: float, place: tuple[float, float] | None) -> None:
     found = quality_within(RISING, latency)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from router_fakes import RESULT, make_turn
 
-from collect.repetition import is_repetitive
+from collect.sweeps.repetition import is_repetitive
 from router.specbench.answers import accept_lengths
 from router.specbench.metrics import Pair, bootstrap, cell, official_speedup, speedup
 from router.specbench.quality import bleu, exact_match, final_number, quality, rouge_l

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collect.cautions import cautions
 from collect.store.collection import Collection
+from collect.summary import cautions
 from collect.table import read_rewards
 from decoders.common.files import check_folder
 from policies import report

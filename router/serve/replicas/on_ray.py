@@ -12,9 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from collect.sweeps.ray_cluster import connect, first_line, ray_module, shares
+from collect.sweeps.ray_cluster import connect, ray_module, shares
 from decoders.common.errors import DraftpickError
 from decoders.common.openmp import spin_briefly
+from decoders.common.wording import first_line
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
