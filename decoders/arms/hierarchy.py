@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from .base import DraftingRecipe
 from .model_name import ModelName
-from .nested import Nested, check_target, make, prepare, refuse_by_cost, words
+from .nested import Nested, refuse_by_cost, words
 
 if TYPE_CHECKING:
     from ..models.drafts import TargetInfo
@@ -50,17 +50,14 @@ class HierarchyRecipe(DraftingRecipe):
         from ..models.drafts import fitting
 
         fitting(self.name, self.middle, target)
-        check_target(self.small, self.name, target)
-
-    def prepare(self, target: Backend) -> None:
-        prepare(self.small, self.name, target)
+        super().check_target(target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.vertical import VerticalDrafter
         from ..models.drafts import find
 
         middle = find(self.name, self.middle, target, tokenizer)
-        small = make(self.small, self.name, target, tokenizer)
+        small = self.small.named(self.name).make_drafter(target, tokenizer)
         own = "length" in self.small.model_fields_set
         length = self.small.length if own else self.length
         return VerticalDrafter(middle.load_verifier(), small, length.build(), writes_on=True)

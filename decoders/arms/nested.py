@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
 from .base import DraftingRecipe
 from .mistakes import explained
-
-if TYPE_CHECKING:
-    from ..models.drafts import TargetInfo
-    from ..protocols import Backend, Drafter
 
 
 def _nested(body: Any) -> Any:
@@ -47,21 +43,6 @@ def _nested(body: Any) -> Any:
 
 
 Nested = Annotated[SerializeAsAny[DraftingRecipe], BeforeValidator(_nested)]
-
-
-def check_target(inner: DraftingRecipe, arm: str, target: TargetInfo) -> None:
-    """As ArmRecipe.check_target; mistakes are the arm's."""
-    inner.model_copy(update={"name": arm}).check_target(target)
-
-
-def prepare(inner: DraftingRecipe, arm: str, target: Backend) -> None:
-    """As ArmRecipe.prepare, likewise."""
-    inner.model_copy(update={"name": arm}).prepare(target)
-
-
-def make(inner: DraftingRecipe, arm: str, target: Backend, tokenizer: Any) -> Drafter:
-    """The drafter of a nested recipe, whose mistakes are the arm's."""
-    return inner.model_copy(update={"name": arm}).make_drafter(target, tokenizer)
 
 
 def refuse_by_cost(where: str, inner: DraftingRecipe) -> None:
