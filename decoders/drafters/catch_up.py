@@ -28,10 +28,3 @@ def roll_back(
         return 0
     read(torch.tensor(context[kept:-1], device=backend.device))
     return 1
-
-
-def agreeing(one: list[int], other: list[int]) -> int:
-    """How many leading tokens agree."""
-    if other[: len(one)] == one:
-        return len(one)
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))

@@ -19,17 +19,14 @@ from collections.abc import Iterator
 import torch
 
 from ..backends.cuda.rounds import BEFORE
-from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
 from ..protocols import DraftRequest
 from ..records import Proposal
-from ..suffixes.copy_chances import CopyChances, copied_acceptance
+from ..seats.prefixes import agreeing
+from ..suffixes.copy_chances import HOPELESS, CopyChances, copied_acceptance
 from ..suffixes.votes import Draft
-from .catch_up import agreeing
 from .next_token_table import NextTokenTable
 from .on_device import Copies
-
-HOPELESS = 0.02  # a draft that is cut by cost is followed while it is accepted this often
 
 
 class MaxGramDrafter:
@@ -63,10 +60,6 @@ class MaxGramDrafter:
         passes: PassCosts | None = None,
         chances: CopyChances | None = None,
     ) -> None:
-        if not 1 <= shortest <= longest:
-            raise DraftpickError(
-                f"Max-Gram needs 1 <= shortest <= longest, not {shortest} and {longest}"
-            )
         self.device, self._table = device, table
         self._shortest, self._longest, self._earliest = shortest, longest, earliest
         self._stop_below = stop_below if passes is None else HOPELESS

@@ -7,8 +7,6 @@ one tree pass. Where the lead alone has children, `widened.py` makes a tree of a
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import torch
 from torch import Tensor
 
@@ -18,7 +16,7 @@ from ..records import Proposal, Sampling
 from ..sampling.draft_vocab import DraftVocab
 from ..sampling.filters import confidence, penalise, probabilities, seen_mask
 from ..sampling.randomness import RandomSource
-from ..sampling.tree_shape import TreeShape
+from ..sampling.tree_shape import TreeShape, lead_first
 from ..seats.reading import PromptReader
 
 
@@ -147,20 +145,14 @@ class TreeDrafter:
     def _proposal(
         self, tokens: list[Tensor], drawn_from: list[Tensor], parents: list[int]
     ) -> Proposal:
-        """The leads come first: where they are accepted, the target's cache is in order already."""
         if not tokens:
             return Proposal(self._nothing)
-        starts = [0, *accumulate(len(level) for level in tokens)]
-        leads = starts[:-1]
-        order = leads + sorted(set(range(len(parents))) - set(leads))
+        order, placed = lead_first(parents)
         ids, probs = torch.cat(tokens)[order], None
         if drawn_from:
             probs = torch.stack([drawn_from[node] for node in order])
             probs = probs if self.vocab is None else self.vocab.expand(probs)
-        if len(leads) == len(order):
-            return Proposal(ids, probs)
-        place = {-1: -1, **{node: i for i, node in enumerate(order)}}
-        return Proposal(ids, probs, parents=tuple(place[parents[node]] for node in order))
+        return Proposal(ids, probs, parents=placed)
 
     def _walk(self, tokens: list[int]) -> list[int]:
         """The nodes that the drafter has read along `tokens`, as far as they go.

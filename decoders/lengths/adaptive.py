@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
 from ..costs.theory import best_length
 from ..records import StepStats
@@ -40,8 +39,6 @@ class AdaptiveLength:
         memory: float = 0.9,
         passes: PassCosts | None = None,
     ) -> None:
-        if longest < 1:
-            raise DraftpickError(f"an adaptive draft length needs max of at least 1, not {longest}")
         self.longest, self.min_confidence = longest, min_confidence
         self.prior, self.memory = prior, memory
         self._passes = passes

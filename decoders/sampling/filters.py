@@ -61,6 +61,11 @@ def raw_probabilities(logits: Tensor) -> Tensor:
     return (logits if logits.dtype == torch.float64 else logits.float()).softmax(-1)
 
 
+def log_probabilities(logits: Tensor) -> Tensor:
+    """[T, V] logits -> [T, V], the logarithm of `raw_probabilities`."""
+    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+
+
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """[T, V] logits -> [T, V] probabilities after temperature, top-k and top-p, in that order.
 
@@ -117,7 +122,7 @@ def confidence(logits: Tensor) -> float:
 def logprobs(logits: Tensor, ids: list[int], most: int) -> list[TokenLogprob]:
     """How likely each of `ids` [n] was by its row of logits [n, V], with the `most` most likely
     tokens of that row."""
-    scores = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)  # [n, V]
+    scores = log_probabilities(logits)  # [n, V]
     index = torch.tensor(ids, device=scores.device).unsqueeze(1)  # [n, 1]
     own = scores.gather(1, index).squeeze(1).tolist()
     best = scores.topk(min(most, scores.shape[-1]), -1)

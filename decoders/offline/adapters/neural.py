@@ -9,7 +9,6 @@ from ...backends.native import LlamaBackend
 from ...drafters import NeuralDrafter
 from ...drafters.catch_up import LATER
 from ...protocols import KnownAnswers
-from ..chain import DraftTokens
 from ..stack import Stack
 from ..trials import AcceptanceTrials, after, trials_along
 from .stacked import StackedReplay
@@ -28,9 +27,6 @@ class NeuralReplay(StackedReplay):
     def parts(self) -> tuple[object, ...]:
         model = self.drafter.backend
         return (model.weights if isinstance(model, LlamaBackend) else model), self.drafter.vocab
-
-    def script(self, answers: KnownAnswers) -> DraftTokens | None:
-        return self.tokens(answers)
 
     def trials(self, answers: KnownAnswers, temperature: float) -> AcceptanceTrials | None:
         if self.stack is not None:

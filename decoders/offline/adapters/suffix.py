@@ -4,14 +4,12 @@ answers, and from how often the answer's own copies were right."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from ...drafters import SuffixDrafter
 from ...protocols import Backend, KnownAnswers, ReplayedLoop
 from ...records import Expected, Replay, Written
 from ..registry import ReplayAdapter
-from ..replay import Draft, replay_with_agreement
-from .along import along
+from .along import all_along
 from .copied import write_copies
 
 
@@ -43,11 +41,4 @@ class SuffixReplay(ReplayAdapter):
         return [Expected.of(each) for each in self._along(answers, loop, temperature)]
 
     def _along(self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float) -> list[Replay]:
-        def begin(prompt: list[int], answer: list[int], _: float) -> Draft:
-            made = along(self.drafter, answers.target, prompt, answer, temperature)
-            return Draft(made.draft)  # no model takes steps
-
-        return [
-            replay_with_agreement(answer, partial(begin, prompt, answer), loop)
-            for prompt, answer in zip(answers.prompts, answers.ids, strict=True)
-        ]
+        return all_along(self.drafter, answers, loop, temperature, counted=False)
