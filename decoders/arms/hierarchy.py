@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from .base import DraftingRecipe
 from .model_name import ModelName
-from .nested import Nested, refuse_by_cost, words
+from .nested import Nested, require_verifiable, words
 
 if TYPE_CHECKING:
     from ..models.drafts import TargetInfo
@@ -27,19 +27,9 @@ class HierarchyRecipe(DraftingRecipe):
 
     @model_validator(mode="after")
     def _possible(self) -> HierarchyRecipe:
-        if self.small.on_target:
-            raise ValueError(
-                "small: an early exit runs on the target's own layers and cannot draft for another "
-                "model"
-            )
-        refuse_by_cost("small", self.small)
+        require_verifiable("small", self.small, self.length)
         if self.length.k < 2:
             raise ValueError("length.k: give at least 2, as the middle model adds a token itself")
-        if self.length.min_confidence:
-            raise ValueError(
-                "length.min_confidence: what a model has verified it does not doubt again; set it "
-                "on `small`"
-            )
         return self
 
     @property

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
-from .base import DraftingRecipe
+from .base import DraftingRecipe, LengthRecipe
 from .mistakes import explained
 
 
@@ -43,6 +43,22 @@ def _nested(body: Any) -> Any:
 
 
 Nested = Annotated[SerializeAsAny[DraftingRecipe], BeforeValidator(_nested)]
+
+
+def require_verifiable(where: str, inner: DraftingRecipe, length: LengthRecipe) -> None:
+    """For a drafter that another draft model verifies, which drafts so many tokens itself. Raises
+    ValueError."""
+    if inner.on_target:
+        raise ValueError(
+            f"{where}: an early exit runs on the target's own layers and cannot draft for another "
+            "model; put it into a horizontal cascade"
+        )
+    refuse_by_cost(where, inner)
+    if length.min_confidence:
+        raise ValueError(
+            "length.min_confidence: what a model has verified it does not doubt again; set it on "
+            f"`{where}`"
+        )
 
 
 def refuse_by_cost(where: str, inner: DraftingRecipe) -> None:

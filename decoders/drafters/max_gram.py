@@ -121,13 +121,9 @@ class MaxGramDrafter:
     def guess(self, context: list[int], k: int) -> list[int]:
         """At most k tokens, as many as pay; a copy that reaches the end goes on into what it has
         just copied."""
-        return self.cut(context, k).ids
-
-    def cut(self, context: list[int], k: int) -> Draft:
-        """`guess`, with its chances."""
         made = self.copy(context, k)
         most = k if self._passes is None else self._passes.best_cut(made.chances)
-        return made.cut(most)
+        return made.ids[:most]
 
     def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
         """As of Copying.
