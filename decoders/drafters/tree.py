@@ -111,19 +111,15 @@ class TreeDrafter:
     def _feed(self, tokens: list[int]) -> Tensor:
         """Append a chain of target ids; [1, N] logits for what follows the last."""
         self.calls += 1
-        return self._logits(torch.tensor(tokens, device=self._device), None)[-1:]
+        ids = torch.tensor(tokens, device=self._device)
+        return read_nodes(self.backend, self.vocab, ids, None)[-1:]
 
     def _read(self, tokens: Tensor, parents: list[int]) -> Tensor:
         """Append drafted nodes [G] target ids; [G, N] logits."""
         self.calls += 1
         self._nodes.append(tokens)
         self._parents += parents
-        return self._logits(tokens, parents)
-
-    def _logits(self, tokens: Tensor, parents: list[int] | None) -> Tensor:
-        ids = tokens if self.vocab is None else self.vocab.from_target[tokens]
-        logits = self.backend.extend(ids, parents)
-        return logits if self.vocab is None else logits[:, : self.vocab.size - 1]
+        return read_nodes(self.backend, self.vocab, tokens, parents)
 
     def _penalised(
         self,
@@ -168,6 +164,16 @@ class TreeDrafter:
             node = known[node, token]
             nodes.append(node)
         return nodes
+
+
+def read_nodes(
+    backend: TreeBackend, vocab: DraftVocab | None, tokens: Tensor, parents: list[int] | None
+) -> Tensor:
+    """Append target ids [T] as nodes, or as a chain without parents; [T, N] logits over the tokens
+    that may be drafted."""
+    if vocab is None:
+        return backend.extend(tokens, parents)
+    return backend.extend(vocab.from_target[tokens], parents)[:, : vocab.size - 1]
 
 
 def children(

@@ -44,11 +44,11 @@ def seen_mask(
     return mask
 
 
-def penalise(logits: Tensor, sampling: Sampling, seen: Tensor | None) -> Tensor:
+def penalise(logits: Tensor, sampling: Sampling, seen: Tensor) -> Tensor:
     """Repetition penalty on [T, V]; the logits themselves where none is asked for."""
-    if seen is None or sampling.repetition_penalty == 1:
-        return logits
     p = sampling.repetition_penalty
+    if p == 1:
+        return logits
     return torch.where(seen, torch.where(logits < 0, logits * p, logits / p), logits)
 
 
