@@ -89,11 +89,8 @@ class EarlyExitRecipe(DraftingRecipe):
 
         require_layers(self.name, isinstance(target, ExitBackend))
         assert isinstance(target, ExitBackend)
-        if self.layer is None:
-            head = self._trained(target)
         with naming(self.name):
-            if self.layer is not None:
-                head = _plain(self.layer, target)
+            head = self._trained(target) if self.layer is None else _plain(self.layer, target)
             drafter = EarlyExitDrafter(target, head)
         return widened(self.name, drafter, self.branch, target)
 
@@ -120,15 +117,14 @@ class EarlyExitRecipe(DraftingRecipe):
         folder = self._folder()
         vocab = draft_vocab_of(self.name, folder, target.vocab_size)
         vocab = None if vocab is None else vocab.to(target.device)
-        with naming(self.name):
-            if isinstance(target, LlamaBackend):
-                return AdapterHead.load(folder, target, vocab)
-            if isinstance(target, HFSeq2SeqBackend):
-                return LensHead(target, load_lens(folder, target), vocab)
-            raise DraftpickError(
-                f"{folder.name} was trained for the native backend or a T5-like target, and this "
-                f"one is a {type(target).__name__}; give `layer` instead of `drafter`"
-            )
+        if isinstance(target, LlamaBackend):
+            return AdapterHead.load(folder, target, vocab)
+        if isinstance(target, HFSeq2SeqBackend):
+            return LensHead(target, load_lens(folder, target), vocab)
+        raise DraftpickError(
+            f"{folder.name} was trained for the native backend or a T5-like target, and this one "
+            f"is a {type(target).__name__}; give `layer` instead of `drafter`"
+        )
 
 
 def _plain(layer: int, target: ExitBackend) -> ExitHead:

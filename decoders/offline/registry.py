@@ -69,8 +69,8 @@ ADAPTERS: dict[str, Adapter] = watched(
     "replay adapter",
     {
         "decoders.drafters.max_gram:MaxGramDrafter": _ours("copied", "MaxGramReplay"),
-        "decoders.drafters.neural:NeuralDrafter": _ours("neural", "NeuralReplay"),
-        "decoders.drafters.early_exit:EarlyExitDrafter": _ours("early_exit", "EarlyExitReplay"),
+        "decoders.drafters.neural:NeuralDrafter": _ours("stacked", "NeuralReplay"),
+        "decoders.drafters.early_exit:EarlyExitDrafter": _ours("stacked", "EarlyExitReplay"),
         "decoders.drafters.recurrent:RecurrentDrafter": _ours("recurrent", "RecurrentReplay"),
         "decoders.drafters.hybrid:HybridDrafter": _ours("hybrid", "HybridReplay"),
         "decoders.drafters.suffix:SuffixDrafter": _ours("copied", "SuffixReplay"),

@@ -26,7 +26,7 @@ from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.costs.measured import Costs
 from decoders.costs.theory import swi
 from decoders.models import targets
-from decoders.offline.adapters.neural import NeuralReplay
+from decoders.offline.adapters.stacked import NeuralReplay
 from decoders.offline.batch import Batch
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
