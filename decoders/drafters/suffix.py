@@ -20,7 +20,7 @@ from ..records import Proposal
 from ..sampling.tree_shape import lead, lead_first
 from ..seats.prefixes import agreeing
 from ..seats.seat import Seat
-from ..suffixes.copy_chances import HOPELESS, CopyChances
+from ..suffixes.copy_chances import CopyChances
 from ..suffixes.index import LONGEST, SuffixIndex
 from ..suffixes.votes import Draft, Wanted, draft
 
@@ -43,13 +43,12 @@ class SuffixDrafter:
         device: torch.device,
         seat: Seat,
         passes: PassCosts,
-        wanted: Wanted | None = None,
+        wanted: Wanted,
         source_apart: bool = False,
         slots: int = sys.maxsize,
     ) -> None:
         self.device, self._seat, self._passes = device, seat, passes
-        self._wanted = Wanted(1, least=HOPELESS) if wanted is None else wanted
-        self._source_apart, self._slots = source_apart, slots
+        self._wanted, self._source_apart, self._slots = wanted, source_apart, slots
         self._chances = CopyChances(), CopyChances()  # of this conversation, of earlier answers
         self._source: list[int] = []
         self._line: list[int] = []  # the text that is indexed
