@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,7 +60,7 @@ class EngineSlot:
     at_work: greenlet | None = None
     wants: Wanted | CellSteps | PromptPart | None = None
     given: Any = None  # what it goes on with
-    born: int = field(default=0)  # ordinal of the answer among those started, for taking turns
+    born: int = 0  # ordinal of the answer among those started, for taking turns
 
 
 class BatchEngine(Protocol):

@@ -12,12 +12,14 @@ goes on from those before it, as they are certain.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from .protocols import GrammarAt, GrammarState
 from .records import Proposal
-from .verify.step import one_hot
+from .verify.step import joined
 
 FORCED = 16  # most tokens of a draft that the grammar forces
 
@@ -81,7 +83,8 @@ class Guide:
         for token in more:
             state.take(token)
             self._masks.append(state.allowed())
-        return _extended(_cut(proposal, kept), more)
+        kept_part = _cut(proposal, kept)
+        return joined([kept_part, _certain(more, proposal)]) if more else kept_part
 
     def masked(self, logits: Tensor) -> Tensor:
         """[K + 1, V] the target's logits of the draft that was fitted, each row without what may
@@ -117,19 +120,20 @@ def _masked(logits: Tensor, masks: list[Tensor] | list[Tensor | None]) -> Tensor
     return made
 
 
+def _certain(tokens: list[int], like: Proposal) -> Proposal:
+    """A draft of tokens of which each alone may come."""
+    return Proposal(torch.tensor(tokens, dtype=torch.int64, device=like.ids.device))
+
+
 def _prefixed(forced: list[int], proposal: Proposal) -> Proposal:
     """A proposal behind tokens of which each is certain."""
     if not forced:
         return proposal
-    ids = torch.tensor(forced, dtype=torch.int64, device=proposal.ids.device)
-    probs, raw = (
-        None if rows is None else torch.cat([one_hot(ids, rows), rows])
-        for rows in (proposal.probs, proposal.raw)
-    )
-    parents, count = proposal.parents, len(forced)
-    if parents is not None:
-        parents = (*range(-1, count - 1), *(count + parent for parent in parents))
-    return Proposal(torch.cat([ids, proposal.ids]), probs, raw, parents)
+    made, count = joined([_certain(forced, proposal), proposal]), len(forced)
+    if proposal.parents is None:
+        return made
+    parents = (*range(-1, count - 1), *(count + parent for parent in proposal.parents))
+    return replace(made, parents=parents)
 
 
 def _cut(proposal: Proposal, count: int) -> Proposal:
@@ -138,15 +142,3 @@ def _cut(proposal: Proposal, count: int) -> Proposal:
         return proposal
     probs, raw = (None if rows is None else rows[:count] for rows in (proposal.probs, proposal.raw))
     return Proposal(proposal.ids[:count], probs, raw)
-
-
-def _extended(proposal: Proposal, more: list[int]) -> Proposal:
-    """A chain that goes on with tokens of which each is certain."""
-    if not more:
-        return proposal
-    ids = torch.tensor(more, dtype=torch.int64, device=proposal.ids.device)
-    probs, raw = (
-        None if rows is None else torch.cat([rows, one_hot(ids, rows)])
-        for rows in (proposal.probs, proposal.raw)
-    )
-    return Proposal(torch.cat([proposal.ids, ids]), probs, raw)

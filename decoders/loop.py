@@ -48,6 +48,10 @@ class Drafting:
     def context(self) -> int:
         return self.drafter.context
 
+    def close(self, tally: Tally, ids: list[int]) -> DecodeResult:
+        """The result, with what the drafter did."""
+        return tally.close(self.name, ids, self.drafter.calls, work(self.drafter))
+
 
 @dataclass(frozen=True)
 class SpeculativeDecoding(Drafting):

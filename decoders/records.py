@@ -438,3 +438,17 @@ class Written:
     decode_s: float
     replays: list[Replay] | None = None
     states: list[Tensor] | None = None
+
+    @classmethod
+    def without_states(
+        cls,
+        ids: list[list[int]],
+        prefill_s: float,
+        decode_s: float,
+        replays: list[Replay] | None = None,
+    ) -> Written:
+        """Answers whose prompts the target did not read for their embeddings."""
+        import numpy as np
+
+        none = np.zeros((len(ids), 0), dtype=np.float32)
+        return cls(ids, none, prefill_s, decode_s, replays)

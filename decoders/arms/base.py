@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -57,6 +57,10 @@ class ArmRecipe(Strict):
                 if isinstance(each, ArmRecipe):
                     yield each
 
+    def named(self, arm: str) -> Self:
+        """The same as a part of an arm, which its mistakes then name."""
+        return self.model_copy(update={"name": arm})
+
     @property
     def takes_grammars(self) -> bool:
         """Whether its answers can be bound by a grammar: those of the speculative loop that the
@@ -77,13 +81,19 @@ class ArmRecipe(Strict):
             )
 
     def check_target(self, target: TargetInfo) -> None:
-        """Check the models that the recipe names against the target's files; load no weights.
+        """Check the models that the recipe names against the target's files; load no weights. Here
+        those of the recipes inside it.
 
         Raises DraftpickError where one is missing or does not fit the target.
         """
+        for part in self._parts:
+            part.named(self.name).check_target(target)
 
     def prepare(self, target: Backend) -> None:
-        """Set up the target for this arm, before it reads any prompt."""
+        """Set up the target for this arm, before it reads any prompt. Here for the recipes inside
+        it."""
+        for part in self._parts:
+            part.named(self.name).prepare(target)
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         """Load what the recipe names. Raises DraftpickError where it does not fit the target."""

@@ -58,8 +58,7 @@ class BeamRecipe(ArmRecipe):
 
     def check_target(self, target: TargetInfo) -> None:
         if self.drafter is not None:
-            drafter = self.drafter.model_copy(update={"name": self.name})
-            drafter.check_same_tokenizer(target)
+            self.drafter.named(self.name).check_same_tokenizer(target)
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..backends.llama.tree import require_trees
@@ -68,8 +67,7 @@ class BeamRecipe(ArmRecipe):
         require_trees(self.name, target, "a target")
         draft = None
         if self.drafter is not None:
-            drafter = self.drafter.model_copy(update={"name": self.name})
-            model, vocab = drafter.load_model(target, tokenizer)
+            model, vocab = self.drafter.named(self.name).load_model(target, tokenizer)
             width = self.width or 2 * self.beams
             draft = BeamDraft(require_trees(self.name, model, "a drafter"), vocab, width)
         return BeamSearch(self.name, self.beams, self.length_penalty, self.length.build(), draft)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import Field, field_validator
 
 from .base import ArmRecipe, DraftingRecipe
-from .nested import Nested, check_target, make, prepare
+from .nested import Nested
 from .neural import NeuralRecipe
 
 if TYPE_CHECKING:
@@ -35,12 +35,6 @@ class CascadeRecipe(ArmRecipe):
     def lossless(self) -> bool:
         return False
 
-    def check_target(self, target: TargetInfo) -> None:
-        check_target(self.drafter, self.name, target)
-
-    def prepare(self, target: Backend) -> None:
-        prepare(self.drafter, self.name, target)
-
 
 class EachTokenRecipe(CascadeRecipe):
     @field_validator("drafter")
@@ -64,7 +58,8 @@ class TokenCascadeRecipe(EachTokenRecipe):
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..strategies import TokenCascade
 
-        return TokenCascade(self.name, make(self.drafter, self.name, target, tokenizer), self.alpha)
+        drafter = self.drafter.named(self.name).make_drafter(target, tokenizer)
+        return TokenCascade(self.name, drafter, self.alpha)
 
 
 class OracleCascadeRecipe(EachTokenRecipe):
@@ -76,9 +71,8 @@ class OracleCascadeRecipe(EachTokenRecipe):
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..strategies import OracleCascade
 
-        return OracleCascade(
-            self.name, make(self.drafter, self.name, target, tokenizer), self.alpha
-        )
+        drafter = self.drafter.named(self.name).make_drafter(target, tokenizer)
+        return OracleCascade(self.name, drafter, self.alpha)
 
 
 class SequenceCascadeRecipe(CascadeRecipe):
@@ -103,7 +97,7 @@ class SequenceCascadeRecipe(CascadeRecipe):
 
     @property
     def _model(self) -> NeuralRecipe:
-        return cast(NeuralRecipe, self.drafter.model_copy(update={"name": self.name}))
+        return cast(NeuralRecipe, self.drafter.named(self.name))
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..drafters import NeuralDrafter

@@ -11,8 +11,8 @@ from .base import ArmRecipe
 from .length import LONGEST
 from .max_gram import MaxGramRecipe
 from .model_name import ModelName
-from .nested import check_target, make, refuse_by_cost
-from .tree import Branch, require_bounds
+from .nested import refuse_by_cost
+from .tree import Branch, require_bounds, widened
 
 if TYPE_CHECKING:
     from ..models.drafts import TargetInfo
@@ -99,21 +99,20 @@ class CSDraftingRecipe(ArmRecipe):
 
         for name in self._verifying:
             fitting(self.name, name, target)
-        check_target(self._last, self.name, target)
+        super().check_target(target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..backends.llama.tree import require_trees
-        from ..drafters import WidenedDrafter
         from ..drafters.cs_drafting import cs_drafter
         from ..models.drafts import find
 
         if self.branch:
             require_trees(self.name, target, "a target")
         found = [find(self.name, name, target, tokenizer) for name in self._verifying]
-        max_gram = make(self._last, self.name, target, tokenizer)
+        max_gram = self._last.named(self.name).make_drafter(target, tokenizer)
         verifier_models = [checkpoint.load_verifier() for checkpoint in found]
         drafter = cs_drafter(verifier_models, max_gram, self.K, self.lenience, LONGEST)
-        return WidenedDrafter(drafter, self.branch, target.context) if self.branch else drafter
+        return widened(self.name, drafter, self.branch, target)
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..lengths import FixedLength

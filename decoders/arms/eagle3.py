@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import model_validator
 
-from ..common.errors import Damaged, DraftpickError
+from ..common.errors import DraftpickError
 from ..sampling.tree_shape import TreeShape
 from .base import DraftingRecipe
+from .mistakes import naming
 from .model_name import ModelName
-from .tree import Branch, require_tree
+from .tree import Branch, require_bounds, widened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ class Eagle3Recipe(DraftingRecipe):
     @model_validator(mode="after")
     def _in_bounds(self) -> Eagle3Recipe:
         if self.branch:
-            require_tree(self, TreeShape(self.branch, self.every))
+            require_bounds(TreeShape(self.branch, self.every), self.length.longest)
         elif self.every:
             raise ValueError("every: it is for trees; give `branch`, for instance [3, 2]")
         return self
@@ -54,7 +54,7 @@ class Eagle3Recipe(DraftingRecipe):
         from ..backends.eagle3.config import Eagle3Config
         from ..backends.eagle3.head import require_fit
 
-        with self._named():
+        with naming(self.name):
             if target.encoder_decoder:
                 raise ValueError("it drafts for decoder-only targets; choose another arm")
             config = Eagle3Config.of(self._folder())
@@ -74,7 +74,7 @@ class Eagle3Recipe(DraftingRecipe):
         from ..backends.eagle3.head import Eagle3Head
         from ..backends.eagle3.model import Eagle3Backend, Eagle3Target
         from ..backends.llama.tree import require_trees
-        from ..drafters import Eagle3Drafter, TreeDrafter, WidenedDrafter
+        from ..drafters import Eagle3Drafter, TreeDrafter
         from ..seats.seat import sit
 
         if not isinstance(target, Eagle3Target):
@@ -82,15 +82,13 @@ class Eagle3Recipe(DraftingRecipe):
                 f"arm {self.name!r}: an EAGLE-3 head reads the states after some of the target's "
                 f"layers, which {type(target).__name__} does not return; choose another arm"
             )
-        with self._named():
+        with naming(self.name):
             head = Eagle3Head.load(self._folder(), target, target.layers)
             model = Eagle3Backend(target, head)
         sit(model, target)
-        if not self.branch:
-            return Eagle3Drafter(model)
-        require_trees(self.name, target, "a target")
         if not self.every:
-            return WidenedDrafter(Eagle3Drafter(model), self.branch, target.context)
+            return widened(self.name, Eagle3Drafter(model), self.branch, target)
+        require_trees(self.name, target, "a target")
         later = self.length.longest + 2
         return TreeDrafter(model, head.vocab, self.branch, target.context, later)
 
@@ -98,15 +96,3 @@ class Eagle3Recipe(DraftingRecipe):
         from ..models.drafts import folder_of
 
         return folder_of(self.name, self.drafter, "config.json")
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Puts the arm's name before a mistake."""
-        try:
-            yield
-        except Damaged:
-            raise
-        except (DraftpickError, ValueError) as error:
-            words = str(error)
-            said = words if words.startswith("arm ") else f"arm {self.name!r}: {words}"
-            raise DraftpickError(said) from error

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -12,8 +11,9 @@ from pydantic import Field, model_validator
 from ..common.errors import DraftpickError
 from ..sampling.tree_shape import TreeShape
 from .base import DraftingRecipe
+from .mistakes import naming
 from .model_name import ModelName
-from .tree import Branch, require_tree
+from .tree import Branch, require_bounds, widened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ class EarlyExitRecipe(DraftingRecipe):
                 "norm and head after this number of layers"
             )
         if self.branch:
-            require_tree(self, TreeShape(self.branch))
+            require_bounds(TreeShape(self.branch), self.length.longest)
         return self
 
     @property
@@ -68,7 +68,7 @@ class EarlyExitRecipe(DraftingRecipe):
         if self.drafter is not None:
             draft_vocab_of(self.name, self._folder(), target.vocab_size)
         if target.layers is not None:
-            with self._named():
+            with naming(self.name):
                 check_exit(self._layer(), target.layers)
 
     def prepare(self, target: Backend) -> None:
@@ -83,37 +83,22 @@ class EarlyExitRecipe(DraftingRecipe):
                 target.open_exit(self._layer())
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ..backends.llama.tree import require_trees
-        from ..drafters import EarlyExitDrafter, WidenedDrafter
+        from ..drafters import EarlyExitDrafter
         from ..models.drafts import require_layers
         from ..protocols import ExitBackend
 
         require_layers(self.name, isinstance(target, ExitBackend))
         assert isinstance(target, ExitBackend)
-        if self.layer is None:
-            head = self._trained(target)
-        with self._named():
-            if self.layer is not None:
-                head = _plain(self.layer, target)
+        with naming(self.name):
+            head = self._trained(target) if self.layer is None else _plain(self.layer, target)
             drafter = EarlyExitDrafter(target, head)
-        if not self.branch:
-            return drafter
-        require_trees(self.name, target, "a target")
-        return WidenedDrafter(drafter, self.branch, target.context)
+        return widened(self.name, drafter, self.branch, target)
 
     def _layer(self) -> int:
         """The layer that it leaves after."""
         if self.layer is not None:
             return self.layer
         return int(json.loads((self._folder() / "config.json").read_text())["exit_layer"])
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Puts the arm's name before a mistake."""
-        try:
-            yield
-        except (DraftpickError, ValueError) as error:
-            raise DraftpickError(f"arm {self.name!r}: {error}") from error
 
     def _folder(self) -> Path:
         from ..backends.llama.exit_head import ADAPTER
@@ -132,15 +117,14 @@ class EarlyExitRecipe(DraftingRecipe):
         folder = self._folder()
         vocab = draft_vocab_of(self.name, folder, target.vocab_size)
         vocab = None if vocab is None else vocab.to(target.device)
-        with self._named():
-            if isinstance(target, LlamaBackend):
-                return AdapterHead.load(folder, target, vocab)
-            if isinstance(target, HFSeq2SeqBackend):
-                return LensHead(target, load_lens(folder, target), vocab)
-            raise DraftpickError(
-                f"{folder.name} was trained for the native backend or a T5-like target, and this "
-                f"one is a {type(target).__name__}; give `layer` instead of `drafter`"
-            )
+        if isinstance(target, LlamaBackend):
+            return AdapterHead.load(folder, target, vocab)
+        if isinstance(target, HFSeq2SeqBackend):
+            return LensHead(target, load_lens(folder, target), vocab)
+        raise DraftpickError(
+            f"{folder.name} was trained for the native backend or a T5-like target, and this one "
+            f"is a {type(target).__name__}; give `layer` instead of `drafter`"
+        )
 
 
 def _plain(layer: int, target: ExitBackend) -> ExitHead:

@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from .base import DraftingRecipe
 from .model_name import ModelName
-from .nested import Nested, check_target, make, prepare, refuse_by_cost, words
+from .nested import Nested, require_verifiable, words
 
 if TYPE_CHECKING:
     from ..models.drafts import TargetInfo
@@ -27,19 +27,9 @@ class HierarchyRecipe(DraftingRecipe):
 
     @model_validator(mode="after")
     def _possible(self) -> HierarchyRecipe:
-        if self.small.on_target:
-            raise ValueError(
-                "small: an early exit runs on the target's own layers and cannot draft for another "
-                "model"
-            )
-        refuse_by_cost("small", self.small)
+        require_verifiable("small", self.small, self.length)
         if self.length.k < 2:
             raise ValueError("length.k: give at least 2, as the middle model adds a token itself")
-        if self.length.min_confidence:
-            raise ValueError(
-                "length.min_confidence: what a model has verified it does not doubt again; set it "
-                "on `small`"
-            )
         return self
 
     @property
@@ -50,17 +40,14 @@ class HierarchyRecipe(DraftingRecipe):
         from ..models.drafts import fitting
 
         fitting(self.name, self.middle, target)
-        check_target(self.small, self.name, target)
-
-    def prepare(self, target: Backend) -> None:
-        prepare(self.small, self.name, target)
+        super().check_target(target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.vertical import VerticalDrafter
         from ..models.drafts import find
 
         middle = find(self.name, self.middle, target, tokenizer)
-        small = make(self.small, self.name, target, tokenizer)
+        small = self.small.named(self.name).make_drafter(target, tokenizer)
         own = "length" in self.small.model_fields_set
         length = self.small.length if own else self.length
         return VerticalDrafter(middle.load_verifier(), small, length.build(), writes_on=True)

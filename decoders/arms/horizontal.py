@@ -8,10 +8,9 @@ from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
 from .length import LONGEST, Length, LengthRecipe
-from .nested import Nested, check_target, make, prepare, words
+from .nested import Nested, words
 
 if TYPE_CHECKING:
-    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
 
 
@@ -61,21 +60,13 @@ class HorizontalRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return ", then ".join(words(part) for part in self.parts)
 
-    def check_target(self, target: TargetInfo) -> None:
-        for part in self.parts:
-            check_target(part, self.name, target)
-
-    def prepare(self, target: Backend) -> None:
-        for part in self.parts:
-            prepare(part, self.name, target)
-
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.horizontal import HorizontalDrafter, Part
 
         return HorizontalDrafter(
             [
                 Part(
-                    make(part, self.name, target, tokenizer),
+                    part.named(self.name).make_drafter(target, tokenizer),
                     part.length.k,
                     part.length.min_confidence,
                 )

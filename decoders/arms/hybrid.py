@@ -8,10 +8,9 @@ from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
 from .length import Length, LengthRecipe
-from .nested import Nested, check_target, make, prepare, words
+from .nested import Nested, words
 
 if TYPE_CHECKING:
-    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
 
 
@@ -64,12 +63,6 @@ class HybridRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return f"copies, or {words(self.model)}"
 
-    def check_target(self, target: TargetInfo) -> None:
-        check_target(self.model, self.name, target)
-
-    def prepare(self, target: Backend) -> None:
-        prepare(self.model, self.name, target)
-
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..costs.drafted import draft_cost, in_turn
         from ..costs.passes import PassCosts, known
@@ -92,6 +85,6 @@ class HybridRecipe(DraftingRecipe):
                 passes=passes,
                 chances=CopyChances(),
             )
-        model = make(self.model, self.name, target, tokenizer)
+        model = self.model.named(self.name).make_drafter(target, tokenizer)
         cost = draft_cost(model, target) if self.draft_cost is None else self.draft_cost
         return HybridDrafter(copying, model, passes, cost, in_turn(model, target))

@@ -1,11 +1,14 @@
-"""What pydantic finds wrong with an entry, in the file's words."""
+"""What pydantic finds wrong with an entry, in the file's words; and what an arm's models do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
+
+from ..common.errors import Damaged, DraftpickError
 
 Place = tuple[int | str, ...]
 SAID = {
@@ -45,3 +48,16 @@ def _words(detail: dict[str, Any]) -> str:
     words = str(detail["msg"]).removeprefix("Value error, ")
     shown = kind not in ("missing", "value_error") and isinstance(given, str | int | float)
     return f"{words}, not {given!r}" if shown else words
+
+
+@contextmanager
+def naming(arm: str) -> Iterator[None]:
+    """Puts the arm's name before a mistake that has none. A damaged file names itself."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except (DraftpickError, ValueError) as error:
+        words = str(error)
+        said = words if words.startswith("arm ") else f"arm {arm!r}: {words}"
+        raise DraftpickError(said) from error

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
-from .base import DraftingRecipe
+from .base import DraftingRecipe, LengthRecipe
 from .mistakes import explained
-
-if TYPE_CHECKING:
-    from ..models.drafts import TargetInfo
-    from ..protocols import Backend, Drafter
 
 
 def _nested(body: Any) -> Any:
@@ -49,19 +45,20 @@ def _nested(body: Any) -> Any:
 Nested = Annotated[SerializeAsAny[DraftingRecipe], BeforeValidator(_nested)]
 
 
-def check_target(inner: DraftingRecipe, arm: str, target: TargetInfo) -> None:
-    """As ArmRecipe.check_target; mistakes are the arm's."""
-    inner.model_copy(update={"name": arm}).check_target(target)
-
-
-def prepare(inner: DraftingRecipe, arm: str, target: Backend) -> None:
-    """As ArmRecipe.prepare, likewise."""
-    inner.model_copy(update={"name": arm}).prepare(target)
-
-
-def make(inner: DraftingRecipe, arm: str, target: Backend, tokenizer: Any) -> Drafter:
-    """The drafter of a nested recipe, whose mistakes are the arm's."""
-    return inner.model_copy(update={"name": arm}).make_drafter(target, tokenizer)
+def require_verifiable(where: str, inner: DraftingRecipe, length: LengthRecipe) -> None:
+    """For a drafter that another draft model verifies, which drafts so many tokens itself. Raises
+    ValueError."""
+    if inner.on_target:
+        raise ValueError(
+            f"{where}: an early exit runs on the target's own layers and cannot draft for another "
+            "model; put it into a horizontal cascade"
+        )
+    refuse_by_cost(where, inner)
+    if length.min_confidence:
+        raise ValueError(
+            "length.min_confidence: what a model has verified it does not doubt again; set it on "
+            f"`{where}`"
+        )
 
 
 def refuse_by_cost(where: str, inner: DraftingRecipe) -> None:

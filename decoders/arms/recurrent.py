@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import model_validator
@@ -11,8 +9,9 @@ from pydantic import model_validator
 from ..common.errors import DraftpickError
 from ..sampling.tree_shape import TreeShape
 from .base import DraftingRecipe
+from .mistakes import naming
 from .model_name import ModelName
-from .tree import Branch, require_tree
+from .tree import Branch, require_bounds, widened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +34,7 @@ class RecurrentRecipe(DraftingRecipe):
     @model_validator(mode="after")
     def _in_bounds(self) -> RecurrentRecipe:
         if self.branch:
-            require_tree(self, TreeShape(self.branch))
+            require_bounds(TreeShape(self.branch), self.length.longest)
         return self
 
     @property
@@ -51,7 +50,7 @@ class RecurrentRecipe(DraftingRecipe):
 
         folder, _ = self._files(target.vocab_size)
         if target.state_size is not None:
-            with self._named():
+            with naming(self.name):
                 require_size(folder, target.state_size)
 
     def prepare(self, target: Backend) -> None:
@@ -61,9 +60,8 @@ class RecurrentRecipe(DraftingRecipe):
             target.keep_states()
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ..backends.llama.tree import require_trees
         from ..backends.recurrent.head import RecurrentHead
-        from ..drafters import RecurrentDrafter, WidenedDrafter
+        from ..drafters import RecurrentDrafter
         from ..protocols import StateBackend
 
         if not isinstance(target, StateBackend):
@@ -72,13 +70,9 @@ class RecurrentRecipe(DraftingRecipe):
                 f"which {type(target).__name__} does not return; choose another arm"
             )
         folder, vocab = self._files(target.vocab_size)
-        with self._named():
+        with naming(self.name):
             head = RecurrentHead.load(folder, target, vocab.to(target.device))
-        drafter = RecurrentDrafter(target, head)
-        if not self.branch:
-            return drafter
-        require_trees(self.name, target, "a target")
-        return WidenedDrafter(drafter, self.branch, target.context)
+        return widened(self.name, RecurrentDrafter(target, head), self.branch, target)
 
     def _files(self, target_vocab: int) -> tuple[Path, DraftVocab]:
         """The cell's folder, and its draft tokens."""
@@ -90,11 +84,3 @@ class RecurrentRecipe(DraftingRecipe):
         vocab = draft_vocab_of(self.name, folder, target_vocab)
         assert vocab is not None  # as its file is there
         return folder, vocab
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Puts the arm's name before a mistake."""
-        try:
-            yield
-        except ValueError as error:
-            raise DraftpickError(f"arm {self.name!r}: {error}") from error

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from .base import ArmRecipe
-from .nested import Nested, check_target, make, prepare
+from .nested import Nested
 
 if TYPE_CHECKING:
-    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Strategy
 
 
@@ -32,14 +31,8 @@ class SampledBeamsRecipe(ArmRecipe):
     def uses_cost_model(self) -> bool:
         return self.drafter.uses_cost_model
 
-    def check_target(self, target: TargetInfo) -> None:
-        check_target(self.drafter, self.name, target)
-
-    def prepare(self, target: Backend) -> None:
-        prepare(self.drafter, self.name, target)
-
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..strategies.sampled_beams import SampledBeams
 
-        drafter = make(self.drafter, self.name, target, tokenizer)
+        drafter = self.drafter.named(self.name).make_drafter(target, tokenizer)
         return SampledBeams(self.name, drafter, self.drafter.length.build(target), self.beams)

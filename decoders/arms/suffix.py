@@ -77,9 +77,9 @@ def suffix_drafter(
     """For this target; as of the recipe. longest: tokens of a draft."""
     from ..costs.passes import PassCosts, known
     from ..drafters import SuffixDrafter
-    from ..drafters.suffix import HOPELESS
     from ..protocols import EncoderDecoder
     from ..seats.seat import seat_of
+    from ..suffixes.copy_chances import HOPELESS
     from ..suffixes.votes import Wanted
 
     passes = known(target) if by_cost else None

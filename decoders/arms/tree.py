@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ..sampling.tree_shape import TreeShape
-from .base import DraftingRecipe
 from .neural import DraftModelRecipe
 
 if TYPE_CHECKING:
@@ -30,9 +29,16 @@ def require_bounds(shape: TreeShape, depths: int) -> None:
         )
 
 
-def require_tree(arm: DraftingRecipe, shape: TreeShape) -> None:
-    """Check the tree that an arm drafts. Raises ValueError."""
-    require_bounds(shape, arm.length.longest)
+def widened(arm: str, drafter: Drafter, branch: tuple[int, ...], target: Backend) -> Drafter:
+    """A drafter of chains with `branch` children at the leading positions, for the target to verify
+    as a tree; the drafter itself where there are none."""
+    from ..backends.llama.tree import require_trees
+    from ..drafters import WidenedDrafter
+
+    if not branch:
+        return drafter
+    require_trees(arm, target, "a target")
+    return WidenedDrafter(drafter, branch, target.context)
 
 
 class TreeRecipe(DraftModelRecipe):
@@ -47,7 +53,7 @@ class TreeRecipe(DraftModelRecipe):
 
     @model_validator(mode="after")
     def _in_bounds(self) -> TreeRecipe:
-        require_tree(self, self.shape)
+        require_bounds(self.shape, self.length.longest)
         return self
 
     @property
@@ -60,11 +66,11 @@ class TreeRecipe(DraftModelRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..backends.llama.tree import require_trees
-        from ..drafters import NeuralDrafter, TreeDrafter, WidenedDrafter
+        from ..drafters import NeuralDrafter, TreeDrafter
 
         require_trees(self.name, target, "a target")
         model, vocab = self.load_model(target, tokenizer)
         if not self.every:
-            return WidenedDrafter(NeuralDrafter(model, vocab), self.branch, target.context)
+            return widened(self.name, NeuralDrafter(model, vocab), self.branch, target)
         reader = require_trees(self.name, model, "a drafter")
         return TreeDrafter(reader, vocab, self.branch, target.context)

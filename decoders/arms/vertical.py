@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
 from .model_name import ModelName
-from .nested import Nested, check_target, make, prepare, refuse_by_cost, words
+from .nested import Nested, require_verifiable, words
 
 if TYPE_CHECKING:
     from ..models.drafts import TargetInfo
@@ -30,17 +30,7 @@ class VerticalRecipe(DraftingRecipe):
 
     @model_validator(mode="after")
     def _possible(self) -> VerticalRecipe:
-        if self.inner.on_target:
-            raise ValueError(
-                "inner: an early exit runs on the target's own layers and cannot draft for another "
-                "model; put it into a horizontal cascade"
-            )
-        refuse_by_cost("inner", self.inner)
-        if self.length.min_confidence:
-            raise ValueError(
-                "length.min_confidence: what a model has verified it does not doubt again; set it "
-                "on `inner`"
-            )
+        require_verifiable("inner", self.inner, self.length)
         return self
 
     @property
@@ -51,16 +41,13 @@ class VerticalRecipe(DraftingRecipe):
         from ..models.drafts import fitting
 
         fitting(self.name, self.review, target)
-        check_target(self.inner, self.name, target)
-
-    def prepare(self, target: Backend) -> None:
-        prepare(self.inner, self.name, target)
+        super().check_target(target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.vertical import VerticalDrafter
         from ..models.drafts import find
 
         middle = find(self.name, self.review, target, tokenizer)
-        inner = make(self.inner, self.name, target, tokenizer)
+        inner = self.inner.named(self.name).make_drafter(target, tokenizer)
         length = self.inner.length.build()
         return VerticalDrafter(middle.load_verifier(), inner, length, self.lenience)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,6 +29,9 @@ from ..common.identity import identity
 from ..common.machine import cpu_name
 from ..common.text import from_json
 from ..protocols import Backend
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 WIDEST = 17
 CONTEXT = 192  # prompt tokens held while measuring
@@ -147,7 +151,7 @@ def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
         measured = measure(target)
         if costs is None or measured.busy < costs.busy:
             costs = measured
-            _write(path, place, costs)
+            write(path, place, costs)
     assume(target, costs)
     return costs
 
@@ -200,6 +204,7 @@ def _read(path: Path) -> PassCosts | None:
     return costs if costs.verify_s and min(costs.verify_s) > 0 else None
 
 
-def _write(path: Path, place: CostKey, costs: PassCosts) -> None:
+def write(path: Path, place: CostKey, costs: DataclassInstance) -> None:
+    """With what they depend on, for people."""
     with contextlib.suppress(OSError):  # measured again next time
         write_atomically(path, json.dumps({**asdict(place), **asdict(costs)}, indent=1))

@@ -7,12 +7,10 @@ draft less under load and nothing where it does not pay.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,7 +19,6 @@ import torch
 from ..backends.batched.slots import BatchSlots, SlotBackend, Wanted
 from ..backends.cpp_kernels import version
 from ..backends.sync import synchronize
-from ..common.files import write_atomically
 from ..common.machine import look, others
 from ..common.text import from_json
 from . import passes
@@ -119,7 +116,7 @@ def learn(
         after = look()
         company = others(before, after) if before and after else 0.0
         if path is not None and not slots.batch_invariant and company < QUIET:
-            _write(path, place, costs)
+            passes.write(path, place, costs)
     slots.narrow = costs.narrow
     for slot in slots.all:
         alone = passes.known(slots.like)
@@ -189,8 +186,3 @@ def _read(path: Path) -> SharedCosts | None:
         return None
     whole = len(seconds) == len(costs.rows) and all(len(s) == len(costs.tokens) for s in seconds)
     return costs if whole and costs.rows and min(map(min, seconds)) > 0 else None
-
-
-def _write(path: Path, place: CostKey, costs: SharedCosts) -> None:
-    with contextlib.suppress(OSError):  # measured again next time
-        write_atomically(path, json.dumps({**asdict(place), **asdict(costs)}, indent=1))

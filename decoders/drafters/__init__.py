@@ -1,7 +1,7 @@
 """Drafters: none, an n-gram index, a model of its own or a tree from it, the target's own first
 layers, a recurrence or a head over its states, and cascades of these."""
 
-from .begin import begin
+from .catch_up import begin
 from .cs_drafting import cs_drafter
 from .eagle3 import Eagle3Drafter
 from .early_exit import EarlyExitDrafter

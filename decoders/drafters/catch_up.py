@@ -1,4 +1,5 @@
-"""Bringing a drafting model's cache to what is accepted after a round."""
+"""Bringing a drafter to what is accepted: its model's cache after a round, and all of it before the
+answer's first token, where no loop does that."""
 
 from __future__ import annotations
 
@@ -7,9 +8,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..protocols import Backend
+from ..protocols import Backend, Drafter, decoder_prefix
 
 LATER = 8  # tokens that a model which seldom drafts reads with its next draft
+
+
+def begin(drafter: Drafter, target: Backend, prompt_ids: list[int]) -> None:
+    """Make ready to propose the answer's first token.
+
+    In the loop the prompt's own pass gives that token. Here the prompt's last token is left unread,
+    like the newest token before any round.
+    """
+    drafter.reset(prompt_ids)
+    start = decoder_prefix(target, prompt_ids)
+    target.truncate(len(start) - 1)
+    drafter.commit(start)
 
 
 def roll_back(
@@ -28,10 +41,3 @@ def roll_back(
         return 0
     read(torch.tensor(context[kept:-1], device=backend.device))
     return 1
-
-
-def agreeing(one: list[int], other: list[int]) -> int:
-    """How many leading tokens agree."""
-    if other[: len(one)] == one:
-        return len(one)
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))

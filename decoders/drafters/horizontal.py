@@ -7,12 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
 from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal
-from ..verify.step import one_hot
+from ..verify.step import joined
 from .vertical import VerticalDrafter
 
 
@@ -71,24 +68,8 @@ class HorizontalDrafter:
                 proposal = drafter.propose(line, replace(asked, k=least, min_confidence=bar))
             made.append(proposal)
             line += proposal.ids.tolist()
-        return _joined(made)
+        return joined(made)
 
     def commit(self, context: list[int]) -> None:
         for drafter in self._own:
             drafter.commit(context)
-
-
-def _joined(made: list[Proposal]) -> Proposal:
-    """One after the other."""
-    ids = [proposal.ids for proposal in made]
-    probs = _rows(ids, [proposal.probs for proposal in made])
-    return Proposal(torch.cat(ids), probs, _rows(ids, [proposal.raw for proposal in made]))
-
-
-def _rows(ids: list[Tensor], given: list[Tensor | None]) -> Tensor | None:
-    """[K, V], a part that gave none being deterministic; None where no part gave any."""
-    like = next((rows for rows in given if rows is not None), None)
-    if like is None:
-        return None
-    pairs = zip(ids, given, strict=True)
-    return torch.cat([one_hot(i, like) if rows is None else rows for i, rows in pairs])

@@ -17,13 +17,10 @@ from ..costs.passes import PassCosts
 from ..lengths.tries import Tries
 from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal
-from .catch_up import agreeing
+from ..seats.prefixes import agreeing
 from .copying import Copying
-from .on_device import Chain, Copies, Either
+from .on_device import PRIOR, PRIOR_WEIGHT, REMEMBERED, Chain, Copies, Either
 from .suffix import proposal
-
-REMEMBERED = 0.9  # of the model's record by each round; without a draft it nears the prior
-PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' evidence that is
 
 
 class HybridDrafter:

@@ -19,17 +19,14 @@ from collections.abc import Iterator
 import torch
 
 from ..backends.cuda.rounds import BEFORE
-from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
 from ..protocols import DraftRequest
 from ..records import Proposal
-from ..suffixes.copy_chances import CopyChances, copied_acceptance
+from ..seats.prefixes import agreeing
+from ..suffixes.copy_chances import HOPELESS, CopyChances, copied_acceptance
 from ..suffixes.votes import Draft
-from .catch_up import agreeing
 from .next_token_table import NextTokenTable
 from .on_device import Copies
-
-HOPELESS = 0.02  # a draft that is cut by cost is followed while it is accepted this often
 
 
 class MaxGramDrafter:
@@ -63,10 +60,6 @@ class MaxGramDrafter:
         passes: PassCosts | None = None,
         chances: CopyChances | None = None,
     ) -> None:
-        if not 1 <= shortest <= longest:
-            raise DraftpickError(
-                f"Max-Gram needs 1 <= shortest <= longest, not {shortest} and {longest}"
-            )
         self.device, self._table = device, table
         self._shortest, self._longest, self._earliest = shortest, longest, earliest
         self._stop_below = stop_below if passes is None else HOPELESS
@@ -128,13 +121,9 @@ class MaxGramDrafter:
     def guess(self, context: list[int], k: int) -> list[int]:
         """At most k tokens, as many as pay; a copy that reaches the end goes on into what it has
         just copied."""
-        return self.cut(context, k).ids
-
-    def cut(self, context: list[int], k: int) -> Draft:
-        """`guess`, with its chances."""
         made = self.copy(context, k)
         most = k if self._passes is None else self._passes.best_cut(made.chances)
-        return made.cut(most)
+        return made.ids[:most]
 
     def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
         """As of Copying.

@@ -24,7 +24,8 @@ FROM_TABLE = 4  # tokens in a row that are taken from a table of token pairs
 COPY = 1  # the drafter of a draft by either, where it is not the model
 GAIN = 1.0  # tokens that a draft by copying gives, until it is known
 Reader = Callable[[list[int]], None]
-PRIOR, PRIOR_WEIGHT, REMEMBERED = 0.55, 8.0, 0.9  # of a model's token; as in hybrid.py
+REMEMBERED = 0.9  # of a model's record by each round; without a draft it nears the prior
+PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' evidence that is
 
 
 class Nothing:

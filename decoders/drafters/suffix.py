@@ -17,13 +17,12 @@ import torch
 from ..costs.passes import PassCosts
 from ..protocols import DraftRequest
 from ..records import Proposal
+from ..sampling.tree_shape import lead, lead_first
+from ..seats.prefixes import agreeing
 from ..seats.seat import Seat
 from ..suffixes.copy_chances import CopyChances
 from ..suffixes.index import LONGEST, SuffixIndex
 from ..suffixes.votes import Draft, Wanted, draft
-from .catch_up import agreeing
-
-HOPELESS = 0.02  # a draft is followed while it is accepted this often
 
 
 class SuffixDrafter:
@@ -44,13 +43,12 @@ class SuffixDrafter:
         device: torch.device,
         seat: Seat,
         passes: PassCosts,
-        wanted: Wanted | None = None,
+        wanted: Wanted,
         source_apart: bool = False,
         slots: int = sys.maxsize,
     ) -> None:
         self.device, self._seat, self._passes = device, seat, passes
-        self._wanted = Wanted(1, least=HOPELESS) if wanted is None else wanted
-        self._source_apart, self._slots = source_apart, slots
+        self._wanted, self._source_apart, self._slots = wanted, source_apart, slots
         self._chances = CopyChances(), CopyChances()  # of this conversation, of earlier answers
         self._source: list[int] = []
         self._line: list[int] = []  # the text that is indexed
@@ -104,7 +102,7 @@ class SuffixDrafter:
         if not written:
             return
         for chances, made in zip(self._chances, self._made, strict=True):
-            leading = lead(made)
+            leading = range(len(made.ids)) if made.parents is None else lead(made.parents)
             ids = [made.ids[node] for node in leading]
             matched = [made.matched[node] for node in leading]
             chances.observe(matched, agreeing(ids, written), len(written))
@@ -131,24 +129,9 @@ class SuffixDrafter:
 
 
 def proposal(made: Draft, device: torch.device) -> Proposal:
-    """With the leading branch first: where that is accepted, the target's cache is in order."""
-    ids, parents = made.ids, made.parents
-    leading = lead(made)
-    if parents is None or len(leading) == len(ids):
-        return Proposal(torch.tensor(ids, dtype=torch.int64, device=device))
-    order = leading + sorted(set(range(len(ids))) - set(leading))
-    place = {-1: -1, **{node: at for at, node in enumerate(order)}}
-    moved = torch.tensor([ids[node] for node in order], dtype=torch.int64, device=device)
-    return Proposal(moved, parents=tuple(place[parents[node]] for node in order))
-
-
-def lead(made: Draft) -> list[int]:
-    """The nodes of the branch on which every token is the likeliest after the one before; in a
-    chain all."""
+    """A tree with its lead, the likeliest token after each, in front."""
     if made.parents is None:
-        return list(range(len(made.ids)))
-    nodes, node = list[int](), -1
-    while node in made.parents:
-        node = made.parents.index(node)
-        nodes.append(node)
-    return nodes
+        return Proposal(torch.tensor(made.ids, dtype=torch.int64, device=device))
+    order, parents = lead_first(made.parents)
+    ids = [made.ids[node] for node in order]
+    return Proposal(torch.tensor(ids, dtype=torch.int64, device=device), parents=parents)

@@ -11,8 +11,9 @@ from torch import Tensor
 from ..protocols import Backend, DraftRequest
 from ..records import Proposal, Sampling
 from ..sampling.draft_vocab import DraftVocab
+from ..seats.prefixes import agreeing
 from ..seats.reading import PromptReader
-from .catch_up import LATER, agreeing
+from .catch_up import LATER
 from .chain import draft_chain
 
 By = Literal["auto", "text", "tokens"]

@@ -7,8 +7,6 @@ one tree pass. Where the lead alone has children, `widened.py` makes a tree of a
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import torch
 from torch import Tensor
 
@@ -18,7 +16,7 @@ from ..records import Proposal, Sampling
 from ..sampling.draft_vocab import DraftVocab
 from ..sampling.filters import confidence, penalise, probabilities, seen_mask
 from ..sampling.randomness import RandomSource
-from ..sampling.tree_shape import TreeShape
+from ..sampling.tree_shape import TreeShape, lead_first
 from ..seats.reading import PromptReader
 
 
@@ -113,19 +111,15 @@ class TreeDrafter:
     def _feed(self, tokens: list[int]) -> Tensor:
         """Append a chain of target ids; [1, N] logits for what follows the last."""
         self.calls += 1
-        return self._logits(torch.tensor(tokens, device=self._device), None)[-1:]
+        ids = torch.tensor(tokens, device=self._device)
+        return read_nodes(self.backend, self.vocab, ids, None)[-1:]
 
     def _read(self, tokens: Tensor, parents: list[int]) -> Tensor:
         """Append drafted nodes [G] target ids; [G, N] logits."""
         self.calls += 1
         self._nodes.append(tokens)
         self._parents += parents
-        return self._logits(tokens, parents)
-
-    def _logits(self, tokens: Tensor, parents: list[int] | None) -> Tensor:
-        ids = tokens if self.vocab is None else self.vocab.from_target[tokens]
-        logits = self.backend.extend(ids, parents)
-        return logits if self.vocab is None else logits[:, : self.vocab.size - 1]
+        return read_nodes(self.backend, self.vocab, tokens, parents)
 
     def _penalised(
         self,
@@ -147,20 +141,14 @@ class TreeDrafter:
     def _proposal(
         self, tokens: list[Tensor], drawn_from: list[Tensor], parents: list[int]
     ) -> Proposal:
-        """The leads come first: where they are accepted, the target's cache is in order already."""
         if not tokens:
             return Proposal(self._nothing)
-        starts = [0, *accumulate(len(level) for level in tokens)]
-        leads = starts[:-1]
-        order = leads + sorted(set(range(len(parents))) - set(leads))
+        order, placed = lead_first(parents)
         ids, probs = torch.cat(tokens)[order], None
         if drawn_from:
             probs = torch.stack([drawn_from[node] for node in order])
             probs = probs if self.vocab is None else self.vocab.expand(probs)
-        if len(leads) == len(order):
-            return Proposal(ids, probs)
-        place = {-1: -1, **{node: i for i, node in enumerate(order)}}
-        return Proposal(ids, probs, parents=tuple(place[parents[node]] for node in order))
+        return Proposal(ids, probs, parents=placed)
 
     def _walk(self, tokens: list[int]) -> list[int]:
         """The nodes that the drafter has read along `tokens`, as far as they go.
@@ -176,6 +164,16 @@ class TreeDrafter:
             node = known[node, token]
             nodes.append(node)
         return nodes
+
+
+def read_nodes(
+    backend: TreeBackend, vocab: DraftVocab | None, tokens: Tensor, parents: list[int] | None
+) -> Tensor:
+    """Append target ids [T] as nodes, or as a chain without parents; [T, N] logits over the tokens
+    that may be drafted."""
+    if vocab is None:
+        return backend.extend(tokens, parents)
+    return backend.extend(vocab.from_target[tokens], parents)[:, : vocab.size - 1]
 
 
 def children(

@@ -14,7 +14,7 @@ from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal
 from ..sampling.randomness import RandomSource
 from ..sampling.tree_shape import TreeShape
-from .catch_up import agreeing
+from ..seats.prefixes import agreeing
 
 
 class WidenedDrafter:

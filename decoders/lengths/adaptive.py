@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
 from ..costs.theory import best_length
 from ..records import StepStats
 from .tries import Tries
 
+PRIOR = 0.6  # acceptance rate
 RETRY = 512  # rounds
 COST, ASSUMED, MEASURED = 0.1, 2, 5  # of a drafted token, in passes over one; rounds
 
@@ -18,7 +18,7 @@ COST, ASSUMED, MEASURED = 0.1, 2, 5  # of a drafted token, in passes over one; r
 class AdaptiveLength:
     """Longest when drafts are accepted, short when not, none where no draft pays.
 
-    The acceptance rate is a count with a forgetting factor, started at `prior` with the weight of
+    The acceptance rate is a count with a forgetting factor, started at PRIOR with the weight of
     one round of `longest` tokens. While no draft is expected to pay it returns to that, and one
     token is drafted all the same where `Tries` says so, or where it would not pay even if all of it
     were accepted, in a few rounds of every RETRY, so that its cost is measured again. A drafted
@@ -36,15 +36,11 @@ class AdaptiveLength:
         self,
         longest: int,
         min_confidence: float = 0.0,
-        prior: float = 0.6,
         memory: float = 0.9,
         passes: PassCosts | None = None,
     ) -> None:
-        if longest < 1:
-            raise DraftpickError(f"an adaptive draft length needs max of at least 1, not {longest}")
         self.longest, self.min_confidence = longest, min_confidence
-        self.prior, self.memory = prior, memory
-        self._passes = passes
+        self.memory, self._passes = memory, passes
         self.in_turn = False
         # of a drafted token by round, in passes over one (in turn: of an answer alone)
         self._costs = deque([COST] * ASSUMED, MEASURED)
@@ -53,7 +49,7 @@ class AdaptiveLength:
         self.reset()
 
     def reset(self) -> None:
-        self._right = self.prior * self.longest
+        self._right = PRIOR * self.longest
         self._tried = float(self.longest)
         self._tries = Tries()
         self._behind = False  # whether the drafter has not read the last rounds
@@ -69,9 +65,7 @@ class AdaptiveLength:
             self._tries.pays()
         elif not self._due(best_length(1.0, cost, self.longest, widths) > 0):
             self._behind = True
-            self._learn(
-                self.prior * (1 - self.memory) * self.longest, (1 - self.memory) * self.longest
-            )
+            self._learn(PRIOR * (1 - self.memory) * self.longest, (1 - self.memory) * self.longest)
             return 0
         return max(1, k)
 

@@ -1,6 +1,5 @@
 """The same draft length every round, cut short where the drafter is unsure."""
 
-from ..common.errors import DraftpickError
 from ..records import StepStats
 
 
@@ -9,8 +8,6 @@ class FixedLength:
     (transformers' `assistant_confidence_threshold`)."""
 
     def __init__(self, k: int, min_confidence: float = 0.0) -> None:
-        if k < 0:
-            raise DraftpickError(f"draft length must be 0 or more, not {k}")
         self.k, self.min_confidence = k, min_confidence
 
     def next(self) -> int:

@@ -1,6 +1,5 @@
 """The draft length of transformers' assisted generation."""
 
-from ..common.errors import DraftpickError
 from ..records import StepStats
 
 
@@ -10,8 +9,6 @@ class ScheduledLength:
     and here at most `longest`. A round without a draft changes nothing."""
 
     def __init__(self, first: int, min_confidence: float = 0.0, longest: int = 64) -> None:
-        if not 1 <= first <= longest:
-            raise DraftpickError(f"a schedule begins with 1 to {longest} tokens, not {first}")
         self.first, self.min_confidence, self.longest = first, min_confidence, longest
         self.reset()
 

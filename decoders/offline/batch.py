@@ -19,7 +19,7 @@ from ..costs import measured, under_load
 from ..costs.measured import Costs
 from ..lengths import AdaptiveLength
 from ..loop import SpeculativeDecoding
-from ..protocols import KnownAnswers, ReplayedLoop
+from ..protocols import ReplayedLoop
 from ..records import Expected, Replay, Request, Sampling, Written
 from ..seats.seat import seat_of
 from . import outgrown, rounds
@@ -29,7 +29,7 @@ from .costs import costs_of
 from .registry import adapter_of
 from .stack import Stack
 from .teacher_forcing import TeacherForcing
-from .unbatched import UnbatchedReplay, live
+from .unbatched import live
 from .writer import Draws, write_all
 
 if TYPE_CHECKING:
@@ -189,18 +189,10 @@ class Batch:
         answers."""
         strategy = self._lossless(name)
         if strategy is None:
-            return self._live(name, prompts, max_new_tokens)
+            return self.live(name, prompts, max_new_tokens)
         target, eos_ids = self._engine.target, self._engine.eos_ids
-        drafter = strategy.drafter
-
-        def write(prompts: list[list[int]], most: int) -> Written:
-            written = adapter_of(drafter).write(target, prompts, most, eos_ids)
-            if written is not None:
-                return written
-            return UnbatchedReplay(strategy, target).write(prompts, most, eos_ids)
-
         with self._in_turn(name, 0.0):
-            return outgrown.written(prompts, max_new_tokens, drafter.context, write)
+            return outgrown.written(strategy, target, prompts, max_new_tokens, eos_ids)
 
     def is_replayable(self, name: str) -> bool:
         """Whether the arm's answers are the target's, so that `replay` can follow them."""
@@ -226,11 +218,11 @@ class Batch:
         known = self._read(prompts, answers, max_new_tokens)
         loop = self._loop(name, strategy, max_new_tokens)
         if not self._engine.arm(name).reads_earlier:
-            return self._replayed(strategy, known, loop)
+            return outgrown.replayed(strategy, known, loop)
         made: list[Replay] = []
         with self._before.going_on(0.0) as seat:
             for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-                made += self._replayed(strategy, SomeAnswers(known, [row]), loop)
+                made += outgrown.replayed(strategy, SomeAnswers(known, [row]), loop)
                 seat.keep(prompt, answer)
         return made
 
@@ -275,27 +267,31 @@ class Batch:
         name: str,
         prompts: list[list[int]],
         max_new_tokens: int,
-        temperature: float,
-        seeds: Sequence[int],
+        temperature: float = 0.0,
+        seeds: Sequence[int | None] | None = None,
     ) -> Written:
-        """The arm's own sampled answers, with `replays`; each depends on its seed alone."""
-        return self._live(name, prompts, max_new_tokens, temperature, seeds)
+        """The arm's own answers, with `replays`; each that is sampled depends on its seed alone."""
+        sampling, seeds = Sampling(temperature), seeds or [None] * len(prompts)
+        strategy = self._engine.strategy(name)
+        counted = (
+            isinstance(strategy, SpeculativeDecoding) and adapter_of(strategy.drafter).counts_calls
+        )
+        with self._in_turn(name, temperature):  # and its own answers, as they come
+            results = [
+                self._engine.decode(name, prompt, Request(max_new_tokens, sampling, seed=seed))
+                for prompt, seed in zip(prompts, seeds, strict=True)
+            ]
+        return Written.without_states(
+            [result.ids for result in results],
+            sum(result.prefill_s for result in results),
+            sum(result.decode_s for result in results),
+            [live(each, counted) for each in results],
+        )
 
     def _in_turn(self, name: str, temperature: float) -> AbstractContextManager[Any]:
         """Within the block the arm drafts from what was kept, if it drafts from earlier answers."""
         reads = self._engine.arm(name).reads_earlier
         return self._before.going_on(temperature) if reads else nullcontext()
-
-    def _replayed(
-        self, strategy: SpeculativeDecoding, known: KnownAnswers, loop: ReplayedLoop
-    ) -> list[Replay]:
-        def along(known: KnownAnswers) -> list[Replay]:
-            found = adapter_of(strategy.drafter).replay(known, loop)
-            if found is not None:
-                return found
-            return UnbatchedReplay(strategy, known.target).replay(known, loop)
-
-        return outgrown.replayed(strategy, known, loop, along)
 
     def _read(
         self, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
@@ -343,32 +339,6 @@ class Batch:
         if self._engine.arm(name).kind == AUTOREGRESSIVE:
             raise DraftpickError(f"arm {name!r} drafts nothing; its answers are the target's")
         return strategy
-
-    def _live(
-        self,
-        name: str,
-        prompts: list[list[int]],
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        seeds: Sequence[int | None] | None = None,
-    ) -> Written:
-        sampling, seeds = Sampling(temperature), seeds or [None] * len(prompts)
-        strategy = self._engine.strategy(name)
-        counted = (
-            isinstance(strategy, SpeculativeDecoding) and adapter_of(strategy.drafter).counts_calls
-        )
-        with self._in_turn(name, temperature):  # and its own answers, as they come
-            results = [
-                self._engine.decode(name, prompt, Request(max_new_tokens, sampling, seed=seed))
-                for prompt, seed in zip(prompts, seeds, strict=True)
-            ]
-        return Written(
-            [result.ids for result in results],
-            np.zeros((len(prompts), 0), dtype=np.float32),
-            sum(result.prefill_s for result in results),
-            sum(result.decode_s for result in results),
-            [live(each, counted) for each in results],
-        )
 
     def _one_by_one(
         self, prompts: list[list[int]], request: Request, seed: int | Sequence[int]

@@ -29,7 +29,7 @@ class HasScript(Protocol):
 
     later: int | None
 
-    def script(self, answers: KnownAnswers) -> DraftTokens | None:
+    def tokens(self, answers: KnownAnswers) -> DraftTokens | None:
         """None where the answers cannot be read together."""
         ...
 

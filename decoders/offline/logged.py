@@ -24,8 +24,7 @@ from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Prefilled, Replay
 from ..seats.seat import seat_of
 from ..suffixes.earlier import EarlierAnswers
-from .registry import adapter_of
-from .unbatched import UnbatchedReplay
+from .unbatched import replayed
 
 KINDS = ("autoregressive", "max_gram", "suffix", "neural")  # of arms that read the text alone
 FREE = 1 << 30  # a limit that bounds no draft
@@ -159,10 +158,7 @@ class LoggedReplay:
         else:
             draft_s = self._costs.draft_s.get(arm, 0.0)
             loop = ReplayedLoop(length, limit or FREE, draft_s, self._costs.verify, False)
-        found = adapter_of(strategy.drafter).replay(known, loop)
-        if found is None:
-            return UnbatchedReplay(strategy, self._target).replay(known, loop)
-        return found
+        return replayed(strategy, known, loop)
 
 
 def require_text_alone(name: str, recipe: ArmRecipe, costs: Costs | None) -> None:

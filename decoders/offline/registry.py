@@ -68,12 +68,12 @@ def _ours(module: str, name: str) -> Adapter:
 ADAPTERS: dict[str, Adapter] = watched(
     "replay adapter",
     {
-        "decoders.drafters.max_gram:MaxGramDrafter": _ours("max_gram", "MaxGramReplay"),
-        "decoders.drafters.neural:NeuralDrafter": _ours("neural", "NeuralReplay"),
-        "decoders.drafters.early_exit:EarlyExitDrafter": _ours("early_exit", "EarlyExitReplay"),
+        "decoders.drafters.max_gram:MaxGramDrafter": _ours("copied", "MaxGramReplay"),
+        "decoders.drafters.neural:NeuralDrafter": _ours("stacked", "NeuralReplay"),
+        "decoders.drafters.early_exit:EarlyExitDrafter": _ours("stacked", "EarlyExitReplay"),
         "decoders.drafters.recurrent:RecurrentDrafter": _ours("recurrent", "RecurrentReplay"),
         "decoders.drafters.hybrid:HybridDrafter": _ours("hybrid", "HybridReplay"),
-        "decoders.drafters.suffix:SuffixDrafter": _ours("suffix", "SuffixReplay"),
+        "decoders.drafters.suffix:SuffixDrafter": _ours("copied", "SuffixReplay"),
         "decoders.drafters.translated:TranslatedDrafter": _ours("translated", "TranslatedReplay"),
         "decoders.drafters.widened:WidenedDrafter": _ours("widened", "WidenedReplay"),
     },

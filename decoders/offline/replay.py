@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..drafters.catch_up import agreeing
 from ..protocols import ReplayedLoop
 from ..records import Replay, StepStats
+from ..seats.prefixes import agreeing
 from ..tally import count_width
 
 REJECTED = -1  # stands for a drafted token that is not the answer's

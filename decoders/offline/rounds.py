@@ -106,7 +106,7 @@ def at_once(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The same for a number of answers, for all of them together.
 
-    room: of the engine's; no answer is being written there.
+    batch: of the engine's; no answer is being written there.
     costs: for that number of answers.
     """
     reader = batch.passes

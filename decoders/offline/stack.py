@@ -123,13 +123,18 @@ def score(
     for states in states_before(stack, prompts, answers):
         drafted = list[DraftToken]()
         for part in torch.split(states, LOGITS_AT_ONCE):
-            logits = linear(part, stack.head).float()  # [n, N]
-            best = logits.max(-1)
-            sure = (best.values - logits.logsumexp(-1)).exp().tolist()
-            tokens = stack.to_target(best.indices).tolist()
-            drafted += map(DraftToken, tokens, sure)
+            drafted += draft_tokens(linear(part, stack.head), stack.vocab)[1]
         made.append(drafted)
     return made
+
+
+def draft_tokens(logits: Tensor, vocab: DraftVocab | None) -> tuple[Tensor, list[DraftToken]]:
+    """Of [n, N] logits over draft tokens the most likely ones, as target ids [n] and as drafts."""
+    scores = logits.float()
+    best = scores.max(-1)
+    tokens = best.indices if vocab is None else vocab.to_target[best.indices]
+    sure = (best.values - scores.logsumexp(-1)).exp()
+    return tokens, list(map(DraftToken, tokens.tolist(), sure.tolist()))
 
 
 def in_groups(texts: Sequence[Sequence[int]], device: torch.device) -> Iterator[slice]:

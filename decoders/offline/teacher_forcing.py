@@ -64,8 +64,8 @@ class TeacherForcing:
     def _scored(self, temperature: float) -> list[Tensor]:
         pairs = zip(self.prompts, self.ids, strict=True)
         if self._stack is not None:
-            return [log_q for log_q, _ in scores(self._stack, self.states, self.ids,
-                                                 temperature)]  # fmt: skip
+            scored = scores(self._stack, self.states, self.ids, temperature)
+            return [log_q for log_q, _ in scored]
         return [after(self._read(*pair), pair[1], None, temperature)[0] for pair in pairs]
 
     @torch.inference_mode()

@@ -16,9 +16,7 @@ from torch import Tensor
 from ..backends.weights.packed import linear
 from ..protocols import KnownAnswers
 from ..sampling.draft_vocab import DraftVocab
-from .stack import Stack
-
-AT_ONCE = 256  # rows whose logits are held
+from .stack import LOGITS_AT_ONCE, Stack
 
 
 class AcceptanceTrial(NamedTuple):
@@ -51,7 +49,8 @@ def scores(
     made = []
     for rows, answer in zip(states, answers, strict=True):
         ids = torch.tensor(answer, dtype=torch.int64, device=rows.device)
-        pairs = zip(torch.split(rows, AT_ONCE), torch.split(ids, AT_ONCE), strict=True)
+        split = (torch.split(each, LOGITS_AT_ONCE) for each in (rows, ids))
+        pairs = zip(*split, strict=True)
         parts = [score(linear(h, stack.head), part, stack.vocab, temperature) for h, part in pairs]
         made.append((torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])))
     return made

@@ -4,9 +4,8 @@ given answer. For drafters whose adapter cannot take many queries at once."""
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from ..drafters import begin
@@ -21,33 +20,30 @@ from ..protocols import (
     ReplayedLoop,
     decoder_prefix,
 )
-from ..records import DecodeResult, Proposal, Replay, Request, Sampling, Written
+from ..records import DecodeResult, Replay, Request, Sampling, Written
 from ..sampling.randomness import Generator
 from ..sampling.stopping import Stopper
+from ..sampling.tree_shape import lead
+from ..seats.prefixes import agreeing
 from .registry import adapter_of
 from .replay import Draft, agreement
 from .replay import replay as replay_loop
 
 
-@dataclass
 class UnbatchedDrafter:
     """A drafter and the target that some drafters read along with.
 
     branched: whether it has proposed a tree so far.
     """
 
-    drafter: Drafter
-    target: Backend
-    branched: bool = False
-    _after: int = 0  # how long the context was that it drafted for last
-    _drafted: list[int] = field(default_factory=list)
-    _chance: Generator = field(init=False)  # greedy: asked for parts, never for tokens
-
-    def __post_init__(self) -> None:
+    def __init__(self, drafter: Drafter, target: Backend) -> None:
+        self.drafter, self.target, self.branched = drafter, target, False
+        self._after = 0  # how long the context was that it drafted for last
+        self._drafted: list[int] = []
         self._renew()
 
     def _renew(self) -> None:
-        self._chance = Generator(self.target.device, 0)
+        self._chance = Generator(self.target.device, 0)  # greedy: for parts, never for tokens
 
     @torch.inference_mode()
     def write(
@@ -81,11 +77,7 @@ class UnbatchedDrafter:
     def draft(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
         """What it drafts to follow `context`: the last call's and at least one token more, as the
         target wrote them."""
-        right = 0
-        for guess, token in zip(self._drafted, context[self._after :], strict=False):
-            if guess != token:
-                break
-            right += 1
+        right = agreeing(self._drafted, context[self._after :])
         ended = self._after + right + 1  # the last round; then it may have sat out some
         if ended < len(context):
             self._follow(context[:ended])
@@ -103,20 +95,11 @@ class UnbatchedDrafter:
     def _propose(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
         asked = DraftRequest(k, Sampling(), self._chance, min_confidence)
         proposal = self.drafter.propose(context, asked)
-        self.branched |= proposal.parents is not None
-        return lead(proposal)
-
-
-def lead(proposal: Proposal) -> list[int]:
-    """The tokens of a chain, or along a tree's first children."""
-    ids: list[int] = proposal.ids.tolist()
-    if proposal.parents is None:
-        return ids
-    nodes, node = list[int](), -1
-    while node in proposal.parents:
-        node = proposal.parents.index(node)
-        nodes.append(node)
-    return [ids[node] for node in nodes]
+        ids: list[int] = proposal.ids.tolist()
+        if proposal.parents is None:
+            return ids
+        self.branched = True
+        return [ids[node] for node in lead(proposal.parents)]
 
 
 class KnownEnd(Stopper):
@@ -147,8 +130,7 @@ class UnbatchedReplay:
             started = time.perf_counter()
             answers.append(drafter.write(prompt, max_new_tokens, eos_ids, self.strategy.length))
             decode_s += time.perf_counter() - started
-        none = np.zeros((len(prompts), 0), dtype=np.float32)
-        return Written(answers, none, 0.0, decode_s)
+        return Written.without_states(answers, 0.0, decode_s)
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay]:
         pairs = zip(answers.prompts, answers.ids, strict=True)
@@ -193,3 +175,25 @@ def live(made: DecodeResult, counted: bool) -> Replay:
     it does; their pass over the prompt counts as a step here."""
     calls = made.draft_calls if counted else None
     return Replay([], made.target_calls - 1, made.drafted, made.accepted, calls, made.widths)
+
+
+def replayed(
+    strategy: SpeculativeDecoding, known: KnownAnswers, loop: ReplayedLoop
+) -> list[Replay]:
+    """A lossless arm along known answers: by its drafter's adapter, else one after the other."""
+    found = adapter_of(strategy.drafter).replay(known, loop)
+    return UnbatchedReplay(strategy, known.target).replay(known, loop) if found is None else found
+
+
+def written(
+    strategy: SpeculativeDecoding,
+    target: Backend,
+    prompts: list[list[int]],
+    most: int,
+    eos_ids: tuple[int, ...],
+) -> Written:
+    """What its drafter writes alone, likewise."""
+    found = adapter_of(strategy.drafter).write(target, prompts, most, eos_ids)
+    if found is None:
+        return UnbatchedReplay(strategy, target).write(prompts, most, eos_ids)
+    return found

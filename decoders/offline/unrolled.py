@@ -7,87 +7,81 @@ the states; the cell then runs from all places at once, as deep as is asked for.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..backends.recurrent.head import RecurrentHead
 from ..protocols import KnownAnswers
-from .stack import DraftToken
+from .stack import DraftToken, draft_tokens
 from .trials import AcceptanceTrial, score, tried
+
+T = TypeVar("T")
 
 ROWS = 1024  # places whose logits are held at once
 
 
-class UnrolledDrafts:
-    """states: of each answer [n, d], the target's final one in front of each of its n tokens."""
+class _Unrolled(Generic[T]):
+    """Called with (row, at, k), what is made of the k tokens that follow the first `at` >= 1 of
+    answers[row], the newest of which the target has not read. All places of all answers take a step
+    together, as deep as is asked for.
+
+    states: of each answer [n, d], the target's final one in front of each of its n tokens.
+    """
 
     def __init__(
         self, head: RecurrentHead, states: Sequence[Tensor], answers: Sequence[Sequence[int]]
     ) -> None:
-        self._head, self._first = head, [0]
-        for answer in answers:
-            self._first.append(self._first[-1] + len(answer))
+        self._head, self._first = head, [0, *itertools.accumulate(map(len, answers))]
         self._state = torch.cat(list(states))
-        ids = [token for answer in answers for token in answer]
-        self._token = torch.tensor(ids, device=self._state.device)
-        self._drafted: list[list[DraftToken]] = []  # by depth, then by place
+        ids = list(itertools.chain.from_iterable(answers))
+        self._ids = torch.tensor(ids, dtype=torch.int64, device=self._state.device)
+        self._made: list[list[T]] = []  # by depth, then by place
 
-    def __call__(self, row: int, at: int, k: int) -> list[DraftToken]:
-        """The most likely k tokens in turn to follow the first `at` >= 1 of answers[row], the
-        newest of which the target has not read."""
+    def __call__(self, row: int, at: int, k: int) -> list[T]:
         place = self._first[row] + at - 1
-        while len(self._drafted) < k:
+        while len(self._made) < k:
             self._deepen()
-        return [drafted[place] for drafted in self._drafted[:k]]
+        return [made[place] for made in self._made[:k]]
+
+    def _deepen(self) -> None:
+        """One token further from every place."""
+        raise NotImplementedError
+
+
+class UnrolledDrafts(_Unrolled[DraftToken]):
+    """The most likely tokens in turn."""
 
     @torch.inference_mode()
     def _deepen(self) -> None:
-        drafted = list[DraftToken]()
-        states, tokens = (torch.split(part, ROWS) for part in (self._state, self._token))
-        after = [self._step(*pair, drafted) for pair in zip(states, tokens, strict=True)]
-        self._state, self._token = (torch.cat(part) for part in zip(*after, strict=True))
-        self._drafted.append(drafted)
-
-    def _step(
-        self, state: Tensor, token: Tensor, drafted: list[DraftToken]
-    ) -> tuple[Tensor, Tensor]:
-        state, logits = self._head.step(state, token)
-        best = logits.float().max(-1)
-        sure = (best.values - logits.float().logsumexp(-1)).exp().tolist()
-        token = self._head.vocab.to_target[best.indices]
-        drafted += [DraftToken(t, c) for t, c in zip(token.tolist(), sure, strict=True)]
-        return state, token
+        drafted, states, tokens = list[DraftToken](), list[Tensor](), list[Tensor]()
+        parts = (torch.split(each, ROWS) for each in (self._state, self._ids))
+        for state, token in zip(*parts, strict=True):
+            state, logits = self._head.step(state, token)
+            token, made = draft_tokens(logits, self._head.vocab)
+            states.append(state)
+            tokens.append(token)
+            drafted += made
+        self._state, self._ids = torch.cat(states), torch.cat(tokens)
+        self._made.append(drafted)
 
 
-class UnrolledTrials:
-    """What a recurrent drafter makes of the answers' own tokens from every place on: each draft
-    goes on from the target's state where its round begins, and the cell reads the true tokens.
-
-    All places of all answers take a step together, as deep as is asked for.
-    """
+class UnrolledTrials(_Unrolled[AcceptanceTrial]):
+    """The answers' own tokens: the cell goes on from the target's state where a round begins, and
+    reads the true tokens."""
 
     def __init__(self, head: RecurrentHead, answers: KnownAnswers, temperature: float) -> None:
-        self._head, self._temperature, self._first = head, temperature, [0]
-        for answer in answers.ids:
-            self._first.append(self._first[-1] + len(answer))
-        self._state = torch.cat(answers.states)
-        ids = [token for answer in answers.ids for token in answer]
-        self._ids = torch.tensor(ids, dtype=torch.int64, device=self._state.device)
+        super().__init__(head, answers.states, answers.ids)
+        self._temperature = temperature
         self._log_p = torch.cat(answers.log_p(temperature))
-        self._tried: list[list[AcceptanceTrial]] = []  # by depth, then by place
-
-    def __call__(self, row: int, at: int, k: int) -> list[AcceptanceTrial]:
-        place = self._first[row] + at - 1
-        while len(self._tried) < k:
-            self._deepen()
-        return [tried[place] for tried in self._tried[:k]]
 
     @torch.inference_mode()
     def _deepen(self) -> None:
-        """One token further from every place; what crosses into the next answer is never asked."""
-        depth = len(self._tried)
+        """What crosses into the next answer is never asked."""
+        depth = len(self._made)
         read, meant = self._ids.roll(-depth), self._ids.roll(-depth - 1)
         log_p = self._log_p.roll(-depth - 1)
         states, made = [], list[AcceptanceTrial]()
@@ -97,4 +91,4 @@ class UnrolledTrials:
             states.append(state)
             made += tried(log_q, log_p[part], sure)
         self._state = torch.cat(states)
-        self._tried.append(made)
+        self._made.append(made)

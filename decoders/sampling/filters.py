@@ -44,11 +44,11 @@ def seen_mask(
     return mask
 
 
-def penalise(logits: Tensor, sampling: Sampling, seen: Tensor | None) -> Tensor:
+def penalise(logits: Tensor, sampling: Sampling, seen: Tensor) -> Tensor:
     """Repetition penalty on [T, V]; the logits themselves where none is asked for."""
-    if seen is None or sampling.repetition_penalty == 1:
-        return logits
     p = sampling.repetition_penalty
+    if p == 1:
+        return logits
     return torch.where(seen, torch.where(logits < 0, logits * p, logits / p), logits)
 
 
@@ -59,6 +59,11 @@ def raw_probabilities(logits: Tensor) -> Tensor:
     logits have it already. Precision as in `probabilities`.
     """
     return (logits if logits.dtype == torch.float64 else logits.float()).softmax(-1)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """[T, V] logits -> [T, V], the logarithm of `raw_probabilities`."""
+    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -117,7 +122,7 @@ def confidence(logits: Tensor) -> float:
 def logprobs(logits: Tensor, ids: list[int], most: int) -> list[TokenLogprob]:
     """How likely each of `ids` [n] was by its row of logits [n, V], with the `most` most likely
     tokens of that row."""
-    scores = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)  # [n, V]
+    scores = log_probabilities(logits)  # [n, V]
     index = torch.tensor(ids, device=scores.device).unsqueeze(1)  # [n, 1]
     own = scores.gather(1, index).squeeze(1).tolist()
     best = scores.topk(min(most, scores.shape[-1]), -1)

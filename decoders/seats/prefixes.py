@@ -169,7 +169,7 @@ class PrefixStore:
         while node is not None and at < len(ids):
             node = node.children.get(ids[at])
             if node is not None:
-                count = agreeing(node.ids, ids[at : at + len(node.ids)])
+                count = agreeing(node.ids, tuple(ids[at : at + len(node.ids)]))
                 path.append((node, count))
                 at += count
                 if count < len(node.ids):
@@ -221,8 +221,8 @@ class PrefixStore:
 
 
 def agreeing(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many leading tokens agree."""
+    """How many leading tokens agree; soonest told of two sequences of the same class."""
     most = min(len(one), len(other))
-    if list(one[:most]) == list(other[:most]):
+    if one[:most] == other[:most]:
         return most
-    return next(at for at in range(most) if one[at] != other[at])
+    return next((at for at in range(most) if one[at] != other[at]), most)

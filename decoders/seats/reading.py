@@ -53,7 +53,7 @@ class PromptReader:
         if user is None or user != self._user:
             return 0
         most = min(len(self._ids), backend.length, len(prompt_ids) - 1)
-        return agreeing(self._ids[:most], prompt_ids)
+        return agreeing(self._ids[:most], list(prompt_ids[:most]))
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ..common.errors import DraftpickError, NotANumber
 from ..protocols import DraftLength, Job, TreeBackend, decoder_prefix
 from ..records import DecodeResult, Request, Sampling, StepStats
 from ..sampling.draft_vocab import DraftVocab
-from ..sampling.filters import penalise
+from ..sampling.filters import log_probabilities, penalise
 from ..sampling.stopping import Stopper
 from ..tally import Tally
 from .token_tree import Ids, TokenTree
@@ -135,9 +135,8 @@ class BeamSearch:
         if self.draft:
             self.draft.reset(job.prompt_ids)
         tally.prefill_s += tally.clock.lap()
-        walked: list[
-            tuple[int, int]
-        ] = []  # each round's first new token, how many drafts were accepted
+        # each round's first new token, how many drafts were accepted
+        walked: list[tuple[int, int]] = []
 
         start = decoder_prefix(target, job.prompt_ids)
         search = _Search(self.beams, self.length_penalty, start, job.request.sampling, stopper)
@@ -247,11 +246,6 @@ class _Search:
         for row, ids in zip(seen, self.ends, strict=True):
             row[[*self._start, *ids]] = True
         return seen
-
-
-def log_probabilities(logits: Tensor) -> Tensor:
-    """[n, N], float32, or float64 where the logits are."""
-    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
 
 
 def best(

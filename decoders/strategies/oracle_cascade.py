@@ -12,7 +12,7 @@ import torch
 from ..common.errors import NotANumber
 from ..drafters import begin
 from ..loop import Drafting
-from ..protocols import DraftRequest, Job, decoder_prefix, work
+from ..protocols import DraftRequest, Job, decoder_prefix
 from ..records import DecodeResult
 from ..sampling.filters import choose, confidence, penalised
 from ..tally import Tally
@@ -67,6 +67,4 @@ class OracleCascade(Drafting):
             tally.verify_s += tally.clock.lap()
             tally.rounds += 1
             tally.passed(len(unread))
-        ids = context[len(start) :]
-        calls, spent = self.drafter.calls, work(self.drafter)
-        return tally.close(self.name, ids, calls, spent)
+        return self.close(tally, context[len(start) :])

@@ -9,7 +9,7 @@ import torch
 
 from ..drafters import begin
 from ..loop import Drafting
-from ..protocols import DraftRequest, Job, decoder_prefix, work
+from ..protocols import DraftRequest, Job, decoder_prefix
 from ..records import DecodeResult
 from ..sampling.filters import choose, penalised
 from ..tally import Tally
@@ -67,6 +67,4 @@ class TokenCascade(Drafting):
             if not stopper.reason:
                 target.truncate(target.length)  # what an early exit ran ahead is forgotten
                 self.drafter.commit(context)
-        ids = context[len(start) :]
-        calls, spent = self.drafter.calls, work(self.drafter)
-        return tally.close(self.name, ids, calls, spent)
+        return self.close(tally, context[len(start) :])

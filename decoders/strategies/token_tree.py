@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from ..drafters.tree import read_nodes
 from ..protocols import TreeBackend
 from ..sampling.draft_vocab import DraftVocab
 
@@ -54,7 +55,8 @@ class TokenTree:
                 tokens.append(token)
                 self._nodes[parents[-1], token] = node
         if tokens:
-            rows = self._logits(torch.tensor(tokens, device=self._backend.device), parents)
+            new = torch.tensor(tokens, device=self._backend.device)
+            rows = read_nodes(self._backend, self._vocab, new, parents)
             self._rows |= {first + i: row for i, row in enumerate(rows)}
         return len(tokens)
 
@@ -86,9 +88,3 @@ class TokenTree:
             node = self._nodes[node, token]
             nodes.append(node)
         return nodes
-
-    def _logits(self, tokens: Tensor, parents: list[int]) -> Tensor:
-        if self._vocab is None:
-            return self._backend.extend(tokens, parents)
-        rows = self._backend.extend(self._vocab.from_target[tokens], parents)
-        return rows[:, : self._vocab.size - 1]

@@ -15,6 +15,7 @@ COPIED_ACCEPTANCE = {
     1.0: (0.13, 0.31, 0.42, 0.50, 0.52, 0.59, 0.63, 0.67, 0.68, 0.71, 0.73, 0.82),
 }
 COOL = 0.7
+HOPELESS = 0.02  # a draft that is cut by cost is followed while it is accepted this often
 BANDS = (1, 2, 3, 5, 8, 12)  # matches from each of these lengths on are counted together
 
 

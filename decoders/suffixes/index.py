@@ -29,10 +29,6 @@ class SuffixIndex:
 
     def __init__(self, slots: int = 2**14) -> None:
         self._mask = slots - 1
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget everything."""
         self._tokens = array("q")
         self._links = [array("i") for _ in ANCHORS]  # the place before with the same slot
         self._heads = [array("i", [-1]) * (self._mask + 1) for _ in ANCHORS]  # the latest

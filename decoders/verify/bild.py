@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
+from ..sampling.filters import log_probabilities
 from ..sampling.numbers import numbered
 from ..sampling.randomness import RandomSource
 from .step import at, leading, target_distribution, verdict
@@ -46,9 +46,9 @@ class BiLD:
     def verify(
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
-        scores = target_logits if target_logits.dtype == torch.float64 else target_logits.float()
-        log_probs = scores[:-1].log_softmax(-1).gather(1, proposal.ids.unsqueeze(1)).squeeze(1)
-        accept = -log_probs < self.rollback  # [K]
+        log_probs = log_probabilities(target_logits[:-1])  # [K, V]
+        surprise = -log_probs.gather(1, proposal.ids.unsqueeze(1)).squeeze(1)
+        accept = surprise < self.rollback  # [K]
         if sampling.greedy:
             target_ids = numbered(likeliest(target_logits), target_logits)  # [K + 1]
             if self.keep_argmax:

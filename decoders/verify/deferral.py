@@ -21,7 +21,7 @@ from torch import Tensor
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.filters import raw_probabilities
 from ..sampling.randomness import RandomSource
-from .step import accept_and_resample, draft_distribution, one_hot, target_distribution
+from .step import accept_and_resample, draft_distribution, draft_raw, target_distribution
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -40,7 +40,7 @@ class SpeculativeCascade:
         target = target_distribution(target_logits, sampling)  # [K + 1, V]
         draft = draft_distribution(proposal, target)  # [K, V]
         target_raw = raw_probabilities(target_logits[:-1])
-        pi = self.rule(target[:-1], draft, target_raw, _draft_raw(proposal, draft))
+        pi = self.rule(target[:-1], draft, target_raw, draft_raw(proposal, draft))
         return accept_and_resample(proposal, pi, draft, target, chance)
 
 
@@ -105,11 +105,3 @@ def total_variation(target: Tensor, draft: Tensor) -> Tensor:
 
 def _mixed(defer: Tensor, target: Tensor, draft: Tensor) -> Tensor:
     return torch.where(defer.unsqueeze(-1), target, draft)
-
-
-def _draft_raw(proposal: Proposal, like: Tensor) -> Tensor:
-    if proposal.raw is not None:
-        return proposal.raw.to(like.dtype)
-    if proposal.probs is not None and len(proposal.ids):
-        raise ValueError("a drafter that draws its tokens must give `raw` where it is asked to")
-    return one_hot(proposal.ids, like)

@@ -19,7 +19,15 @@ from ..sampling.filters import probabilities, raw_probabilities
 from ..sampling.numbers import numbered
 from ..sampling.randomness import RandomSource
 from .lossy import lossy
-from .step import accept_and_resample, acceptance, at, draft_distribution, leading, one_hot, verdict
+from .step import (
+    accept_and_resample,
+    acceptance,
+    at,
+    draft_distribution,
+    draft_raw,
+    leading,
+    verdict,
+)
 
 
 class Lenient:
@@ -55,8 +63,8 @@ class Lenient:
     def _likely_enough(self, proposal: Proposal, logits: Tensor) -> Tensor:
         """[K] bool: l p(x) >= q(x)."""
         sure = raw_probabilities(logits)  # [K, V]
-        draft = one_hot(proposal.ids, sure) if proposal.raw is None else proposal.raw.to(sure.dtype)
-        return self.lenience * acceptance(sure, draft, proposal.ids) >= 1
+        odds = acceptance(sure, draft_raw(proposal, sure), proposal.ids)
+        return self.lenience * odds >= 1
 
 
 def reached_distribution(pi: Tensor, draft: Tensor, target: Tensor) -> Tensor:

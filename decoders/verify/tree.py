@@ -21,6 +21,7 @@ from ..sampling.argmax import likeliest
 from ..sampling.filters import probabilities
 from ..sampling.numbers import numbered
 from ..sampling.randomness import RandomSource
+from .step import acceptance, draft_distribution
 
 
 @dataclass(frozen=True)
@@ -82,16 +83,12 @@ def verify_tree(
 def try_children(target_probs: Tensor, proposal: Proposal, tree: Layout) -> tuple[Tensor, Tensor]:
     """[K] the chance that each node is accepted once its elder siblings are rejected, above 1
     meaning 1; and [K + 1, V] what is left of each row when all its children are rejected."""
-    left = target_probs.clone()
+    left, draft = target_probs.clone(), draft_distribution(proposal, target_probs)
     odds = target_probs.new_empty(len(proposal.ids))
     for nodes in tree.ranks:
-        rows, ids = tree.row[nodes], proposal.ids[nodes].unsqueeze(1)
-        p = left[rows]
-        if proposal.probs is not None:
-            q = proposal.probs[nodes].to(p.dtype)
-        else:
-            q = torch.zeros_like(p).scatter_(1, ids, 1.0)
-        odds[nodes] = (p.gather(1, ids) / q.gather(1, ids)).squeeze(1)
+        rows = tree.row[nodes]
+        p, q = left[rows], draft[nodes]
+        odds[nodes] = acceptance(p, q, proposal.ids[nodes])
         rest = (p - q).clamp(min=0)
         mass = rest.sum(-1, keepdim=True)
         left[rows] = torch.where(mass > 0, rest / mass, p)  # p == q: no child is rejected

@@ -89,7 +89,7 @@ class CopyingDrafts:
         return self._chances[request]
 
     def learn(self, request: TrackedRequest, draft: Draft) -> None:
-        from decoders.drafters.catch_up import agreeing
+        from decoders.seats.prefixes import agreeing
 
         came = request.came
         self._learnt(request).observe(draft.matched, agreeing(draft.ids, came), len(came))

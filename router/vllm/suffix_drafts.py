@@ -59,7 +59,7 @@ class SuffixDrafts:
         return max(text.made, key=lambda made: sum(made.chances))
 
     def learn(self, request: TrackedRequest, draft: Draft) -> None:
-        from decoders.drafters.catch_up import agreeing
+        from decoders.seats.prefixes import agreeing
 
         text = self._texts.get(request)
         if text is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from decoder_toys import Leaves
 
 from collect.queries import TASKS, Query, first_per_task, read_queries, shipped
 from decoders import Engine, Request
@@ -79,20 +80,6 @@ def test_every_arm_s_ids_equal_transformers(
 
 @pytest.mark.parametrize("arm", load_arms())
 def test_an_answer_that_a_streamer_ends_leaves_nothing_behind(engine: Engine, arm: str) -> None:
-    class Leaves:
-        rounds = 0
-
-        def put(self, value: torch.Tensor) -> None:
-            pass
-
-        def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
-            self.rounds += 1
-            if self.rounds == 3:
-                raise InterruptedError
-
-        def end(self) -> None:
-            raise AssertionError("the answer is not whole")
-
     story, count = (
         engine.encode_chat([{"role": "user", "content": words}])
         for words in ("Tell me a story.", "Count to ten.")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, generate, native, transformers_model
+from decoder_toys import CPU, Leaves, generate, native, transformers_model
 from t5_toys import cut_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -26,7 +26,7 @@ from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.costs.measured import Costs
 from decoders.costs.theory import swi
 from decoders.models import targets
-from decoders.offline.adapters.neural import NeuralReplay
+from decoders.offline.adapters.stacked import NeuralReplay
 from decoders.offline.batch import Batch
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
@@ -253,20 +253,6 @@ def test_a_round_streamer_is_told_what_was_drafted(engine: Engine, arm: str) -> 
 def test_an_answer_that_a_streamer_ends_leaves_nothing_behind(
     engine: Engine, left: str, reuse: bool
 ) -> None:
-    class Leaves:
-        rounds = 0
-
-        def put(self, value: torch.Tensor) -> None:
-            pass
-
-        def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
-            self.rounds += 1
-            if self.rounds == 3:
-                raise InterruptedError
-
-        def end(self) -> None:
-            raise AssertionError("the answer is not whole")
-
     wanted = engine.decode("autoregressive", PROMPT, Request(20)).ids
     for arm in ("autoregressive", "small", "copy", "exit"):
         with pytest.raises(InterruptedError):

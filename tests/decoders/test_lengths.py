@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
-from decoders.common.errors import DraftpickError
 from decoders.costs.theory import best_length, speculative
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
@@ -244,12 +243,3 @@ def test_the_schedule_is_that_of_transformers(first: int, rounds: list[tuple[int
     assert rule.next() == min(theirs.num_assistant_tokens, 64)
     rule.reset()
     assert rule.next() == first
-
-
-def test_lengths_are_checked() -> None:
-    with pytest.raises(DraftpickError, match="1 to 64 tokens, not 0"):
-        ScheduledLength(0)
-    with pytest.raises(DraftpickError, match="-1"):
-        FixedLength(-1)
-    with pytest.raises(DraftpickError, match="at least 1"):
-        AdaptiveLength(0)

@@ -11,6 +11,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
 from decoders.drafters.max_gram import MaxGramDrafter
 from decoders.drafters.next_token_table import NextTokenTable
@@ -86,8 +87,8 @@ def test_a_proposal_is_deterministic_and_counted() -> None:
 
 @pytest.mark.parametrize(("shortest", "longest"), [(0, 3), (4, 3)])
 def test_bounds_are_checked(shortest: int, longest: int) -> None:
-    with pytest.raises(DraftpickError, match="shortest <= longest"):
-        max_gram(shortest=shortest, longest=longest)
+    with pytest.raises(ValueError, match=r"must not be below|greater than or equal to 1"):
+        recipe(name="copy", kind="max_gram", shortest=shortest, longest=longest)
 
 
 # -- the index against a plain search -------------------------------------------------------------

@@ -39,7 +39,7 @@ from decoders.engine import Engine
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
 from decoders.loop import SpeculativeDecoding
 from decoders.offline import expected as recursion
-from decoders.offline.adapters.neural import NeuralReplay
+from decoders.offline.adapters.stacked import NeuralReplay
 from decoders.offline.batch import Batch
 from decoders.offline.expected import Chances, drawn, expected, simulated, spread
 from decoders.protocols import Backend, Drafter, DraftLength, ReplayedLoop

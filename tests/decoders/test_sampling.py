@@ -78,7 +78,6 @@ def test_no_penalty_costs_nothing() -> None:
     logits = torch.randn(2, 4)
     seen = torch.ones(2, 4, dtype=torch.bool)
     assert penalise(logits, Sampling(), seen) is logits
-    assert penalise(logits, Sampling(repetition_penalty=2.0), None) is logits
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""One adapter a drafter of ours, named in `decoders.ADAPTERS`."""
+"""The adapters of our drafters, named in `decoders.ADAPTERS`."""

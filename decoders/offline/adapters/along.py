@@ -26,8 +26,12 @@ def along(
     answer: list[int],
     temperature: float = 0.0,
     min_confidence: float = 0.0,
+    counted: bool = True,
 ) -> Draft:
-    """The drafter asked from round to round. One that draws what it does has seed 0."""
+    """The drafter asked from round to round. One that draws what it does has seed 0.
+
+    counted: whether a model takes steps to draft.
+    """
     drafter.reset(prompt)
     before = drafter.calls  # reading the prompt is none of its steps
     start, chance = decoder_prefix(target, prompt), Generator(target.device, 0)
@@ -41,18 +45,22 @@ def along(
         ids: list[int] = drafter.propose(context, asked).ids.tolist()
         return ids
 
-    return Draft(draft, lambda: drafter.calls - before)
+    return Draft(draft, (lambda: drafter.calls - before) if counted else None)
 
 
 @torch.inference_mode()
 def all_along(
-    drafter: Drafter, answers: KnownAnswers, loop: ReplayedLoop, temperature: float
+    drafter: Drafter,
+    answers: KnownAnswers,
+    loop: ReplayedLoop,
+    temperature: float,
+    counted: bool = True,
 ) -> list[Replay]:
     """The loop along each answer, of a drafter whose drafts follow from the text alone: a drafted
     token is accepted where it is the answer's."""
 
     def begin(prompt: list[int], answer: list[int], min_confidence: float) -> Draft:
-        return along(drafter, answers.target, prompt, answer, temperature, min_confidence)
+        return along(drafter, answers.target, prompt, answer, temperature, min_confidence, counted)
 
     return [
         replay_with_agreement(answer, partial(begin, prompt, answer), loop)

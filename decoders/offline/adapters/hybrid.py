@@ -93,7 +93,7 @@ class HybridReplay(ReplayAdapter):
         if self._sure(0.0):
             return all_along(self.drafter, answers, loop, 0.0)
         model = self._model
-        script = model.script(answers) if isinstance(model, HasScript) else None
+        script = model.tokens(answers) if isinstance(model, HasScript) else None
         if script is None:
             return None
         target, later = answers.target, self._later

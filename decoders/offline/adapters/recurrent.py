@@ -37,13 +37,10 @@ class RecurrentReplay(ChainReplay):
 
         return max(1.0, seconds(answers) / seconds(1))
 
-    def script(self, answers: KnownAnswers) -> DraftTokens | None:
+    def tokens(self, answers: KnownAnswers) -> DraftTokens | None:
         if not answers.batched:
             return None
         return UnrolledDrafts(self.drafter.head, answers.states, answers.ids)
-
-    def tokens(self, answers: KnownAnswers) -> DraftTokens | None:
-        return self.script(answers)
 
     def trials(self, answers: KnownAnswers, temperature: float) -> AcceptanceTrials:
         return UnrolledTrials(self.drafter.head, answers, temperature)

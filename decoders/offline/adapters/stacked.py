@@ -1,17 +1,23 @@
-"""Drafters that are a stack of layers: an answer is one pass, and many are read together."""
+"""Drafters that are a stack of layers, a small model or the target's own first layers with an
+adapter: an answer is one pass, and many are read together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
+from ...backends.early_exit import AdapterHead
+from ...backends.native import LlamaBackend
+from ...drafters import EarlyExitDrafter, NeuralDrafter
+from ...drafters.catch_up import LATER
 from ...protocols import Backend, KnownAnswers
 from ...records import Written
 from ..chain import ChainReplay, DraftTokens
 from ..stack import Stack, score, states_before
-from ..trials import AcceptanceTrials, scores, trials_along
+from ..trials import AcceptanceTrials, after, scores, trials_along
 from ..writer import write
 
 T = TypeVar("T")
@@ -65,3 +71,51 @@ class StackedReplay(ChainReplay):
             answers.kept[key] = self.parts, make()  # who has the parts keeps their ids from others
         made: T = answers.kept[key][1]
         return made
+
+
+class NeuralReplay(StackedReplay):
+    drafter: NeuralDrafter
+    later = LATER
+
+    @property
+    def stack(self) -> Stack | None:
+        model = self.drafter.backend
+        return Stack.of_backend(model, self.drafter.vocab) if type(model) is LlamaBackend else None
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        model = self.drafter.backend
+        return (model.weights if isinstance(model, LlamaBackend) else model), self.drafter.vocab
+
+    def trials(self, answers: KnownAnswers, temperature: float) -> AcceptanceTrials | None:
+        if self.stack is not None:
+            return super().trials(answers, temperature)
+        pairs = zip(answers.prompts, answers.ids, strict=True)
+        return trials_along([self._read(*p, temperature) for p in pairs], answers, temperature)
+
+    @torch.inference_mode()
+    def _read(
+        self, prompt: list[int], answer: list[int], temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """One answer, by a model of any backend."""
+        model = self.drafter
+        model.reset(prompt)
+        device = model.backend.device
+        if len(answer) < 2:
+            logits = torch.empty(0, 1, device=device)
+        else:
+            logits = model.logits(torch.tensor(answer[:-1], device=device))
+        return after(logits, answer, model.vocab, temperature)
+
+
+class EarlyExitReplay(StackedReplay):
+    drafter: EarlyExitDrafter
+
+    @property
+    def stack(self) -> Stack | None:
+        head = self.drafter.head
+        return Stack.of_exit(head) if type(head) is AdapterHead else None
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        return (self.drafter.head,)
