@@ -15,6 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ..common.naming import below
 from ..common.shared_weights import Shared
 from ..sampling.draft_vocab import DraftVocab
 from .llama.exit_head import ADAPTER, AdapterConfig, Lens, load_parts
@@ -65,14 +66,9 @@ class Adapter(Lens):
     @classmethod
     def load(cls, folder: Path, target: LlamaBackend) -> Adapter:
         config, parts = load_parts(folder, target.shape.hidden, target.device, target.dtype)
-        blocks = []
-        require(
-            folder, {k: tuple(t.shape) for k, t in parts.items()}, _needed(target, config, parts)
-        )
-        for index in range(config.blocks):
-            at = f"blocks.{index}."
-            block = {k.removeprefix(at): v for k, v in parts.items() if k.startswith(at)}
-            blocks.append(LayerWeights(**block))
+        held = {k: tuple(t.shape) for k, t in parts.items()}
+        require(folder, held, _needed(target, config, parts))
+        blocks = [LayerWeights(**below(parts, f"blocks.{i}.")) for i in range(config.blocks)]
         adapter = cls(target.shape, config, blocks, parts["norm"], parts["lens"])
         return adapter.requires_grad_(False)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoders.common.errors import NoSuchName
+from decoders.common.naming import below
 
 from ..base import BasePolicy, as_rows
 from ..errors import PolicyError
@@ -276,8 +277,6 @@ class OnlinePolicy(BasePolicy):
     ) -> OnlinePolicy:
         settings = dict(settings)
         held = settings.pop("state")
-        prefix = "beliefs."
-        own = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         context = Context.rebuild(origin, settings.pop("offline"), arrays)
         state = State(
             best=held["best"],
@@ -288,4 +287,5 @@ class OnlinePolicy(BasePolicy):
             requests=held["requests"],
             switched=held["switched"],
         )
-        return cls(origin, context, Beliefs.rebuild(own), state, arrays["traffic"], **settings)
+        beliefs = Beliefs(**below(arrays, "beliefs."))
+        return cls(origin, context, beliefs, state, arrays["traffic"], **settings)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...common.naming import below
 from ...protocols import StateBackend
 from ..llama.kv import KVCache, Slot
 from ..llama.loading import fused, layout, packed_head, packed_layer
@@ -80,7 +81,7 @@ class Eagle3Head:
             if name in own
         ]
         self.layers = [
-            packed_layer(fused(_part(own, f"layers.{i}.")), rounding, by, blocked)
+            packed_layer(fused(below(own, f"layers.{i}.")), rounding, by, blocked)
             for i in range(config.shape.layers)
         ]
         self.state_norm, self.norm = own["layers.0.hidden_norm.weight"], own["norm.weight"]
@@ -167,7 +168,3 @@ def require_fit(
             f"it was made for a vocabulary of {config.shape.vocab}, and this target's is {vocab}"
         )
     return config.features or () if layers is None else config.feature_layers(layers)
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ...common.naming import below
 from ..cpp_kernels import loaded
 from ..gguf.header import Header
 from ..gguf.tensors import names_of, read, rows
@@ -34,8 +35,8 @@ class FileStored:
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """As in Stored, dequantised."""
-        names = [name for name in self._names if name.startswith(prefix)]
-        return {name.removeprefix(prefix): self.one(name) for name in names}
+        own = below(self._names, prefix)
+        return {name: self.one(prefix + name) for name in own}
 
     def has(self, name: str) -> bool:
         return name in self._names
