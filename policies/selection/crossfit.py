@@ -15,7 +15,7 @@ from ..evaluation.evaluate import aligned
 from ..evaluation.units import Units
 from ..fitting import fit
 from ..fixed import best_fixed_index, one_hot
-from ..records import Float64, RewardTable
+from ..records import Float64, RewardTable, by_task
 
 FOLDS = 5
 LEAST = 20  # groups of queries below which nothing is estimated
@@ -76,12 +76,8 @@ def usable(table: RewardTable) -> Usable:
 def folds_of(table: RewardTable, seed: int, folds: int = FOLDS) -> NDArray[np.intp]:
     """[n], each row's fold: groups stay together, and every task is spread over all folds."""
     rng = np.random.default_rng(seed)
-    task_of: dict[str, str] = {}
-    for group, task in zip(table.groups, table.tasks, strict=True):
-        task_of.setdefault(group, task)
     fold_of: dict[str, int] = {}
-    for task in sorted(set(task_of.values())):
-        members = [group for group, t in task_of.items() if t == task]
+    for members in by_task(table.groups, table.tasks).values():
         for i in rng.permutation(len(members)):
             fold_of[members[i]] = len(fold_of) % folds  # goes on where the last task ended
     return np.array([fold_of[group] for group in table.groups], dtype=np.intp)
