@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote, unquote
 
+from decoders.common.loggers import quiet
 from decoders.common.secrets import masked
 from decoders.common.wording import in_words
 
@@ -20,7 +21,13 @@ from .errors import PolicyError
 
 SQLITE = "sqlite:///"
 SQLITE_QUOTED = "sqlite+pysqlite:///"  # the same to SQLAlchemy
-STORE_LOGGER = "mlflow.store.db.utils"
+# MLflow and its migrations say a dozen lines when they make a database, and of an error that is
+# raised as well a page of traceback.
+QUIET = {
+    "mlflow": logging.ERROR,
+    "alembic": logging.ERROR,
+    "mlflow.store.db.utils": logging.CRITICAL,
+}
 PING_S = 4  # seconds that a first request to a tracking server may take
 LIMIT_S = 8.0  # seconds after which a store that says nothing counts as unreachable
 
@@ -71,7 +78,7 @@ def using(uri: str | None, create: bool = True) -> Iterator[str]:
     before_env = os.environ.get("MLFLOW_TRACKING_URI")
     was_set = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
     before = mlflow.get_tracking_uri() if was_set else None
-    with _quiet():
+    with quiet(QUIET):
         if path is not None and not path.exists():
             _make(uri, path)
         _ping(uri, LIMIT_S if path is None else None)
@@ -176,22 +183,6 @@ def unreachable(uri: str, why: str) -> PolicyError:
         f"cannot use the MLflow tracking store {masked(uri)}: {reason}; start that server, or give "
         "another one with --tracking-uri or MLFLOW_TRACKING_URI"
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """MLflow and its migrations say a dozen lines when they make a database, and of an error that
-    is raised as well a page of traceback."""
-    quiet = {"mlflow": logging.ERROR, "alembic": logging.ERROR, STORE_LOGGER: logging.CRITICAL}
-    loggers = [logging.getLogger(name) for name in quiet]
-    levels = [logger.level for logger in loggers]
-    for logger, level in zip(loggers, quiet.values(), strict=True):
-        logger.setLevel(level)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def fetch(uri: str, folder: Path, tracking_uri: str | None) -> Path:

@@ -47,7 +47,8 @@ from .threads import threads
 from .weights.blocked import Blocks
 from .weights.file_blocks import FileBlocks
 from .weights.int8 import WIDE
-from .weights.packed import KernelWeight, Rounding, linear, rows_of
+from .weights.kernel_weight import KernelWeight
+from .weights.packed import Rounding, linear, rows_of
 from .weights.rounded_store import RoundedStore
 
 Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_rope_and_mask` takes them

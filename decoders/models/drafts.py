@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..backends.config import config_of
+from ..backends.config import text_config_of
 from ..backends.cuda import fused
 from ..backends.gguf.folder import saved_header
 from ..backends.mapped import MappedBackend
@@ -213,19 +213,13 @@ def _same_vocab(folder: Path, stamp: int, tokenizer: Any) -> bool:
 
 
 def _vocab_size(folder: Path) -> int:
-    size = _config(folder).get("vocab_size")
+    size = text_config_of(folder).get("vocab_size")
     if size is None:
         raise DraftpickError(
             f"{folder.name}: its config.json has no `vocab_size`; save it again with "
             "transformers' save_pretrained"
         )
     return int(size)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    config = config_of(folder)
-    text: dict[str, Any] = config.get("text_config", config)
-    return text
 
 
 def common_vocab(drafter: Backend, target: Backend) -> DraftVocab | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..backends.weights.packed import Rounding
     from ..backends.weights.rounded_store import RoundedStore
     from ..protocols import Backend
+    from .memory import Need
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def auto(asked: LoadRequest) -> Backend:
         pays = (
             asked.device.type == "cpu"
             and (asked.rounding is not None or _faster_in_bfloat16(asked))
-            and _parameters(asked) >= LARGE
+            and _need(asked).parameters >= LARGE
         )
         kernels = "auto" if asked.device.type == "cuda" else None
         backend = _native(asked, kernels, blocked=pays)
@@ -181,11 +182,10 @@ def _recorded(asked: LoadRequest, kernels: str) -> Backend:
     return _native(asked, kernels)
 
 
-def _parameters(asked: LoadRequest) -> int:
-    from . import memory
+def _need(asked: LoadRequest) -> Need:
+    from .memory import need_of
 
-    need = memory.need_of(asked.folder, asked.device, asked.dtype, asked.rounding, asked.context)
-    return need.parameters
+    return need_of(asked.folder, asked.device, asked.dtype, asked.rounding, asked.context)
 
 
 def _faster_in_bfloat16(asked: LoadRequest) -> bool:
@@ -252,10 +252,9 @@ def _in_memory(asked: LoadRequest) -> Iterator[None]:
     """Raises OutOfMemory where the model does not fit, before or while it is loaded."""
     from . import memory
 
-    folder, device = asked.folder, asked.device
-    need = memory.need_of(folder, device, asked.dtype, asked.rounding, asked.context)
-    memory.require(folder.name, need, device)
-    with memory.explained(device, f"loading {folder.name}, of which {need}"):
+    name, device, need = asked.folder.name, asked.device, _need(asked)
+    memory.require(name, need, device)
+    with memory.explained(device, f"loading {name}, of which {need}"):
         yield
 
 

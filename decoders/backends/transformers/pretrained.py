@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...common.errors import DraftpickError
+from ...common.loggers import quiet
 from ..weights.contents import require_all
 from .own_code import refused
 from .quantised import require_runnable
@@ -64,25 +65,16 @@ def check(where: Path, found: dict[str, Any]) -> None:
 def explained(folder: Path) -> Iterator[dict[str, bool]]:
     """As `own_code.refused`; whatever else transformers makes of a folder becomes a sentence, and
     its own reports stay out of the way. Want of memory is passed on."""
-    quiet = logging.getLogger("transformers")
-    level = quiet.level
-    quiet.setLevel(logging.CRITICAL)
     try:
-        with refused(folder) as without:
+        with quiet({"transformers": logging.CRITICAL}), refused(folder) as without:
             yield without
     except (DraftpickError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # transformers raises many kinds
-        if _of_memory(error):
+        if "memory" in str(error).lower():
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DraftpickError(
             f"{folder} cannot be loaded by transformers ({lines[0].strip()}); fetch or save the "
             "model again, or name another"
         ) from error
-    finally:
-        quiet.setLevel(level)
-
-
-def _of_memory(error: Exception) -> bool:
-    return "memory" in str(error).lower()

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .blocked import (
-    Bf16Blocks,
     Int4Blocks,
     Int8Blocks,
     fits,
@@ -29,10 +28,10 @@ from .blocked import (
 from .file_blocks import FileBlocks
 from .int4 import Int4Weight, rounded_values, to_int4
 from .int8 import WIDE, Int8Weight, to_int8
+from .kernel_weight import KernelWeight
 
 Rounding = Literal["int8", "int4", "file"]  # "file": not rounded again, a GGUF file's own blocks
 Rounded = Int8Weight | Int4Weight | Int8Blocks | Int4Blocks
-KernelWeight = Rounded | Bf16Blocks | FileBlocks  # with products of their own
 Matrix = Tensor | KernelWeight  # [out, in]
 MADE_BY: dict[type[Rounded], Callable[[Tensor], Rounded]] = {
     Int8Weight: to_int8,
