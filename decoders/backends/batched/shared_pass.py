@@ -67,7 +67,7 @@ def shared_layer(
     room: [B, 2 KV, C, D], the layer's cache.
     places: [N] each, rows and slots of it where the tokens' keys and values are kept.
     groups: each with its part of the room, [B', 2 KV, S, D].
-    between: as of `layer`.
+    pointwise: as of `layer`.
     """
     heads, kv = shape.heads, shape.kv_heads
     qkv = queries_keys_values(h, w, shape, rope, pointwise)  # [H + 2 KV, N, D]
@@ -87,7 +87,7 @@ class SharedPass:
     """What all layers need to know of one pass.
 
     readings: at least two, by growing row.
-    between: as of `layer`.
+    pointwise: as of `layer`.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class KernelLayers:
     """Layers that are no `unsupported_reason`, on a cache.
 
     most: tokens of a pass.
-    between: what is between the products of wider ones.
+    pointwise: what is between the products of wider ones.
     """
 
     most: ClassVar[int] = NARROW

@@ -96,7 +96,7 @@ def row_layer(
 
     rope: of each token, of `all_heads`.
     room: [B, 2 KV, C, D], the layer's cache.
-    between: as of `layer`.
+    pointwise: as of `layer`.
     """
     qkv = queries_keys_values(h, w, shape, rope, pointwise)  # [H + 2 KV, N, D]
     room[spans.rows, :, spans.slots] = to_store(qkv[shape.heads :].transpose(0, 1), room)

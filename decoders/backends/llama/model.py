@@ -147,7 +147,7 @@ def layer(
     mask: what `attention_mask` made, None for causal attention from position 0.
     slot: where keys and values are written and read, None where there is no cache.
     parts: of the B, each with how many positions it reads; None where all read as many.
-    between: what runs between its products.
+    pointwise: what runs between its products.
 
     Returns what has h's shape.
     """
