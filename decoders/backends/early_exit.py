@@ -20,7 +20,7 @@ from ..common.shared_weights import Shared
 from ..sampling.draft_vocab import DraftVocab
 from .llama.exit_head import ADAPTER, AdapterConfig, Lens, load_parts
 from .llama.loading import packed_layer
-from .llama.model import LayerWeights, Shape, all_heads, layer, moved, rope_table, through
+from .llama.model import LayerWeights, Shape, layer, moved, rope_at, rope_table, through
 from .native import LlamaBackend
 from .weights.contents import Shape as TensorShape
 from .weights.contents import require
@@ -76,8 +76,7 @@ class Adapter(Lens):
         return [LayerWeights(**dict(cast(nn.ParameterDict, b).items())) for b in self.blocks]
 
     def forward(self, states: Tensor) -> Tensor:
-        t = states.shape[1]
-        rope = all_heads((self.rope[0][:t], self.rope[1][:t]), self.shape)
+        rope = rope_at(self.rope, slice(states.shape[1]), self.shape)
         for block in self.weights():
             states = layer(states, block, self.shape, rope, None)
         return self.read(states)

@@ -126,7 +126,7 @@ class BinnedPolicy(BasePolicy):
     def rebuild(
         cls, origin: Origin, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
     ) -> BinnedPolicy:
-        return cls(origin, arrays["edges"], arrays["rewards"], arrays.get("second_edges"))
+        return cls(origin, **arrays)
 
 
 def cells_of(bins: Sequence[Bins], x: NDArray[Any]) -> NDArray[np.intp]:

@@ -52,6 +52,3 @@ class Budget:
     def left(self) -> float:
         """What may still be lost, in units of the reward."""
         return self.earned - self.lost
-
-    def settings(self) -> dict[str, Any]:
-        return dict(vars(self))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -73,6 +72,3 @@ class Control:
     def worse(self) -> bool:
         """Whether the policy earns less than the best fixed arm, with confidence."""
         return self.rows > 0 and self.total + self.radius < 0
-
-    def settings(self) -> dict[str, Any]:
-        return dict(vars(self))

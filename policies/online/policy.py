@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +247,6 @@ class OnlinePolicy(BasePolicy):
 
     def settings(self) -> dict[str, Any]:
         with self._lock:
-            state = self._state
             return {
                 "algorithm": self._algorithm,
                 "width": self._width,
@@ -256,15 +255,7 @@ class OnlinePolicy(BasePolicy):
                 "keep": self._keep,
                 "lowest": self._lowest,
                 "offline": self._context.offline.settings(),
-                "state": {
-                    "best": state.best,
-                    "control": state.control.settings(),
-                    "budget": state.budget.settings(),
-                    "detectors": [one.settings() for one in state.detectors],
-                    "drifts": list(state.drifts),
-                    "requests": state.requests,
-                    "switched": state.switched,
-                },
+                "state": asdict(self._state),
             }
 
     def save(self, folder: str | Path) -> Path:
@@ -278,14 +269,11 @@ class OnlinePolicy(BasePolicy):
         settings = dict(settings)
         held = settings.pop("state")
         context = Context.rebuild(origin, settings.pop("offline"), arrays)
-        state = State(
-            best=held["best"],
-            control=Control(**held["control"]),
-            budget=Budget(**held["budget"]),
-            detectors=[DriftDetector(**one) for one in held["detectors"]],
-            drifts=list(held["drifts"]),
-            requests=held["requests"],
-            switched=held["switched"],
-        )
+        parts = {
+            "control": Control(**held["control"]),
+            "budget": Budget(**held["budget"]),
+            "detectors": [DriftDetector(**one) for one in held["detectors"]],
+        }
+        state = State(**(held | parts))
         beliefs = Beliefs(**below(arrays, "beliefs."))
         return cls(origin, context, beliefs, state, arrays["traffic"], **settings)

@@ -73,13 +73,13 @@ def usable(table: RewardTable) -> Usable:
     return Usable(filled, np.flatnonzero(kept), int((~kept).sum()), failed)
 
 
-def folds_of(table: RewardTable, seed: int, folds: int = FOLDS) -> NDArray[np.intp]:
+def folds_of(table: RewardTable, seed: int) -> NDArray[np.intp]:
     """[n], each row's fold: groups stay together, and every task is spread over all folds."""
     rng = np.random.default_rng(seed)
     fold_of: dict[str, int] = {}
     for members in by_task(table.groups, table.tasks).values():
         for i in rng.permutation(len(members)):
-            fold_of[members[i]] = len(fold_of) % folds  # goes on where the last task ended
+            fold_of[members[i]] = len(fold_of) % FOLDS  # goes on where the last task ended
     return np.array([fold_of[group] for group in table.groups], dtype=np.intp)
 
 

@@ -22,10 +22,10 @@ from ..llama.model import (
     Rope,
     Shape,
     after_attention,
-    all_heads,
     attend,
     attention_mask,
     queries_keys_values,
+    rope_at,
     rounded,
 )
 from ..llama.reading import SequenceSlice
@@ -109,7 +109,7 @@ class SharedPass:
             parts = torch.split(self._slots, [r.count for r in readings])
             pairs = zip(readings, parts, strict=True)
             turned = torch.cat([p if r.depths is None else r.depths for r, p in pairs])
-        self._rope = all_heads((rope[0][turned], rope[1][turned]), shape)
+        self._rope = rope_at(rope, turned, shape)
         self._groups, first = list[Group](), 0
         for each in _neighbours(readings):
             self._groups.append(_group(each, first, shape, dtype, device))

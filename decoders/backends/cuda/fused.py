@@ -112,8 +112,8 @@ class _Layer:
 
 
 class FusedLayers:
-    """The layers of a model and its read-out, for one sequence. States and logits lie in memory
-    that the next call of the same method writes to."""
+    """As recorded.Layers, for one sequence. States and logits lie in memory that the next call of
+    the same method writes to."""
 
     def __init__(
         self,
@@ -142,10 +142,6 @@ class FusedLayers:
         self._scratch = Scratch.room(widest, heads, shape.kv_heads, d, cache.capacity, like)
 
     def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
-        """h [T, d] through the layers first..last-1, at the positions start + behind..; [T, d].
-
-        start: int64 [1] on the device. h stays as it is.
-        """
         t, eps, launch = len(h), self._shape.norm_eps, self._launch
         q, attended, opened = self._q[:t], self._attended[:t], self._opened[:t]
         made = self._states[:t]
@@ -161,12 +157,10 @@ class FusedLayers:
         return h
 
     def normed(self, h: Tensor, out: Tensor) -> Tensor:
-        """out [T, d], the final norm of states [T, d]."""
         self._launch.normed(h, self._norm, self._shape.norm_eps, out)
         return out
 
     def logits(self, normed: Tensor) -> Tensor:
-        """[T, V] of states [T, d] that `normed` gave."""
         made = self._logits[: len(normed)]
         self._launch.added(normed, self._head, None, made)
         return made

@@ -97,21 +97,21 @@ def _copier(into: Tensor) -> Callable[[Module, Any, Any], None]:
 
 
 def keep_nodes(
-    tree: Tree, layers: Sequence[PreallocatedLayer], nodes: Sequence[int], device: torch.device
+    tree: Tree,
+    layers: Sequence[PreallocatedLayer],
+    kept: Sequence[Tensor],
+    nodes: Sequence[int],
+    device: torch.device,
 ) -> None:
-    """As TreeBackend's `keep`: in the tree and in every layer's cache."""
+    """As TreeBackend's `keep`: in the tree, in every layer's cache and in the states that are kept,
+    each [context, d] by slot."""
     tree.keep(nodes)
     first, slots = moves(tree.base, nodes)
     source = torch.tensor(slots, dtype=torch.int64, device=device)
     for layer in layers:
         layer.keep(first, source)
-
-
-def move_states(kept: Sequence[Tensor], base: int, nodes: Sequence[int]) -> None:
-    """Likewise all states [context, d] by slot."""
-    first, slots = moves(base, nodes)
-    for states in kept if slots else ():
-        states[first : first + len(slots)] = states[slots]
+    for states in kept:
+        states[first : first + len(slots)] = states[source]
 
 
 class HFBackend(KeptStates):
@@ -272,8 +272,7 @@ class HFBackend(KeptStates):
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
-        keep_nodes(self._tree, self._layers, nodes, self.device)
-        move_states(self._kept(), self._tree.base, nodes)
+        keep_nodes(self._tree, self._layers, self._kept(), nodes, self.device)
 
     # -- states after its layers ----------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from ..llama.reading import require_prompt
 from ..llama.tree import Tree, require_chain, require_rollback
 from ..sync import synchronize
 from . import pretrained
-from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes, move_states
+from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes
 
 MODEL_TYPES = ("t5", "mt5", "umt5")
 CONTEXT = 1024  # unless asked for more: positions are relative, so that only memory bounds them
@@ -169,8 +169,7 @@ class HFSeq2SeqBackend(KeptStates):
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
-        keep_nodes(self._tree, self._layers, nodes, self.device)
-        move_states(self._kept(), self._tree.base, nodes)
+        keep_nodes(self._tree, self._layers, self._kept(), nodes, self.device)
 
     # -- final states -------------------------------------------------------------------------
 

@@ -95,17 +95,9 @@ def rounded(rounding: Rounding, dense: Tensor, blocked: bool = False) -> Rounded
 Rounder = Callable[[Rounding, Tensor], Rounded]
 
 
-def halved(weight: Matrix, by: Rounder = rounded) -> Matrix:
-    """In int8; on a CPU the same values also packed in bfloat16, where prompts are faster so."""
-    return _rounded("int8", weight, by)
-
-
-def quartered(weight: Matrix, by: Rounder = rounded) -> Matrix:
-    """Likewise in int4."""
-    return _rounded("int4", weight, by)
-
-
-def _rounded(rounding: Rounding, weight: Matrix, by: Rounder) -> Matrix:
+def narrowed(rounding: Rounding, weight: Matrix, by: Rounder = rounded) -> Matrix:
+    """In int8 or int4; on a CPU the same values also packed in bfloat16, where prompts are faster
+    so."""
     if isinstance(weight, KernelWeight):
         return weight
     plain = dense(weight)
