@@ -73,9 +73,7 @@ def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibrat
     seen = earned[kept] if of == "reward" else (earned[kept] >= best).astype(np.float64)
     predicted = predicted[kept]
     count = min(BINS, many // LEAST)
-    parts = [
-        part for part in np.array_split(np.argsort(predicted, kind="stable"), count) if len(part)
-    ]
+    parts = np.array_split(np.argsort(predicted, kind="stable"), count)
     interval = _of_mean if of == "reward" else _of_share
     bins = [
         Bin(

@@ -38,7 +38,6 @@ class Status:
     best_fixed: the arm that it is compared with, and falls back to.
     gain, gain_low, gain_high: what it earns more than that arm, on average since the last change;
         the bounds hold at every moment.
-    budget_left: what may still be lost to trying, in units of the reward.
     switched_back: whether every request now goes to the best fixed arm.
     drifts: changes found, by arm.
     """
@@ -48,7 +47,6 @@ class Status:
     gain: float
     gain_low: float
     gain_high: float
-    budget_left: float
     switched_back: bool
     drifts: dict[str, int]
 
@@ -229,7 +227,6 @@ class OnlinePolicy(BasePolicy):
                 gain=mean,
                 gain_low=low,
                 gain_high=high,
-                budget_left=state.budget.left,
                 switched_back=state.switched,
                 drifts=dict(zip(self.arms, state.drifts, strict=True)),
             )
