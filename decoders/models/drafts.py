@@ -90,8 +90,12 @@ def fitting(arm: str, drafter: str, reading: TargetInfo) -> tuple[Path, DraftVoc
     folder = folder_of(arm, drafter, "config.json")
     require_same_kind(arm, folder, reading)
     vocab = draft_vocab_of(arm, folder, reading.vocab_size)
-    if vocab is None:
-        _require_same_tokenizer(arm, folder, reading)
+    if vocab is None and not same_tokenizer(folder, reading):
+        raise DraftpickError(
+            f"arm {arm!r}: {folder.name} has another tokenizer than the target; draft "
+            "tokens would mean other words. Use a drafter of the target's family, or align one "
+            "with `draftpick align`"
+        )
     return folder, vocab
 
 
@@ -182,16 +186,6 @@ def _own_rounding(folder: Path, target: Backend) -> Rounding | None:
     if target.dtype != torch.bfloat16 or saved_header(folder) is None:
         return None
     return "file" if precision_of("auto", folder, target.device, "auto") == "file" else None
-
-
-def _require_same_tokenizer(arm: str, folder: Path, reading: TargetInfo) -> None:
-    """A whole-vocabulary drafter must mean the same by every id."""
-    if not same_tokenizer(folder, reading):
-        raise DraftpickError(
-            f"arm {arm!r}: {folder.name} has another tokenizer than the target; draft "
-            "tokens would mean other words. Use a drafter of the target's family, or align one "
-            "with `draftpick align`"
-        )
 
 
 def same_tokenizer(folder: Path, reading: TargetInfo) -> bool:

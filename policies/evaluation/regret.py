@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..records import Float64, Policy, RewardTable
-from .evaluate import aligned, greedy_probs, per_query, references
+from .decisions import Decisions
 
 
 @dataclass(frozen=True)
@@ -28,22 +27,9 @@ class Regret:
     queries: int
 
 
-def regret(
-    policy: Policy,
-    table: RewardTable,
-    train: RewardTable | None = None,
-    plain: str | None = None,
-    probs: Float64 | None = None,
-) -> Regret:
-    """The policy's regret on the table.
-
-    train, probs: as in `report`.
-    plain: the arm that does not draft. Raises PolicyError where the arms differ.
-    """
-    rows = references(table, train)
-    probs = aligned(policy, table) if probs is None else probs
-    ours = per_query(greedy_probs(probs), table.rewards)  # [n]
-    fixed, oracle = (per_query(rows[name], table.rewards) for name in ("best-fixed", "oracle"))
+def regret(made: Decisions, plain: str | None = None) -> Regret:
+    """The regret of a policy's decisions. plain: the arm that does not draft."""
+    table, ours, fixed, oracle = made.table, made.reward, made.best_fixed, made.oracle
     seen = ~np.isnan(ours) & ~np.isnan(fixed)
     left = float((oracle - ours)[seen].mean()) if seen.any() else float("nan")
     gap = float((oracle - fixed)[seen].mean()) if seen.any() else 0.0

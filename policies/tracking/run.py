@@ -254,7 +254,7 @@ def _judged(
     return Judged(
         on="validation" if validation else "folds" if by_folds else "train",
         evaluation=report(policy, on, table, probs=probs, seed=task.seed),
-        regret=regret(policy, on, table, task.plain, probs),
+        regret=regret(made, task.plain),
         decisions=made,
         closed=gap_closed(made, task.seed),
         calibration=None if scores is None else calibration(on, probs, scores),

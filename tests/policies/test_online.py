@@ -21,9 +21,8 @@ from policies import OnlinePolicy, PolicyError, RewardTable
 from policies.online.beliefs import SHRINK, Beliefs
 from policies.online.budget import Budget
 from policies.online.choosing import linucb, thompson
-from policies.online.control import Control
+from policies.online.control import Control, stitched
 from policies.online.drift import LEAST, DriftDetector
-from policies.online.sequence import stitched
 
 
 def learner(name: str = "thompson", data: RewardTable | None = None, **options: Any) -> Any:
