@@ -256,8 +256,7 @@ class LlamaBackend(KeptStates):
     def layout(self) -> tuple[object, ...]:
         """As in CopyableBackend."""
         compiled = self.compiled is not None  # other last bits
-        kept = self.eight_bits, tuple(self._exits), self._final is not None
-        return self.dtype, self.precision, compiled, *kept
+        return self.dtype, self.precision, compiled, self.eight_bits, self.kept_states
 
     @property
     def position_bytes(self) -> int:

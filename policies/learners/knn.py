@@ -78,7 +78,8 @@ class NeighbourPolicy(BasePolicy):
     def rebuild(
         cls, origin: Origin, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
     ) -> NeighbourPolicy:
-        return cls(origin, **arrays, **settings)
+        parts: dict[str, Any] = {**arrays, **settings}
+        return cls(origin, **parts)
 
 
 def _unit(rows: Float32) -> Float32:
