@@ -16,9 +16,8 @@ from decoders.common.wording import in_words
 
 from ..errors import PolicyError
 from ..evaluation.calibration import calibration, scores_of
-from ..evaluation.decisions import decisions, gap_closed
+from ..evaluation.decisions import Regret, decisions, gap_closed, regret
 from ..evaluation.evaluate import Evaluation, aligned, report
-from ..evaluation.regret import Regret, regret
 from ..fitting import fit
 from ..mlflow_store import sqlite_path, using
 from ..records import Fitted, RewardTable

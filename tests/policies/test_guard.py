@@ -20,8 +20,7 @@ from decoders.common.errors import NoSuchName
 from policies import PolicyError, RewardTable, guarded
 from policies.evaluation.bootstrap import CONFIDENCE
 from policies.evaluation.bounds import LEAST, Gain, gain_of, resamples
-from policies.evaluation.decisions import decisions
-from policies.evaluation.regret import regret
+from policies.evaluation.decisions import decisions, regret
 from policies.evaluation.units import independent
 from policies.learners.binned import bins_of
 from policies.selection.crossfit import best_fixed, cross_fit, earned, folds_of, usable
