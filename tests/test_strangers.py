@@ -317,9 +317,8 @@ def test_a_backend_is_asked_what_it_can_do(model: Path) -> None:
 def test_an_adapter_of_another_backend_is_refused(model: Path, tmp_path: Path) -> None:
     from decoders.arms import recipe
     from decoders.backends.early_exit import Adapter
-    from decoders.backends.llama.exit_head import AdapterConfig
 
-    Adapter.begin(native(model), AdapterConfig(1, blocks=0)).save(tmp_path)
+    Adapter.plain(native(model), 1).save(tmp_path)
     arm = recipe(name="early", kind="early_exit", drafter=str(tmp_path))
     engine = decoders.Engine(Third(native(model)), {"early": arm})
     with pytest.raises(DraftpickError, match=r"arm 'early': .*, and this one is a Third; give"):

@@ -56,6 +56,14 @@ class Adapter(Lens):
         return cls(target.shape, config, [_cloned(b) for b in blocks], norm, lens)
 
     @classmethod
+    def plain(cls, target: LlamaBackend, exit_layer: int) -> Adapter:
+        """Untrained, without layers: the target's own final norm, and the identity."""
+        norm = target.weights.norm.detach().clone()
+        lens = torch.eye(len(norm), device=target.device, dtype=target.dtype)
+        adapter = cls(target.shape, AdapterConfig(exit_layer, blocks=0), [], norm, lens)
+        return adapter.requires_grad_(False)
+
+    @classmethod
     def load(cls, folder: Path, target: LlamaBackend) -> Adapter:
         config, parts = load_parts(folder, target.shape.hidden, target.device, target.dtype)
         held = {k: tuple(t.shape) for k, t in parts.items()}
