@@ -32,7 +32,7 @@ from collect.queries import first_per_task, shipped
 from decoders import Engine, Request
 from decoders.backends.native import LlamaBackend
 from decoders.backends.sync import synchronize
-from decoders.backends.weights.packed import KernelWeight
+from decoders.backends.weights.kernel_weight import KernelWeight
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions

@@ -22,6 +22,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from decoders.backends.llama.model import (
 )
 from decoders.backends.llama.rope import Rotation
 from decoders.backends.native import LlamaBackend
-from decoders.backends.weights.packed import halved, linear, quartered
+from decoders.backends.weights.packed import linear, narrowed
 
 CUDA = torch.device("cuda")
 BF16 = torch.bfloat16
@@ -53,7 +54,11 @@ WIDTHS = (1, 2, 4, 8, 16)
 MLP = {576: 1536, 2048: 8192}  # by hidden size
 HELD = 200  # positions before a timed pass
 REPEATS = 30
-ROUNDING = {"bfloat16": lambda weight: weight, "int8": halved, "int4": quartered}
+ROUNDING = {
+    "bfloat16": lambda weight: weight,
+    "int8": partial(narrowed, "int8"),
+    "int4": partial(narrowed, "int4"),
+}
 
 
 def shape_of(name: str, layers: int | None = None) -> Shape:
@@ -80,7 +85,7 @@ def weights_of(shape: Shape, kind: str = "bfloat16", tied: bool = True) -> Weigh
         cut = [how(matrix(*size)) for size in ((rows, d), (d, query), (2 * mlp, d), (d, mlp))]
         layers.append(LayerWeights(norm(), cut[0], cut[1], norm(), cut[2], cut[3]))
     embedding = matrix(shape.vocab, d)
-    head = embedding if kind == "bfloat16" else halved(embedding)
+    head = embedding if kind == "bfloat16" else narrowed("int8", embedding)
     return Weights(embedding, layers, norm(), head, tied)
 
 

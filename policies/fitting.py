@@ -91,17 +91,14 @@ def fit(
     """
     check_options(name, options)
     if validation is not None:
-        ours = (table.arms, table.embedder, table.width, table.reward_name)
-        theirs = (validation.arms, validation.embedder, validation.width)
-        if (*ours, table.feature_names) != (
-            *theirs,
-            validation.reward_name,
-            validation.feature_names,
-        ):
+        ours, theirs = (
+            (each.arms, each.embedder, each.width, each.feature_names, each.reward_name)
+            for each in (table, validation)
+        )
+        if ours != theirs:
             raise PolicyError(
                 "the training and validation tables differ in arms, embedder, width, features or "
-                "reward; "
-                "derive both from the same collection"
+                "reward; derive both from the same collection"
             )
     for option, default in _keywords(name).items():
         if isinstance(default, Training) and option not in options:

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote, unquote
 
+from decoders.common.loggers import quiet
 from decoders.common.secrets import masked
 from decoders.common.wording import in_words
 
@@ -20,7 +21,13 @@ from .errors import PolicyError
 
 SQLITE = "sqlite:///"
 SQLITE_QUOTED = "sqlite+pysqlite:///"  # the same to SQLAlchemy
-STORE_LOGGER = "mlflow.store.db.utils"
+# MLflow and its migrations say a dozen lines when they make a database, and of an error that is
+# raised as well a page of traceback.
+QUIET = {
+    "mlflow": logging.ERROR,
+    "alembic": logging.ERROR,
+    "mlflow.store.db.utils": logging.CRITICAL,
+}
 PING_S = 4  # seconds that a first request to a tracking server may take
 LIMIT_S = 8.0  # seconds after which a store that says nothing counts as unreachable
 
@@ -68,10 +75,9 @@ def using(uri: str | None, create: bool = True) -> Iterator[str]:
     path = sqlite_path(uri)
     if path is not None:
         _check_file(uri, path, create)
-    before_env = os.environ.get("MLFLOW_TRACKING_URI")
     was_set = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
     before = mlflow.get_tracking_uri() if was_set else None
-    with _quiet():
+    with quiet(QUIET), _restored("MLFLOW_TRACKING_URI"):
         if path is not None and not path.exists():
             _make(uri, path)
         _ping(uri, LIMIT_S if path is None else None)
@@ -80,10 +86,19 @@ def using(uri: str | None, create: bool = True) -> Iterator[str]:
             yield uri
         finally:
             mlflow.set_tracking_uri(before or "")
-            if before_env is None:
-                os.environ.pop("MLFLOW_TRACKING_URI", None)
-            else:
-                os.environ["MLFLOW_TRACKING_URI"] = before_env
+
+
+@contextmanager
+def _restored(*names: str) -> Iterator[None]:
+    """These variables of the environment are afterwards as they were."""
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _check_file(uri: str, path: Path, create: bool) -> None:
@@ -131,20 +146,10 @@ def _ping(uri: str, limit_s: float | None) -> None:
     def ask() -> None:
         MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
 
-    low = {
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(PING_S),
-    }
-    before = {name: os.environ.get(name) for name in low}
-    os.environ.update(low)
-    try:
+    with _restored("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
+        os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
+        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(PING_S)
         failure = _run(ask, limit_s)
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
     if failure is not None:
         raise unreachable(uri, in_words(failure)) from failure
 
@@ -176,22 +181,6 @@ def unreachable(uri: str, why: str) -> PolicyError:
         f"cannot use the MLflow tracking store {masked(uri)}: {reason}; start that server, or give "
         "another one with --tracking-uri or MLFLOW_TRACKING_URI"
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """MLflow and its migrations say a dozen lines when they make a database, and of an error that
-    is raised as well a page of traceback."""
-    quiet = {"mlflow": logging.ERROR, "alembic": logging.ERROR, STORE_LOGGER: logging.CRITICAL}
-    loggers = [logging.getLogger(name) for name in quiet]
-    levels = [logger.level for logger in loggers]
-    for logger, level in zip(loggers, quiet.values(), strict=True):
-        logger.setLevel(level)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def fetch(uri: str, folder: Path, tracking_uri: str | None) -> Path:

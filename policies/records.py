@@ -261,12 +261,8 @@ class RewardTable:
         if not 0 <= held_out < 1:
             raise PolicyError(f"the held-out share must be in [0, 1), not {held_out}")
         rng = np.random.default_rng(seed)
-        task_of: dict[str, str] = {}
-        for group, task in zip(self.groups, self.tasks, strict=True):
-            task_of.setdefault(group, task)
         out = set[str]()
-        for task in sorted(set(task_of.values())):
-            members = [group for group, t in task_of.items() if t == task]
+        for members in by_task(self.groups, self.tasks).values():
             take = min(round(held_out * len(members)), len(members) - 1)
             out.update(members[i] for i in rng.permutation(len(members))[:take])
         if not out:
@@ -441,6 +437,18 @@ def check_compatible(
             f"the policy {policy.name!r} was trained for arms with fingerprint {trained}, but the "
             f"arms of the same names here have {arms_fingerprint}; collect and train again"
         )
+
+
+def by_task(names: Sequence[str], tasks: Sequence[str]) -> dict[str, list[str]]:
+    """Of rows with these names and tasks, each task's names, the tasks sorted; a name is in the
+    task of its first row alone."""
+    task_of: dict[str, str] = {}
+    for name, task in zip(names, tasks, strict=True):
+        task_of.setdefault(name, task)
+    found: dict[str, list[str]] = {task: [] for task in sorted(set(task_of.values()))}
+    for name, task in task_of.items():
+        found[task].append(name)
+    return found
 
 
 def arm_index(arms: Sequence[str], arm: str) -> int:

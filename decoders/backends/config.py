@@ -41,6 +41,14 @@ def config_of(folder: Path) -> dict[str, Any]:
         ) from error
 
 
+def text_config_of(folder: Path) -> dict[str, Any]:
+    """Of a model of texts and images the part that is about its text; of others the whole. Raises
+    as `config_of`."""
+    config = config_of(folder)
+    text: dict[str, Any] = config.get("text_config", config)
+    return text
+
+
 @lru_cache(64)
 def _read(path: Path, written_ns: int, size: int) -> dict[str, Any]:
     try:

@@ -15,11 +15,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ..common.naming import below
 from ..common.shared_weights import Shared
 from ..sampling.draft_vocab import DraftVocab
 from .llama.exit_head import ADAPTER, AdapterConfig, Lens, load_parts
 from .llama.loading import packed_layer
-from .llama.model import LayerWeights, Shape, all_heads, layer, moved, rope_table, through
+from .llama.model import LayerWeights, Shape, layer, moved, rope_at, rope_table, through
 from .native import LlamaBackend
 from .weights.contents import Shape as TensorShape
 from .weights.contents import require
@@ -65,14 +66,9 @@ class Adapter(Lens):
     @classmethod
     def load(cls, folder: Path, target: LlamaBackend) -> Adapter:
         config, parts = load_parts(folder, target.shape.hidden, target.device, target.dtype)
-        blocks = []
-        require(
-            folder, {k: tuple(t.shape) for k, t in parts.items()}, _needed(target, config, parts)
-        )
-        for index in range(config.blocks):
-            at = f"blocks.{index}."
-            block = {k.removeprefix(at): v for k, v in parts.items() if k.startswith(at)}
-            blocks.append(LayerWeights(**block))
+        held = {k: tuple(t.shape) for k, t in parts.items()}
+        require(folder, held, _needed(target, config, parts))
+        blocks = [LayerWeights(**below(parts, f"blocks.{i}.")) for i in range(config.blocks)]
         adapter = cls(target.shape, config, blocks, parts["norm"], parts["lens"])
         return adapter.requires_grad_(False)
 
@@ -80,8 +76,7 @@ class Adapter(Lens):
         return [LayerWeights(**dict(cast(nn.ParameterDict, b).items())) for b in self.blocks]
 
     def forward(self, states: Tensor) -> Tensor:
-        t = states.shape[1]
-        rope = all_heads((self.rope[0][:t], self.rope[1][:t]), self.shape)
+        rope = rope_at(self.rope, slice(states.shape[1]), self.shape)
         for block in self.weights():
             states = layer(states, block, self.shape, rope, None)
         return self.read(states)

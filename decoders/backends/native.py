@@ -20,7 +20,7 @@ from ..records import Prefilled
 from .cpp.layers import KernelLayers, unsupported_reason
 from .cuda.fused import FusedLayers
 from .cuda.recorded import WIDEST, Layers, Read, RecordedPasses, Recorder
-from .llama.exit_head import check_exit
+from .kept_states import KeptStates
 from .llama.kv import KVCache, Slot
 from .llama.loading import load
 from .llama.model import (
@@ -40,14 +40,15 @@ from .llama.model import (
     through,
     tree_rope_and_mask,
 )
-from .llama.reading import SequenceSlice
-from .llama.tree import Tree, moves, require_chain
+from .llama.reading import SequenceSlice, require_prompt
+from .llama.tree import Tree, moves, require_chain, require_rollback
 from .sync import synchronize
 from .threads import threads
 from .weights.blocked import Blocks
 from .weights.file_blocks import FileBlocks
 from .weights.int8 import WIDE
-from .weights.packed import KernelWeight, Rounding, linear, rows_of
+from .weights.kernel_weight import KernelWeight
+from .weights.packed import Rounding, linear, rows_of
 from .weights.rounded_store import RoundedStore
 
 Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_rope_and_mask` takes them
@@ -56,7 +57,7 @@ LARGE_CHUNK = 256  # of a large model, which reads that many in a second or more
 LARGE = 500_000_000  # parameters
 
 
-class LlamaBackend:
+class LlamaBackend(KeptStates):
     """Llama, SmolLM2, Mistral, Qwen2 and Qwen3 shapes in float32 or bfloat16, on CPU or CUDA."""
 
     trees_unsupported_reason: str | None = None
@@ -69,6 +70,7 @@ class LlamaBackend:
         cache: KVCache | None = None,
     ) -> None:
         """cache: of one sequence, with room for the context; None makes one."""
+        super().__init__()
         self.shape, self.weights = shape, weights
         self.vocab_size = shape.vocab
         self.parameters = count(weights)
@@ -80,11 +82,9 @@ class LlamaBackend:
         self._length = 0
         self.prompts_read = 0  # how often `prefill` was called
         self._tree: Tree | None = None
-        self._exits: dict[int, Tensor] = {}  # layer, ascending -> [context, d] states after it
         self._ahead = 0  # positions that the layers below an exit have seen
         self._ahead_layer = 0  # the exit that ran so far; 0 where none did
         self.state_size = shape.hidden
-        self._final: Tensor | None = None  # [context, d] states after the final norm
         self.recorded: RecordedPasses | None = None
         self.compiled: KernelLayers | None = None
 
@@ -160,9 +160,6 @@ class LlamaBackend:
         """What runs between the products of wide passes."""
         return POINTWISE if self.compiled is None else self.compiled.pointwise
 
-    def _zeros(self, *size: int) -> Tensor:
-        return torch.zeros(*size, dtype=self.dtype, device=self.device)
-
     def new_cache(self, layers: int, batch: int = 1, eight_bits: bool = False) -> KVCache:
         """Room for the whole context."""
         size = layers, batch, self.shape.kv_heads, rounded(self.context), self.shape.head_dim
@@ -215,10 +212,7 @@ class LlamaBackend:
             fewer than there are ids.
         """
         started = time.perf_counter()
-        if not prompt_ids:
-            raise DraftpickError("the prompt is empty; give it at least one token")
-        if len(prompt_ids) > self.context:
-            raise ContextTooLong(len(prompt_ids), 0, self.context)
+        require_prompt(prompt_ids, self.context)
         self.truncate(cached)
         self.prompts_read += 1
         ids, most = torch.tensor(prompt_ids, device=self.device), part or self.part
@@ -262,21 +256,18 @@ class LlamaBackend:
     def layout(self) -> tuple[object, ...]:
         """As in CopyableBackend."""
         compiled = self.compiled is not None  # other last bits
-        kept = self.eight_bits, tuple(self._exits), self._final is not None
-        return self.dtype, self.precision, compiled, *kept
+        return self.dtype, self.precision, compiled, self.eight_bits, self.kept_states
 
     @property
     def position_bytes(self) -> int:
         """As in CopyableBackend."""
-        states = len(self._exits) + (self._final is not None)
-        cache = self._cache.position_bytes
-        return cache + states * self.shape.hidden * self.dtype.itemsize
+        states = len(self._kept()) * self.shape.hidden * self.dtype.itemsize
+        return self._cache.position_bytes + states
 
     @torch.inference_mode()
     def copy_out(self, start: int, end: int) -> list[Tensor]:
         """As in CopyableBackend."""
-        states = (*self._exits.values(), self._final)
-        kept = [each[start:end].clone() for each in states if each is not None]
+        kept = [states[start:end].clone() for states in self._kept()]
         return [self._cache.copy_out(start, end), *kept]
 
     @torch.inference_mode()
@@ -284,13 +275,9 @@ class LlamaBackend:
         """As in CopyableBackend."""
         start, (kv, *kept) = self._length, copies
         end = start + kv.shape[-2]
-        if end > self.context:
-            raise ContextTooLong(start, kv.shape[-2], self.context)
-        require_chain(self._tree)
-        self._tree = None
+        self._placed(kv.shape[-2], None)
         self._cache.copy_in(start, kv)
-        states = (each for each in (*self._exits.values(), self._final) if each is not None)
-        for into, copy in zip(states, kept, strict=True):
+        for into, copy in zip(self._kept(), kept, strict=True):
             into[start:end] = copy
         self._length = self._ahead = end
 
@@ -322,11 +309,8 @@ class LlamaBackend:
         self._cache.clean()
 
     def truncate(self, length: int) -> None:
-        most = self._length if self._tree is None else self._tree.rollback_limit
-        if not 0 <= length <= most:
-            raise ValueError(f"cannot truncate {most} positions to {length}")
-        self._length = length
-        self._ahead = length
+        require_rollback(length, self._length, self._tree)
+        self._length = self._ahead = length
         self._tree = None
 
     @torch.inference_mode()
@@ -338,23 +322,11 @@ class LlamaBackend:
         if slots:
             source = torch.tensor(slots, device=self.device)
             self._cache.move(slice(first, end), source)
-            for states in (*self._exits.values(), self._final):
-                if states is not None:
-                    states[first:end] = states[source]
+            for states in self._kept():
+                states[first:end] = states[source]
         self._length = self._ahead = end
 
     # -- final states -------------------------------------------------------------------------
-
-    def keep_states(self) -> None:
-        """As in StateBackend."""
-        if self._final is None:
-            self.truncate(0)
-            self._final = self._zeros(self.context, self.shape.hidden)
-
-    def final_states(self, start: int, end: int) -> Tensor:
-        """As in StateBackend."""
-        assert self._final is not None
-        return self._final[start:end]
 
     def embed(self, ids: Tensor) -> Tensor:
         """[T] -> [T, d]."""
@@ -377,17 +349,6 @@ class LlamaBackend:
     def lower_parameters(self, exit_layer: int) -> int:
         """As in ExitBackend."""
         return count_layers(self.weights.layers[:exit_layer])
-
-    def open_exit(self, exit_layer: int) -> None:
-        """Keep the hidden states after `exit_layer` layers, so that an exit can read them."""
-        check_exit(exit_layer, self.shape.layers)
-        if exit_layer not in self._exits:  # else a prompt may have been read since
-            self._exits[exit_layer] = self._zeros(self.context, self.shape.hidden)
-            self._exits = dict(sorted(self._exits.items()))
-
-    def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
-        """Hidden states [end - start, d] after the exit layer, for positions already run."""
-        return self._exits[exit_layer][start:end]
 
     @torch.inference_mode()
     def lower(self, exit_layer: int, ids: Tensor) -> Tensor:
@@ -492,10 +453,7 @@ class LlamaBackend:
         """A chain `ids` [T] in slots length.., up to its logits, as one recorded pass; more
         where there are exits, whose states are kept between passes."""
         start, end = self._length, self._length + len(ids)
-        if end > self.context:
-            raise ContextTooLong(start, len(ids), self.context)
-        require_chain(self._tree)
-        self._tree = None
+        self._placed(len(ids), None)
         if not self._exits:
             read = recorded.extend(ids, start)
         else:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..common.errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .llama.tree import Tree, require_chain
+from .llama.tree import Tree, require_chain, require_rollback
 
 
 class ToyBackend:
@@ -74,9 +74,7 @@ class ToyBackend:
         self._ids[base:] = [self._ids[base + node] for node in nodes]
 
     def truncate(self, length: int) -> None:
-        most = len(self._ids) if self._tree is None else self._tree.rollback_limit
-        if not 0 <= length <= most:
-            raise ValueError(f"cannot truncate {most} positions to {length}")
+        require_rollback(length, len(self._ids), self._tree)
         del self._ids[length:]
         self._tree = None
 

@@ -91,10 +91,13 @@ def hardware() -> dict[str, Any]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
+    return _said("git", "-C", str(folder), *arguments)
+
+
+def _said(*command: str) -> str | None:
+    """What a program writes; None where it is not there, fails or hangs."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -136,9 +139,5 @@ def _cuda() -> dict[str, Any] | None:
 
 def _driver() -> str | None:
     """The GPU driver's version, if its tool reports it."""
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return next(iter(done.stdout.split()), None) if done.returncode == 0 else None
+    told = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return next(iter((told or "").split()), None)

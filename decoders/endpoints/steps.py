@@ -201,8 +201,7 @@ def costs_of_steps(repeats: Sequence[Mapping[int, float]]) -> Costs:
     that wide passes are charged too much where contexts are long. (Liu et al., TurboSpec, arXiv
     2406.14066, section 4, fit costs to the tokens of a step too.)
     """
-    made = [_costs_of_steps(each) for each in repeats]
-    return Costs.of_repeats(made)
+    return Costs.of_repeats([_costs_of_steps(each) for each in repeats])
 
 
 def _costs_of_steps(seconds: Mapping[int, float]) -> Costs:

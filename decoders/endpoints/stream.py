@@ -132,13 +132,14 @@ def asked(
     Raises as `completions`.
     """
     url, key = httpx.URL(arm.url), _key(arm)
+    bearer = b"" if key is None else b"Bearer " + key.get_secret_value().encode()
     with (
         _explained(arm),
         connections.stream(
             method,
             url.copy_with(path=url.path.rstrip("/") + path),
             json=content,
-            headers={} if key is None else {b"Authorization": _bearer(key)},
+            headers={b"Authorization": bearer} if bearer else {},
             timeout=arm.timeout_s,
         ) as answer,
     ):
@@ -146,18 +147,19 @@ def asked(
         yield answer, answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
-def text_of(answer: httpx.Response) -> str:
-    """Of a whole response, as far as MOST_READ."""
-    return _read(answer, MOST_READ)
+def text_of(answer: httpx.Response, most: int = MOST_READ) -> str:
+    """The body as UTF-8, cut after `most` bytes."""
+    held = b""
+    for part in answer.iter_bytes():
+        held += part
+        if len(held) >= most:
+            break
+    return held[:most].decode("utf-8", "replace")
 
 
 def record_of(arm: EndpointRecipe, answer: httpx.Response) -> dict[str, Any]:
     """The JSON object of a whole response. Raises as `completions`."""
-    return _record(arm, _read(answer, MOST_READ))
-
-
-def _bearer(key: SecretStr) -> bytes:
-    return b"Bearer " + key.get_secret_value().encode()
+    return _record(arm, text_of(answer))
 
 
 def _key(arm: EndpointRecipe) -> SecretStr | None:
@@ -204,7 +206,7 @@ def _require_success(arm: EndpointRecipe, answer: httpx.Response) -> None:
             "followed; if that server is meant, write its address as the arm's `url`",
         )
     try:
-        complaint = _complaint(_read(answer, 10_000))
+        complaint = _complaint(text_of(answer, 10_000))
     except httpx.HTTPError:
         complaint = ""
     _refuse(arm, f"HTTP {status}{complaint}", status, answer.headers.get("Retry-After", ""))
@@ -221,16 +223,6 @@ def _refuse(arm: EndpointRecipe, words: str, status: int, retry_after: str = "")
         arm.name,
         f"{named} refused the request: {words}; check the arm's key, `url` and `model`",
     )
-
-
-def _read(answer: httpx.Response, most: int) -> str:
-    """The body as UTF-8, cut after `most` bytes."""
-    held = b""
-    for part in answer.iter_bytes():
-        held += part
-        if len(held) >= most:
-            break
-    return held[:most].decode("utf-8", "replace")
 
 
 def _complaint(body: str) -> str:

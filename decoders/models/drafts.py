@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..backends.config import config_of
+from ..backends.config import text_config_of
 from ..backends.cuda import fused
 from ..backends.gguf.folder import saved_header
 from ..backends.mapped import MappedBackend
@@ -90,8 +90,12 @@ def fitting(arm: str, drafter: str, reading: TargetInfo) -> tuple[Path, DraftVoc
     folder = folder_of(arm, drafter, "config.json")
     require_same_kind(arm, folder, reading)
     vocab = draft_vocab_of(arm, folder, reading.vocab_size)
-    if vocab is None:
-        _require_same_tokenizer(arm, folder, reading)
+    if vocab is None and not same_tokenizer(folder, reading):
+        raise DraftpickError(
+            f"arm {arm!r}: {folder.name} has another tokenizer than the target; draft "
+            "tokens would mean other words. Use a drafter of the target's family, or align one "
+            "with `draftpick align`"
+        )
     return folder, vocab
 
 
@@ -184,16 +188,6 @@ def _own_rounding(folder: Path, target: Backend) -> Rounding | None:
     return "file" if precision_of("auto", folder, target.device, "auto") == "file" else None
 
 
-def _require_same_tokenizer(arm: str, folder: Path, reading: TargetInfo) -> None:
-    """A whole-vocabulary drafter must mean the same by every id."""
-    if not same_tokenizer(folder, reading):
-        raise DraftpickError(
-            f"arm {arm!r}: {folder.name} has another tokenizer than the target; draft "
-            "tokens would mean other words. Use a drafter of the target's family, or align one "
-            "with `draftpick align`"
-        )
-
-
 def same_tokenizer(folder: Path, reading: TargetInfo) -> bool:
     """Whether a model means what the target does by every id, as far as the files tell."""
     if (folder / "tokenizer.json").is_file() and reading.tokenizer is not None:
@@ -213,19 +207,13 @@ def _same_vocab(folder: Path, stamp: int, tokenizer: Any) -> bool:
 
 
 def _vocab_size(folder: Path) -> int:
-    size = _config(folder).get("vocab_size")
+    size = text_config_of(folder).get("vocab_size")
     if size is None:
         raise DraftpickError(
             f"{folder.name}: its config.json has no `vocab_size`; save it again with "
             "transformers' save_pretrained"
         )
     return int(size)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    config = config_of(folder)
-    text: dict[str, Any] = config.get("text_config", config)
-    return text
 
 
 def common_vocab(drafter: Backend, target: Backend) -> DraftVocab | None:

@@ -92,7 +92,7 @@ class Grammars:
 
         limits = LLParserLimits(verbose_errors=False)
         try:
-            source = _SOURCES[grammar.kind](grammar.source)
+            source = _source(grammar)
         except ValueError as error:
             raise _not_compiled(grammar, str(error)) from error
         wrong, messages = LLMatcher.validate_grammar_with_warnings(
@@ -195,35 +195,26 @@ class _Matched:
             raise GrammarError(f"no token of the target can follow the grammar ({why})")
 
 
-def _json_schema(source: str) -> str:
-    from llguidance import LLMatcher
+def _source(grammar: Grammar) -> str:
+    """As llguidance takes it. Raises ValueError."""
+    from llguidance import LLMatcher, grammar_from
 
-    return LLMatcher.grammar_from_json_schema(source, defaults=ONE_LINE)
-
-
-def _regex(source: str) -> str:
-    from llguidance import LLMatcher
-
-    return LLMatcher.grammar_from_regex(source)
-
-
-def _choice(source: str) -> str:
-    from llguidance import LLMatcher
-
-    return LLMatcher.grammar_from_lark("start: " + " | ".join(map(_text, json.loads(source))))
-
-
-def _grammar(source: str) -> str:
-    from llguidance import grammar_from
-
-    return grammar_from("grammar", source)
+    match grammar.kind:
+        case "json_schema":
+            return LLMatcher.grammar_from_json_schema(grammar.source, defaults=ONE_LINE)
+        case "regex":
+            return LLMatcher.grammar_from_regex(grammar.source)
+        case "choice":
+            texts = " | ".join(map(_text, json.loads(grammar.source)))
+            return LLMatcher.grammar_from_lark(f"start: {texts}")
+        case "calls":
+            return LLMatcher.grammar_from_lark(_calls(grammar.source))
+    return grammar_from("grammar", grammar.source)
 
 
 def _calls(source: str) -> str:
     """As of `Grammar.calls`, in llguidance's form of Lark. A lazy rule ends where it first may, so
     that text which spells `begin` is a call."""
-    from llguidance import LLMatcher
-
     asked = json.loads(source)
     begin, between, other = asked["begin"], asked["between"], asked["other"]
     numbered = list(enumerate(asked["calls"]))
@@ -246,7 +237,7 @@ def _calls(source: str) -> str:
         rules.append(r"TEXT: /(.|\n)*/")
     else:
         rules += ["start: TEXT | calls", r"TEXT: /([^{](.|\n)*)?/"]
-    return LLMatcher.grammar_from_lark("\n".join(["%llguidance {}", *rules]))
+    return "\n".join(["%llguidance {}", *rules])
 
 
 def _text(literal: str) -> str:
@@ -263,13 +254,6 @@ def _keep(several: OrderedDict[Grammar, T], grammar: Grammar, value: T) -> None:
         several.popitem(last=False)
 
 
-_SOURCES = {
-    "json_schema": _json_schema,
-    "regex": _regex,
-    "choice": _choice,
-    "grammar": _grammar,
-    "calls": _calls,
-}
 _NAMES = {
     "json_schema": "JSON schema",
     "regex": "regular expression",

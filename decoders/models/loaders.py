@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..backends.weights.packed import Rounding
     from ..backends.weights.rounded_store import RoundedStore
     from ..protocols import Backend
+    from .memory import Need
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,10 @@ def auto(asked: LoadRequest) -> Backend:
         pays = (
             asked.device.type == "cpu"
             and (asked.rounding is not None or _faster_in_bfloat16(asked))
-            and _parameters(asked) >= LARGE
+            and _need(asked).parameters >= LARGE
         )
         kernels = "auto" if asked.device.type == "cuda" else None
-        backend = _native(asked, kernels, blocked=pays)
+        backend = native(asked, kernels, blocked=pays)
         if pays and _blocked():
             try:
                 backend.compile_layers()
@@ -98,9 +99,33 @@ def auto(asked: LoadRequest) -> Backend:
     return hf(asked)
 
 
-def native(asked: LoadRequest) -> Backend:
-    """Llama-shaped models, an operation after the other."""
-    return _native(asked, None)
+def native(asked: LoadRequest, kernels: str | None = None, blocked: bool = False) -> LlamaBackend:
+    """Llama-shaped models, an operation after the other.
+
+    kernels: those of the passes to record, "fused", "graphs" or "auto"; None records none.
+    blocked: multiply by kernels in C++, where they can be had.
+    """
+    from ..backends.native import LlamaBackend
+
+    if asked.rounding is not None:
+        _check_rounding(asked)
+    _check_native(asked)
+    if asked.rounding == "file" and not _blocked():
+        asked = replace(asked, rounding=None)  # PyTorch has no products of such blocks
+    with _in_memory(asked):
+        blocked = blocked and _blocked()
+        backend = LlamaBackend.load(
+            asked.folder,
+            asked.device,
+            asked.dtype,
+            asked.context,
+            asked.rounding,
+            _store(asked, blocked),
+            blocked,
+        )
+        if kernels is not None:
+            _record(backend, kernels, asked.folder.name)
+    return backend
 
 
 def hf(asked: LoadRequest) -> Backend:
@@ -135,14 +160,11 @@ def hf(asked: LoadRequest) -> Backend:
         return HFBackend.load(asked.folder, asked.device, asked.dtype, asked.context)
 
 
-def fused(asked: LoadRequest) -> Backend:
-    """Native, its passes recorded as CUDA graphs of fused kernels."""
-    return _recorded(asked, "fused")
-
-
-def graphs(asked: LoadRequest) -> Backend:
-    """Native, its passes recorded as CUDA graphs of PyTorch's kernels."""
-    return _recorded(asked, "graphs")
+def recorded(asked: LoadRequest, kernels: str) -> Backend:
+    """Native, its passes recorded as CUDA graphs. kernels: "fused", or PyTorch's own, "graphs"."""
+    if asked.device.type != "cuda":
+        raise DraftpickError(f"graphs are recorded on CUDA, not on {asked.device.type}; use native")
+    return native(asked, kernels)
 
 
 def compiled(asked: LoadRequest) -> Backend:
@@ -159,7 +181,7 @@ def compiled(asked: LoadRequest) -> Backend:
             "the kernels in C++ take a CPU with AVX2 or a 64-bit Arm, and a C++ compiler that "
             "PyTorch can use, g++ or clang++: install one, name it by CXX, or use --backend native"
         )
-    backend = _native(asked, None, blocked=True)
+    backend = native(asked, blocked=True)
     backend.compile_layers()
     return backend
 
@@ -168,24 +190,17 @@ BACKENDS: dict[str, Loader] = {
     "auto": auto,
     "native": native,
     "hf": hf,
-    "fused": fused,
-    "graphs": graphs,
+    "fused": partial(recorded, kernels="fused"),
+    "graphs": partial(recorded, kernels="graphs"),
     "compiled": compiled,
 }
 watched("backend", BACKENDS)
 
 
-def _recorded(asked: LoadRequest, kernels: str) -> Backend:
-    if asked.device.type != "cuda":
-        raise DraftpickError(f"graphs are recorded on CUDA, not on {asked.device.type}; use native")
-    return _native(asked, kernels)
+def _need(asked: LoadRequest) -> Need:
+    from .memory import need_of
 
-
-def _parameters(asked: LoadRequest) -> int:
-    from . import memory
-
-    need = memory.need_of(asked.folder, asked.device, asked.dtype, asked.rounding, asked.context)
-    return need.parameters
+    return need_of(asked.folder, asked.device, asked.dtype, asked.rounding, asked.context)
 
 
 def _faster_in_bfloat16(asked: LoadRequest) -> bool:
@@ -207,33 +222,6 @@ def _blocked() -> bool:
     return load_kernel(cache_dir() / "compiled", partial(print, file=sys.stderr, flush=True))
 
 
-def _native(asked: LoadRequest, kernels: str | None, blocked: bool = False) -> LlamaBackend:
-    """kernels: those of the passes to record, "fused", "graphs" or "auto"; None records none.
-    blocked: multiply by kernels in C++, where they can be had.
-    """
-    from ..backends.native import LlamaBackend
-
-    if asked.rounding is not None:
-        _check_rounding(asked)
-    _check_native(asked)
-    if asked.rounding == "file" and not _blocked():
-        asked = replace(asked, rounding=None)  # PyTorch has no products of such blocks
-    with _in_memory(asked):
-        blocked = blocked and _blocked()
-        backend = LlamaBackend.load(
-            asked.folder,
-            asked.device,
-            asked.dtype,
-            asked.context,
-            asked.rounding,
-            _store(asked, blocked),
-            blocked,
-        )
-        if kernels is not None:
-            _record(backend, kernels, asked.folder.name)
-    return backend
-
-
 def _store(asked: LoadRequest, blocked: bool) -> RoundedStore | None:
     """Where the rounded weights of a model that draftpick converted are kept; None of others."""
     from ..backends.weights.rounded_store import RoundedStore
@@ -252,30 +240,29 @@ def _in_memory(asked: LoadRequest) -> Iterator[None]:
     """Raises OutOfMemory where the model does not fit, before or while it is loaded."""
     from . import memory
 
-    folder, device = asked.folder, asked.device
-    need = memory.need_of(folder, device, asked.dtype, asked.rounding, asked.context)
-    memory.require(folder.name, need, device)
-    with memory.explained(device, f"loading {folder.name}, of which {need}"):
+    name, device, need = asked.folder.name, asked.device, _need(asked)
+    memory.require(name, need, device)
+    with memory.explained(device, f"loading {name}, of which {need}"):
         yield
 
 
-def _record(native: LlamaBackend, kernels: str, name: str) -> None:
+def _record(backend: LlamaBackend, kernels: str, name: str) -> None:
     """Passes as CUDA graphs, of fused kernels where `kernels` asks for them or leaves it open and
     they can run."""
     import torch
 
-    from ..backends.cuda import fused as fused_kernels
+    from ..backends.cuda import fused
     from ..backends.cuda.recorded import cuda_graphs
 
     reason = None
     if kernels != "graphs":
-        reason = fused_kernels.unsupported_reason(native.shape, native.weights)
-        reason = reason or fused_kernels.broken(native.device)
+        reason = fused.unsupported_reason(backend.shape, backend.weights)
+        reason = reason or fused.broken(backend.device)
     if kernels == "fused" and reason is not None:
         raise DraftpickError(f"{name} cannot run by fused kernels: {reason}; use --backend graphs")
-    if reason is not None and native.dtype == torch.bfloat16:
+    if reason is not None and backend.dtype == torch.bfloat16:
         print(f"recording PyTorch's kernels for {name}: {reason}", file=sys.stderr)
-    native.record_passes(cuda_graphs(), fuse=kernels != "graphs" and reason is None)
+    backend.record_passes(cuda_graphs(), fuse=kernels != "graphs" and reason is None)
 
 
 def _check_native(asked: LoadRequest) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ..backends.config import config_of
+from ..backends.config import text_config_of
 from ..backends.gguf.folder import saved_header
 from ..backends.llama.loading import parts
 from ..backends.weights.contents import header_of
@@ -72,8 +72,7 @@ def need_of(
     Raises Damaged where a file is not whole, and DraftpickError where a pickle holds more than
     tensors.
     """
-    config = config_of(folder)
-    text = config.get("text_config", config)
+    text = text_config_of(folder)
     pickles = pickled(folder)
     header = saved_header(folder)
     if header is not None:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import torch
 
-from ..backends.config import config_of
+from ..backends.config import config_of, text_config_of
 from ..backends.gguf.folder import files_of
 from ..backends.weights.packed import Rounding
 from ..backends.weights.pickled import pickled
@@ -142,8 +142,7 @@ def keep_kv(target: Backend, name: str) -> None:
 def check_context(folder: Path, context: int) -> None:
     """Raises DraftpickError if a model does not support that many positions. A T5's are relative,
     so any number is allowed."""
-    config = config_of(folder)
-    positions = config.get("text_config", config).get("max_position_embeddings")
+    positions = text_config_of(folder).get("max_position_embeddings")
     if context < 1 or (positions is not None and context > positions):
         most = "" if positions is None else f" and at most {positions}"
         raise DraftpickError(f"--context {context}: {folder.name} takes at least 1{most}")
@@ -151,16 +150,14 @@ def check_context(folder: Path, context: int) -> None:
 
 def layers_of(folder: Path) -> int | None:
     """A model's layers, an encoder-decoder's the decoder's; None where its config does not say."""
-    config = config_of(folder)
-    config = config.get("text_config", config)
+    config = text_config_of(folder)
     found = (config.get(f"num_{which}layers") for which in ("decoder_", "hidden_", ""))
     return next((int(layers) for layers in found if layers), None)
 
 
 def state_size_of(folder: Path) -> int | None:
     """How wide a model's hidden states are; None where its config does not say."""
-    config = config_of(folder)
-    config = config.get("text_config", config)
+    config = text_config_of(folder)
     found = (config.get(name) for name in ("hidden_size", "d_model", "n_embd"))
     return next((int(size) for size in found if size), None)
 

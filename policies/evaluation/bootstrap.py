@@ -78,6 +78,19 @@ def group_means(values: NDArray[Any], index: NDArray[np.intp]) -> Float64:
     return group_sums(values, index) / counts.reshape(-1, *[1] * (values.ndim - 1))
 
 
+def grouped_error(residual: NDArray[Any], index: NDArray[np.intp]) -> Float64:
+    """The standard error of a mean over rows of which groups alone are independent.
+
+    residual: [n, ...] of mean 0, how far each row is from it. index: [n], each row's group.
+    Returns [...]; nan for a single group.
+    """
+    sums = group_sums(residual, index)
+    many = len(sums)
+    if many < 2:
+        return np.full(residual.shape[1:], np.nan)
+    return np.asarray(np.sqrt(np.square(sums).sum(axis=0) * many / (many - 1)) / len(residual))
+
+
 def _check(resamples: int) -> None:
     if resamples < 1:
         raise PolicyError(f"resamples must be at least 1, not {resamples}")

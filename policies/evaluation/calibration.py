@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..records import Float64, Policy, RewardTable
-from .bootstrap import group_sums
+from .bootstrap import grouped_error
 from .units import units_of
 
 BINS = 10
@@ -73,9 +73,7 @@ def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibrat
     seen = earned[kept] if of == "reward" else (earned[kept] >= best).astype(np.float64)
     predicted = predicted[kept]
     count = min(BINS, many // LEAST)
-    parts = [
-        part for part in np.array_split(np.argsort(predicted, kind="stable"), count) if len(part)
-    ]
+    parts = np.array_split(np.argsort(predicted, kind="stable"), count)
     interval = _of_mean if of == "reward" else _of_share
     bins = [
         Bin(
@@ -93,13 +91,11 @@ def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibrat
 def _of_mean(values: Float64, groups: NDArray[np.intp]) -> tuple[float, float]:
     from scipy.stats import t
 
-    mean = float(values.mean())
-    moved = group_sums(values - mean, np.unique(groups, return_inverse=True)[1])
-    many = len(moved)
+    mean, index = float(values.mean()), np.unique(groups, return_inverse=True)[1]
+    many = int(index.max()) + 1
     if many < 2:
         return -math.inf, math.inf
-    error = math.sqrt(float(np.square(moved).sum()) * many / (many - 1)) / len(values)
-    around = float(t.ppf(0.975, many - 1)) * error
+    around = float(t.ppf(0.975, many - 1)) * float(grouped_error(values - mean, index))
     return mean - around, mean + around
 
 

@@ -14,7 +14,7 @@ from decoders.common.errors import NoSuchName
 
 from ..base import BasePolicy, as_rows, from_rewards, origin_of
 from ..errors import PolicyError
-from ..evaluation.bootstrap import group_sums
+from ..evaluation.bootstrap import grouped_error
 from ..evaluation.units import Units, units_of
 from ..records import ANY, Fitted, Float64, Origin, RewardTable
 
@@ -126,7 +126,7 @@ class BinnedPolicy(BasePolicy):
     def rebuild(
         cls, origin: Origin, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
     ) -> BinnedPolicy:
-        return cls(origin, arrays["edges"], arrays["rewards"], arrays.get("second_edges"))
+        return cls(origin, **arrays)
 
 
 def cells_of(bins: Sequence[Bins], x: NDArray[Any]) -> NDArray[np.intp]:
@@ -196,8 +196,4 @@ def _errors(values: Float64, units: Units, fixed: int) -> Float64:
     """[A]: the standard error of each arm's mean difference to the arm `fixed` over queries whose
     groups alone are independent; 0 with fewer than two groups. values: [Q, A]."""
     apart = values - values[:, [fixed]]
-    moved = group_sums(apart - apart.mean(axis=0), units.group_of_query)  # [G, A]
-    many = len(moved)
-    if many < 2:
-        return np.zeros(values.shape[1])
-    return np.asarray(np.sqrt(np.square(moved).sum(axis=0) * many / (many - 1)) / len(values))
+    return np.nan_to_num(grouped_error(apart - apart.mean(axis=0), units.group_of_query))

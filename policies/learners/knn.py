@@ -78,10 +78,8 @@ class NeighbourPolicy(BasePolicy):
     def rebuild(
         cls, origin: Origin, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
     ) -> NeighbourPolicy:
-        points, rewards = arrays["points"], arrays["rewards"]
-        k, metric, temperature = settings["k"], settings["metric"], settings["temperature"]
-        mean, std = arrays["mean"], arrays["std"]
-        return cls(origin, points, rewards, mean, std, k, metric, temperature)
+        parts: dict[str, Any] = {**arrays, **settings}
+        return cls(origin, **parts)
 
 
 def _unit(rows: Float32) -> Float32:

@@ -138,6 +138,7 @@ class Beliefs:
         self._solve()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
+        """By the names that the constructor gives them."""
         return {
             "precision": self.precision,
             "moment": self.moment,
@@ -147,9 +148,3 @@ class Beliefs:
             "noise_rows": self.noise_rows,
             "kept": self.kept,
         }
-
-    @classmethod
-    def rebuild(cls, arrays: dict[str, NDArray[Any]]) -> Beliefs:
-        names = ("precision", "moment", "table_precision", "table_moment")
-        own = ("noise", "noise_rows", "kept")
-        return cls(*(arrays[name] for name in (*names, *own)))

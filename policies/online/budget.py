@@ -47,11 +47,3 @@ class Budget:
             earned=keep * self.earned + self.share * max(low, 0.0),
             lost=keep * self.lost + (0.0 if of_best else high - reward),
         )
-
-    @property
-    def left(self) -> float:
-        """What may still be lost, in units of the reward."""
-        return self.earned - self.lost
-
-    def settings(self) -> dict[str, Any]:
-        return dict(vars(self))

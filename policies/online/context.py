@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from decoders.common.naming import below
+
 from ..base import as_rows
 from ..errors import PolicyError
 from ..learners.network import NetworkPolicy
@@ -73,10 +75,8 @@ class Context:
         cls, origin: Origin, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
     ) -> Context:
         """settings: of the offline predictor."""
-        prefix = "offline."
-        own = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         return cls(
-            NetworkPolicy.rebuild(origin, settings, own),
+            NetworkPolicy.rebuild(origin, settings, below(arrays, "offline.")),
             arrays["center"],
             float(arrays["predicted_std"][0]),
             arrays["input_mean"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -55,6 +54,3 @@ class DriftDetector:
                 f"{self.rows}; answer more requests"
             )
         return max(self.above, self.below) / THRESHOLD
-
-    def settings(self) -> dict[str, Any]:
-        return dict(vars(self))

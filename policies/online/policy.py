@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoders.common.errors import NoSuchName
+from decoders.common.naming import below
 
 from ..base import BasePolicy, as_rows
 from ..errors import PolicyError
@@ -37,7 +38,6 @@ class Status:
     best_fixed: the arm that it is compared with, and falls back to.
     gain, gain_low, gain_high: what it earns more than that arm, on average since the last change;
         the bounds hold at every moment.
-    budget_left: what may still be lost to trying, in units of the reward.
     switched_back: whether every request now goes to the best fixed arm.
     drifts: changes found, by arm.
     """
@@ -47,7 +47,6 @@ class Status:
     gain: float
     gain_low: float
     gain_high: float
-    budget_left: float
     switched_back: bool
     drifts: dict[str, int]
 
@@ -228,7 +227,6 @@ class OnlinePolicy(BasePolicy):
                 gain=mean,
                 gain_low=low,
                 gain_high=high,
-                budget_left=state.budget.left,
                 switched_back=state.switched,
                 drifts=dict(zip(self.arms, state.drifts, strict=True)),
             )
@@ -246,7 +244,6 @@ class OnlinePolicy(BasePolicy):
 
     def settings(self) -> dict[str, Any]:
         with self._lock:
-            state = self._state
             return {
                 "algorithm": self._algorithm,
                 "width": self._width,
@@ -255,15 +252,7 @@ class OnlinePolicy(BasePolicy):
                 "keep": self._keep,
                 "lowest": self._lowest,
                 "offline": self._context.offline.settings(),
-                "state": {
-                    "best": state.best,
-                    "control": state.control.settings(),
-                    "budget": state.budget.settings(),
-                    "detectors": [one.settings() for one in state.detectors],
-                    "drifts": list(state.drifts),
-                    "requests": state.requests,
-                    "switched": state.switched,
-                },
+                "state": asdict(self._state),
             }
 
     def save(self, folder: str | Path) -> Path:
@@ -276,16 +265,12 @@ class OnlinePolicy(BasePolicy):
     ) -> OnlinePolicy:
         settings = dict(settings)
         held = settings.pop("state")
-        prefix = "beliefs."
-        own = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         context = Context.rebuild(origin, settings.pop("offline"), arrays)
-        state = State(
-            best=held["best"],
-            control=Control(**held["control"]),
-            budget=Budget(**held["budget"]),
-            detectors=[DriftDetector(**one) for one in held["detectors"]],
-            drifts=list(held["drifts"]),
-            requests=held["requests"],
-            switched=held["switched"],
-        )
-        return cls(origin, context, Beliefs.rebuild(own), state, arrays["traffic"], **settings)
+        parts = {
+            "control": Control(**held["control"]),
+            "budget": Budget(**held["budget"]),
+            "detectors": [DriftDetector(**one) for one in held["detectors"]],
+        }
+        state = State(**(held | parts))
+        beliefs = Beliefs(**below(arrays, "beliefs."))
+        return cls(origin, context, beliefs, state, arrays["traffic"], **settings)

@@ -13,6 +13,7 @@ from ..evaluation.bootstrap import (
     CONFIDENCE,
     RESAMPLES,
     group_sums,
+    grouped_error,
     interval,
     ratio,
     resampled_sums,
@@ -25,7 +26,6 @@ from .estimators import (
     Terms,
     effective_rows,
     estimators,
-    standard_error,
     weights,
 )
 
@@ -119,8 +119,8 @@ def _comparison(
     values, gains = {}, {}
     for at, (name, parts) in enumerate(terms.items()):
         base = against[name]
-        error = standard_error(parts.residual - base.residual, log.units)
-        gain = Estimate(parts.value - base.value, error)
+        error = grouped_error(parts.residual - base.residual, log.units)
+        gain = Estimate(parts.value - base.value, float(error))
         values[name] = _between(parts.estimate(log.units), drawn[:, at], confidence)
         gains[name] = _between(gain, drawn[:, at] - bases[:, at], confidence)
         if name == "dm":

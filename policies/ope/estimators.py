@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PolicyError
-from ..evaluation.bootstrap import group_sums
+from ..evaluation.bootstrap import grouped_error
 from ..evaluation.evaluate import aligned
 from ..records import Float64, Policy, RewardTable
 
@@ -88,16 +88,7 @@ class Terms:
 
     def estimate(self, units: NDArray[np.intp]) -> Estimate:
         """With its standard error over independent units [n]."""
-        return Estimate(self.value, standard_error(self.residual, units))
-
-
-def standard_error(residual: Float64, units: NDArray[np.intp]) -> float:
-    """Of a mean whose rows deviate by residual [n]; nan for a single unit."""
-    sums = group_sums(residual, units)
-    many = len(sums)
-    if many < 2:
-        return math.nan
-    return float(np.sqrt(np.square(sums).sum() * many / (many - 1))) / len(residual)
+        return Estimate(self.value, float(grouped_error(self.residual, units)))
 
 
 def simulate(policy: Policy, table: RewardTable, rng: np.random.Generator) -> Log:

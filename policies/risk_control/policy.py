@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from decoders.common.naming import below
+
 from ..base import BasePolicy, as_rows
 from ..errors import PolicyError
 from ..learners.knn import NeighbourPolicy
@@ -160,8 +162,8 @@ class RiskControlPolicy(BasePolicy):
         cls, origin: Origin, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
     ) -> RiskControlPolicy:
         def predictor(part: str) -> BasePolicy:
-            own = {k.removeprefix(f"{part}."): v for k, v in arrays.items() if k.startswith(part)}
             made = PREDICTORS[settings[part]["kind"]]
+            own = below(arrays, f"{part}.")
             return made.rebuild(origin, settings[part]["settings"], own)
 
         return cls(origin, predictor("rewards"), predictor("losses"), settings["lossless"])

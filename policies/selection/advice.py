@@ -129,10 +129,8 @@ def _route(facts: Facts, oracle: Gain) -> str:
             named = (
                 most.name.replace("best", "Best", 1) if feature else f"{most.name}, of {embedding},"
             )
-            sentence += f" {named} is better: it gains "
-            sentence += (
-                f"{_percent(facts, most.gain.mean)}, at least {_percent(facts, most.gain.low)}."
-            )
+            gained = f"{_percent(facts, most.gain.mean)}, at least {_percent(facts, most.gain.low)}"
+            sentence += f" {named} is better: it gains {gained}."
         arms = ", ".join(f"{arm} ({share:.0%})" for arm, share in kept.arms.items())
         return f"{sentence} It takes {arms}. `draftpick train` learns it."
     known = f"The best arm of every query would gain {_percent(facts, oracle.mean)}"

@@ -15,7 +15,7 @@ from ..evaluation.evaluate import aligned
 from ..evaluation.units import Units
 from ..fitting import fit
 from ..fixed import best_fixed_index, one_hot
-from ..records import Float64, RewardTable
+from ..records import Float64, Policy, RewardTable, by_task
 
 FOLDS = 5
 LEAST = 20  # groups of queries below which nothing is estimated
@@ -73,17 +73,13 @@ def usable(table: RewardTable) -> Usable:
     return Usable(filled, np.flatnonzero(kept), int((~kept).sum()), failed)
 
 
-def folds_of(table: RewardTable, seed: int, folds: int = FOLDS) -> NDArray[np.intp]:
+def folds_of(table: RewardTable, seed: int) -> NDArray[np.intp]:
     """[n], each row's fold: groups stay together, and every task is spread over all folds."""
     rng = np.random.default_rng(seed)
-    task_of: dict[str, str] = {}
-    for group, task in zip(table.groups, table.tasks, strict=True):
-        task_of.setdefault(group, task)
     fold_of: dict[str, int] = {}
-    for task in sorted(set(task_of.values())):
-        members = [group for group, t in task_of.items() if t == task]
+    for members in by_task(table.groups, table.tasks).values():
         for i in rng.permutation(len(members)):
-            fold_of[members[i]] = len(fold_of) % folds  # goes on where the last task ended
+            fold_of[members[i]] = len(fold_of) % FOLDS  # goes on where the last task ended
     return np.array([fold_of[group] for group in table.groups], dtype=np.intp)
 
 
@@ -124,23 +120,23 @@ def best_fixed(train: RewardTable, held: RewardTable) -> Float64:
     return np.tile(one_hot(len(train.arms), best_fixed_index(train)), (len(held), 1))
 
 
-def learned(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
-    """A Chooser: a policy trained by `fit`."""
+def learned(
+    policy: str,
+    seed: int,
+    options: dict[str, Any],
+    gives: Callable[[Policy, RewardTable], Float64] = aligned,
+) -> Chooser:
+    """A Chooser: what a policy trained by `fit` gives, its distribution or something else."""
 
     def chooser(train: RewardTable, held: RewardTable) -> Float64:
-        return aligned(fit(policy, train, None, seed, **options).policy, held)
+        return gives(fit(policy, train, None, seed, **options).policy, held)
 
     return chooser
 
 
-def learned_and_scored(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
-    """As `learned`, but [m, 2 A]: the distribution, and next to it the policy's scores."""
-
-    def chooser(train: RewardTable, held: RewardTable) -> Float64:
-        made = fit(policy, train, None, seed, **options).policy
-        return np.concatenate([aligned(made, held), scores_of(made, held)], axis=1)
-
-    return chooser
+def distribution_and_scores(policy: Policy, table: RewardTable) -> Float64:
+    """[m, 2 A]: the distribution, and next to it the policy's scores."""
+    return np.concatenate([aligned(policy, table), scores_of(policy, table)], axis=1)
 
 
 def too_few(units: Units, purpose: str, least: int = LEAST) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import PolicyError
 from ..evaluation.bounds import Gain, gain_of, resamples
 from ..evaluation.units import units_of
-from ..records import Float64, RewardTable
+from ..records import Float64, RewardTable, by_task
 from .crossfit import (
     LEAST,
     Chooser,
@@ -73,19 +73,17 @@ def leave_one_task_out(
     those. Empty where there is a single task. Raises PolicyError where there are too few queries.
     """
     rows = require_enough(table)
-    first: dict[str, str] = {}
-    for group, task in zip(rows.groups, rows.tasks, strict=True):
-        first.setdefault(group, task)
-    task_of = np.array([first[group] for group in rows.groups])
-    names, fold_of = np.unique(task_of, return_inverse=True)
+    members_of = by_task(rows.groups, rows.tasks)
+    task_of = {group: task for task, members in members_of.items() for group in members}
+    names, fold_of = np.unique([task_of[group] for group in rows.groups], return_inverse=True)
     if len(names) < 2:
         return {}
     ours = cross_fit(rows, fold_of, learned(policy, seed, dict(options or {})))
     theirs = cross_fit(rows, fold_of, best_fixed)
     gains = earned(rows, ours) - earned(rows, theirs)
     found = {}
-    for name in names:
-        members = np.flatnonzero(task_of == name)
+    for fold, name in enumerate(names):
+        members = np.flatnonzero(fold_of == fold)
         here = rows.rows(members)
         units = units_of(here)
         each = units.by_query(gains[members])

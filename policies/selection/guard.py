@@ -29,10 +29,11 @@ from .crossfit import (
     LEAST,
     best_fixed,
     cross_fit,
+    distribution_and_scores,
     earned,
     folds_of,
     gains_by_costs,
-    learned_and_scored,
+    learned,
     usable,
 )
 from .verdict import amount, verdict
@@ -218,8 +219,9 @@ def _cross_fitted(
     folds = folds_of(judged, seed)
     probs, scores, skipped = dict[str, Float64](), dict[str, Float64](), dict[str, str]()
     for one in asked:
+        chooser = learned(one.policy, seed, one.options, distribution_and_scores)
         try:
-            both = cross_fit(judged, folds, learned_and_scored(one.policy, seed, one.options))
+            both = cross_fit(judged, folds, chooser)
             probs[one.name], scores[one.name] = np.split(both, 2, axis=1)
         except PolicyError as error:
             if strict:

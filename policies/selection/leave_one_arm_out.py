@@ -6,14 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from ..evaluation.bounds import Gain, gain_of, resamples
 from ..evaluation.units import units_of
-from ..fitting import fit
-from ..records import Float64, RewardTable
+from ..records import Float64, Policy, RewardTable
 from .crossfit import (
-    Chooser,
     best_fixed,
     cross_fit,
     earned,
@@ -46,7 +42,7 @@ def leave_one_arm_out(
         return {}
     folds, units = folds_of(rows, seed), units_of(rows)
     counts = resamples(units, seed)
-    scores = cross_fit(rows, folds, _scores(policy, seed, given))
+    scores = cross_fit(rows, folds, learned(policy, seed, given, _scores))
     found = {}
     for out, arm in enumerate(rows.arms):
         kept = [i for i in range(len(rows.arms)) if i != out]
@@ -72,11 +68,6 @@ def _columns(table: RewardTable, kept: list[int]) -> RewardTable:
     return replace(table, arms=arms, rewards=rewards, losses=losses, repeats=repeats, drawn=drawn)
 
 
-def _scores(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
+def _scores(policy: Policy, table: RewardTable) -> Float64:
     """In place of probabilities, which may all lie on the arm that is taken away."""
-
-    def chooser(train: RewardTable, held: RewardTable) -> Float64:
-        made = fit(policy, train, None, seed, **options).policy
-        return np.asarray(made.scores(held.read_by(made.origin)))
-
-    return chooser
+    return policy.scores(table.read_by(policy.origin))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..errors import PolicyError
 from ..evaluation.bounds import LEAST, Gain, gain_of, resamples
 from ..evaluation.evaluate import aligned
@@ -14,7 +12,7 @@ from ..evaluation.scale import relative
 from ..evaluation.units import independent, units_of
 from ..fixed import best_fixed_index
 from ..records import Policy, RewardTable
-from .crossfit import earned, gains_by_costs, too_few, usable
+from .crossfit import best_fixed, earned, gains_by_costs, too_few, usable
 
 
 @dataclass(frozen=True)
@@ -119,10 +117,8 @@ def compare_on(
     rows = found.table
     ours = aligned(candidate, rows)
     if other is None:
-        best = best_fixed_index(rows)
-        named = f"the best fixed arm ({rows.arms[best]})"
-        chosen = np.zeros(rows.rewards.shape)
-        chosen[:, best] = 1.0
+        named = f"the best fixed arm ({rows.arms[best_fixed_index(rows)]})"
+        chosen = best_fixed(rows, rows)
     else:
         chosen = aligned(other, theirs.rows([places[query] for query in rows.query_ids]))
     mine = units.by_query(earned(rows, ours))
@@ -141,7 +137,7 @@ def compare_on(
         other_mean=float(base.mean()),
         margin=margin,
         alike=float((ours.argmax(axis=1) == chosen.argmax(axis=1)).mean()),
-        left_out="; ".join([*words, *([found.words()] if found.words() else [])]),
+        left_out="; ".join(filter(None, [*words, found.words()])),
         look=look,
         reward=rows.reward_name,
     )

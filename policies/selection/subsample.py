@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import PolicyError
-from ..records import RewardTable
+from ..records import RewardTable, by_task
 
 
 def subsample(table: RewardTable, queries: int, seed: int) -> RewardTable:
@@ -14,18 +14,15 @@ def subsample(table: RewardTable, queries: int, seed: int) -> RewardTable:
     For one seed a smaller choice is part of every larger one. Raises PolicyError for fewer than 1
     and for more than there are.
     """
-    task_of: dict[str, str] = {}
-    for query, task in zip(table.query_of, table.tasks, strict=True):
-        task_of.setdefault(query, task)
-    if not 1 <= queries <= len(task_of):
+    known = len(set(table.query_of))
+    if not 1 <= queries <= known:
         raise PolicyError(
-            f"cannot learn from {queries} queries: the table has {len(task_of)}; take 1 to "
-            f"{len(task_of)}, or collect more"
+            f"cannot learn from {queries} queries: the table has {known}; take 1 to {known}, or "
+            "collect more"
         )
     rng = np.random.default_rng(seed)
     place: dict[str, float] = {}  # where in its task's random order, from 0 to 1
-    for task in sorted(set(task_of.values())):
-        members = [query for query, t in task_of.items() if t == task]
+    for members in by_task(table.query_of, table.tasks).values():
         for rank, i in enumerate(rng.permutation(len(members))):
             place[members[i]] = (rank + rng.random()) / len(members)
     kept = set(sorted(place, key=lambda query: place[query])[:queries])

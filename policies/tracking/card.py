@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from decoders.common.files import write_atomically
 from decoders.common.provenance import git_state, versions
 
-from ..evaluation.decisions import Closed
+from ..evaluation.decisions import Closed, Regret
 from ..evaluation.evaluate import Evaluation
-from ..evaluation.regret import Regret
 from ..evaluation.scale import in_words, relative
 from ..evaluation.units import units_of
 from ..records import ANY, Origin, RewardTable

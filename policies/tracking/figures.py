@@ -85,11 +85,7 @@ def value_bars(evaluation: Evaluation, reward_name: str) -> Figure:
     figure, axes = _axes(7.2, 1.2 + 0.32 * len(rows))
     places = range(len(rows))
     means = [row.mean for row in rows]
-    # A percentile interval may lie wholly to one side of the mean of a very skewed row.
-    errors = [
-        [max(row.mean - row.low, 0.0) for row in rows],
-        [max(row.high - row.mean, 0.0) for row in rows],
-    ]
+    errors = _errors(means, [(row.low, row.high) for row in rows])
     colors = [POLICY if row.name in ("greedy", "dynamic") else REFERENCE for row in rows]
     axes.barh(places, means, xerr=errors, color=colors, capsize=3)
     labels = [f"policy, {r.name}" if r.name in ("greedy", "dynamic") else r.name for r in rows]
@@ -119,10 +115,7 @@ def gap_bars(closed: Sequence[Closed]) -> Figure:
     rows = [(one, one.share) for one in closed if one.share is not None][::-1]
     figure, axes = _axes(7.2, 1.4 + 0.36 * len(rows))
     shares = [100 * share for _, share in rows]
-    errors = [
-        [max(100 * (share - one.low), 0.0) for one, share in rows],
-        [max(100 * (one.high - share), 0.0) for one, share in rows],
-    ]
+    errors = _errors(shares, [(100 * one.low, 100 * one.high) for one, _ in rows])
     colors = [POLICY if one.low > 0 else REFERENCE for one, _ in rows]
     axes.barh(range(len(rows)), shares, xerr=errors, color=colors, capsize=3)
     axes.axvline(0, color="black", linewidth=0.8)
@@ -139,12 +132,11 @@ def calibration_curve(found: Calibration, reward_name: str) -> Figure:
     """Predicted against observed values of the chosen arm, in bins."""
     figure, axes = _axes(5.2, 4.6)
     predicted, seen = [one.predicted for one in found.bins], [one.observed for one in found.bins]
-    lows = [max(one.observed - one.low, 0.0) for one in found.bins]
-    highs = [max(one.high - one.observed, 0.0) for one in found.bins]
+    errors = _errors(seen, [(one.low, one.high) for one in found.bins])
     ends = [min(*predicted, *seen), max(*predicted, *seen)]
     axes.plot(ends, ends, color=REFERENCE, linestyle=":", label="if it were always right")
     axes.errorbar(
-        predicted, seen, yerr=[lows, highs], marker="o", color=POLICY, capsize=3,
+        predicted, seen, yerr=errors, marker="o", color=POLICY, capsize=3,
         label="seen, 95% intervals",
     )  # fmt: skip
     if found.of == "reward":
@@ -180,6 +172,14 @@ def sweep_dots(percents: Mapping[str, Sequence[float]]) -> Figure:
     return figure
 
 
+def _errors(means: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
+    """How far bars reach below and above. A percentile interval may lie wholly to one side of the
+    mean of a very skewed row."""
+    rows = list(zip(means, intervals, strict=True))
+    below = [max(mean - low, 0.0) for mean, (low, _) in rows]
+    return [below, [max(high - mean, 0.0) for mean, (_, high) in rows]]
+
+
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
@@ -202,10 +202,7 @@ def headroom_figure(found: Headroom) -> Figure:
     left, right = figure.subplots(1, 2)
     choices = found.choices[::-1]
     means = [one.mean for one in choices]
-    errors = [
-        [max(one.mean - one.low, 0.0) for one in choices],
-        [max(one.high - one.mean, 0.0) for one in choices],
-    ]
+    errors = _errors(means, [(one.low, one.high) for one in choices])
     colors = [
         POLICY if one.gain.above_zero and one.kind != "oracle" else REFERENCE for one in choices
     ]

@@ -16,9 +16,8 @@ from decoders.common.wording import in_words
 
 from ..errors import PolicyError
 from ..evaluation.calibration import calibration, scores_of
-from ..evaluation.decisions import decisions, gap_closed
+from ..evaluation.decisions import Regret, decisions, gap_closed, regret
 from ..evaluation.evaluate import Evaluation, aligned, report
-from ..evaluation.regret import Regret, regret
 from ..fitting import fit
 from ..mlflow_store import sqlite_path, using
 from ..records import Fitted, RewardTable
@@ -254,7 +253,7 @@ def _judged(
     return Judged(
         on="validation" if validation else "folds" if by_folds else "train",
         evaluation=report(policy, on, table, probs=probs, seed=task.seed),
-        regret=regret(policy, on, table, task.plain, probs),
+        regret=regret(made, task.plain),
         decisions=made,
         closed=gap_closed(made, task.seed),
         calibration=None if scores is None else calibration(on, probs, scores),

@@ -13,9 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ..evaluation.calibration import Calibration
-from ..evaluation.decisions import Closed, Decisions
+from ..evaluation.decisions import Closed, Decisions, Regret
 from ..evaluation.evaluate import Evaluation
-from ..evaluation.regret import Regret
 from ..records import EpochStats, Fitted, RewardTable
 from ..selection.guard import Guarded
 from .card import FILE as CARD

@@ -15,7 +15,7 @@ from decoders.common.secrets import masked
 from decoders.common.wording import in_words
 
 from ..errors import PolicyError
-from ..evaluation.scale import relative
+from ..evaluation import scale
 from .figures import sweep_dots
 from .own_run import own_run
 from .run import Task, TrainedRun, check_registered, opened, run_task
@@ -81,8 +81,8 @@ def saved_by(run: TrainedRun) -> str:
 def percent(run: TrainedRun) -> float:
     """A run's gain in percent, as of `scale.relative`; nan where there is no proportion."""
     found, reward = run.evaluation, run.fitted.policy.origin.reward_name
-    share = relative(found.gain.mean, found["best-fixed"].mean, reward)
-    return math.nan if share is None else 100 * share
+    share = scale.percent(found.gain.mean, found["best-fixed"].mean, reward)
+    return math.nan if share is None else share
 
 
 def sweep_run(

@@ -175,6 +175,24 @@ def traced(run: Run) -> Run:
     return lambda: made.copy_(graph())  # as a graph's, the result lies where the last one did
 
 
+class Recorder:
+    """`traced`, counted."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+
+    def __call__(self, run: Run) -> Run:
+        self.recorded += 1
+        return traced(run)
+
+
+def recorded(folder: Path, dtype: torch.dtype = torch.float64) -> tuple[LlamaBackend, Recorder]:
+    """A model whose passes are recorded so."""
+    backend, recorder = native(folder, dtype), Recorder()
+    backend.record_passes(recorder)
+    return backend, recorder
+
+
 def native(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaBackend:
     return LlamaBackend.load(folder, CPU, dtype)
 
@@ -237,6 +255,19 @@ def save_cell(folder: Path, cell: RecurrentCell, vocab: DraftVocab) -> None:
     """As a recipe names it."""
     cell.save(folder)
     vocab.save(folder)
+
+
+def arms_with_a_cell(folder: Path) -> list[dict[str, Any]]:
+    """Fields of an arm of every kind, for a target of 32 numbers a state and 128 tokens; the cell
+    is saved in the folder."""
+    save_cell(folder, random_cell(32, 1), DraftVocab([*range(1, 15)], 128))
+    cell = {"kind": "recurrent", "drafter": str(folder)}
+    return [
+        {"kind": "autoregressive", "name": "autoregressive"},
+        {"kind": "max_gram", "name": "copy", "by_cost": True},
+        {"kind": "hybrid", "name": "both", "model": cell},
+        {"name": "cell", "length": {"k": 3}, **cell},
+    ]
 
 
 def recurrent(target: StateBackend, seed: int, vocab: DraftVocab | None = None) -> RecurrentDrafter:

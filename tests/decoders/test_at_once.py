@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import native, random_cell, save_cell
+from decoder_toys import arms_with_a_cell, native
 
 from decoders import Engine
 from decoders.arms import recipe
@@ -20,20 +20,12 @@ from decoders.costs.passes import WIDEST, PassCosts, assume, known
 from decoders.costs.under_load import SharedCosts
 from decoders.models.memory import OutOfMemory
 from decoders.offline.batch import Batch
-from decoders.sampling.draft_vocab import DraftVocab
 
 
 @pytest.fixture
 def engine(tiny: Callable[..., Path], tmp_path: Path) -> Engine:
-    save_cell(tmp_path, random_cell(32, 1), DraftVocab([*range(1, 15)], 128))
-    cell = {"kind": "recurrent", "drafter": str(tmp_path)}
-    made = [
-        {"kind": "autoregressive", "name": "autoregressive"},
-        {"kind": "max_gram", "name": "copy", "by_cost": True},
-        {"kind": "hybrid", "name": "both", "model": cell},
-        {"name": "cell", "length": {"k": 3}, **cell},
-        {"name": "adaptive", "length": {"kind": "adaptive", "k": 4}, **cell},
-    ]
+    made = arms_with_a_cell(tmp_path)
+    made.append(made[-1] | {"name": "adaptive", "length": {"kind": "adaptive", "k": 4}})
     target = native(tiny(max_position_embeddings=512, vocab_size=128))
     assume(target, PassCosts((1.0, 1.0, 1.0, 1.0, 1.0, 1.0)))
     return Engine(target, {each["name"]: recipe(**each) for each in made}, name="tiny")  # type: ignore[arg-type]

@@ -28,10 +28,9 @@ from decoders.backends.weights.packed import (
     MADE_BY,
     Rounding,
     dense,
-    halved,
     kind_of,
     linear,
-    quartered,
+    narrowed,
     rounded,
 )
 from decoders.backends.weights.rounded_store import RoundedStore
@@ -354,9 +353,7 @@ def test_the_rounded_values_count_at_every_width(
     kernel: None, rounding: Rounding, in_blocks: bool
 ) -> None:
     weight = some(32, 64)
-    made = (halved if rounding == "int8" else quartered)(
-        weight, partial(rounded, blocked=in_blocks)
-    )
+    made = narrowed(rounding, weight, partial(rounded, blocked=in_blocks))
     assert not isinstance(made, torch.Tensor)
     assert torch.equal(dense(made), made.dequantised())
     exact = made.times(torch.eye(64).bfloat16(), None).T

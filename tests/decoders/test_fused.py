@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from decoder_toys import ListedLengths, autoregressive, random_exit, run, specul
 from torch import Tensor
 
 from decoders.backends.cuda import fused
-from decoders.backends.cuda.fused import FusedBlocks, FusedLayers
+from decoders.backends.cuda.fused import FusedLayers
 from decoders.backends.cuda.recorded import WIDEST, Run, cuda_graphs
 from decoders.backends.cuda.recurrent_fused import FusedHead, fits
 from decoders.backends.llama.kv import KVCache
@@ -38,7 +40,7 @@ from decoders.backends.llama.model import (
 from decoders.backends.llama.rope import Rotation
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
-from decoders.backends.recurrent.head import RecurrentHead
+from decoders.backends.recurrent.head import GatedBlock, RecurrentHead
 from decoders.backends.weights.int4 import GROUP, Int4Weight, quantised, to_int4
 from decoders.backends.weights.int8 import to_int8
 from decoders.backends.weights.packed import Rounding, linear
@@ -308,24 +310,29 @@ def test_final_states_come_with_the_logits(tiny: Tiny) -> None:
 # -- a recurrent drafter's blocks -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("t", [1, 5])
-def test_blocks_are_those_of_a_recurrent_cell(t: int) -> None:
+def test_a_fused_step_is_that_of_a_recurrent_cell() -> None:
     torch.manual_seed(0)
     cell = RecurrentCell(CellConfig(hidden=48, width=64)).requires_grad_(False)
     for norm in (cell.norm, cell.embed_norm, *cell.norms):
         norm.add_(0.1 * torch.randn_like(norm))
     cell = cell.to(DEVICE, torch.bfloat16)
-    state, embedded = states(t, 48, torch.bfloat16), states(t + 1, 48, torch.bfloat16)[1:]
-    gate_up, down = ([fused.kept(m) for m in part] for part in (cell.gate_up, cell.down))
-    blocks, eps = FusedBlocks(48, 64, 8, state), cell.config.eps
-    made = torch.empty_like(state)
-    blocks.first(state, embedded, (cell.norms[0], cell.embed_norm), eps, gate_up[0], down[0], made)
-    blocks.later(made, cell.norms[1], eps, gate_up[1], down[1], made)
+    state, embedded = states(2, 48, torch.bfloat16).split(1)
+    head = states(50, 48, torch.bfloat16)  # a vocabulary that no tile divides
+    blocks = map(GatedBlock, cell.norms, cell.gate_up, cell.down)
+    plain: Any = SimpleNamespace(
+        config=cell.config,
+        vocab=None,
+        device=DEVICE,
+        dtype=torch.bfloat16,
+        blocks=list(blocks),
+        embed=lambda token: embedded,
+        embed_norm=cell.embed_norm,
+        norm=cell.norm,
+        head=head,
+    )
+    made, logits = FusedHead(plain).step(state, torch.tensor([7], device=DEVICE))
     expected = cell(state, embedded)
     assert off(made, expected) < 1e-2
-    head = states(50, 48, torch.bfloat16)  # a vocabulary that no tile divides
-    logits = torch.empty(t, 50, device=DEVICE)
-    blocks.read_out(made, cell.norm, eps, fused.kept(head), logits)
     assert off(logits, cell.read(expected) @ head.T) < 2e-2
 
 

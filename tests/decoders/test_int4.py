@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from decoders.backends.llama.loading import packed_head, packed_layer
+from decoders.backends.llama.loading import layout, packed_head, packed_layer
 from decoders.backends.llama.model import LayerWeights, Shape, Weights
 from decoders.backends.llama.rope import Rotation
 from decoders.backends.native import LlamaBackend
@@ -26,10 +26,9 @@ from decoders.backends.weights.packed import (
     Rounded,
     Rounding,
     dense,
-    halved,
     linear,
+    narrowed,
     pack,
-    quartered,
 )
 
 pytestmark = pytest.mark.instructions
@@ -114,9 +113,9 @@ def test_a_matrix_rounded_in_parts_is_rounded_as_a_whole_one(
 def test_a_product_is_that_of_the_rounded_weight(biased: bool) -> None:
     """At every width."""
     weight, bias = some(48, 576), some(48, seed=1) if biased else None
-    made = quartered(weight)
+    made = narrowed("int4", weight)
     assert isinstance(made, Int4Weight)
-    assert quartered(made) is halved(made) is pack(made) is made
+    assert narrowed("int4", made) is narrowed("int8", made) is pack(made) is made
     rounded = meant(*quantised(weight))
     assert made.numel() == weight.numel()
     assert torch.equal(made.dequantised(), rounded.bfloat16())
@@ -129,7 +128,7 @@ def test_a_product_is_that_of_the_rounded_weight(biased: bool) -> None:
 
 @pytest.mark.parametrize("inputs", [32, 576, 1536, 4096])
 def test_a_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
-    weight = quartered(some(208, inputs))
+    weight = narrowed("int4", some(208, inputs))
     x = some(WIDE, inputs, seed=1)
     together = linear(x, weight)
     for width in range(1, WIDE):
@@ -163,7 +162,7 @@ def test_a_cuda_model_is_of_the_right_shapes(rounding: Rounding, inputs: int) ->
             )
 
         embedding = fake(48, inputs)
-        layers = [packed_layer(block(), rounding) for _ in range(2)]
+        layers = [packed_layer(block(), layout(rounding)) for _ in range(2)]
         head = packed_head(embedding, rounding)
         model = LlamaBackend(shape, Weights(embedding, layers, fake(inputs), head, tied=True))
         assert model.precision == rounding
@@ -211,7 +210,7 @@ def multiply_by_definition(x: Tensor, values: Tensor, group: int, grid: Tensor) 
 
 
 def test_int8_without_a_wider_copy_reads_prompts_too() -> None:
-    made = halved(some(48, 96))
+    made = narrowed("int8", some(48, 96))
     assert isinstance(made, Int8Weight)
     alone = Int8Weight(made.values, made.scale, None)
     rounded = made.values.float() * made.scale.float().unsqueeze(1)

@@ -36,7 +36,8 @@ from decoders.backends.llama.reading import SequenceSlice
 from decoders.backends.llama.rope import Rotation
 from decoders.backends.native import LlamaBackend
 from decoders.backends.weights.blocked import NARROW
-from decoders.backends.weights.packed import KernelWeight, Matrix, Rounding, dense
+from decoders.backends.weights.kernel_weight import KernelWeight
+from decoders.backends.weights.packed import Matrix, Rounding, dense
 
 pytestmark = pytest.mark.instructions
 

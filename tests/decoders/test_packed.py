@@ -24,10 +24,9 @@ from decoders.backends.weights.packed import (
     Rounding,
     can_pack,
     dense,
-    halved,
     linear,
+    narrowed,
     pack,
-    quartered,
 )
 
 pytestmark = pytest.mark.instructions
@@ -110,13 +109,13 @@ def test_where_onednn_has_no_bfloat16_prompts_are_attended_to_in_float32(
     assert (made == exact.bfloat16()).float().mean() > 0.99  # in bfloat16 it is below 0.8
 
 
-@pytest.mark.parametrize("of", [halved, quartered])
+@pytest.mark.parametrize("rounding", ["int8", "int4"])
 def test_where_onednn_has_no_bfloat16_prompts_go_by_weights_in_blocks(
-    kernel: None, no_bfloat16: None, of: Callable[..., Int4Blocks | Int8Blocks]
+    kernel: None, no_bfloat16: None, rounding: Rounding
 ) -> None:
     weight, x = torch.randn(32, 64).bfloat16(), torch.randn(300, 64).bfloat16()
-    made = of(weight, partial(packed.rounded, blocked=True))
-    assert made.wide is None
+    made = narrowed(rounding, weight, partial(packed.rounded, blocked=True))
+    assert isinstance(made, Int4Blocks | Int8Blocks) and made.wide is None
     assert torch.equal(linear(x, made)[:5], linear(x[:5], made))
 
 
@@ -194,8 +193,8 @@ def test_an_int8_product_is_that_of_the_rounded_weight(biased: bool) -> None:
     weight = torch.randn(48, 576, generator=generator).bfloat16()
     weight[7] = 0
     bias = torch.randn(48, generator=generator).bfloat16() if biased else None
-    made = halved(weight)
-    assert isinstance(made, Int8Weight) and halved(made) is made and pack(made) is made
+    made = narrowed("int8", weight)
+    assert isinstance(made, Int8Weight) and narrowed("int8", made) is made and pack(made) is made
     assert made.numel() == weight.numel()
     rounded = made.values.float() * made.scale.float().unsqueeze(1)
     assert torch.equal(dense(made), rounded.bfloat16())
@@ -213,7 +212,7 @@ def test_an_int8_product_is_that_of_the_rounded_weight(biased: bool) -> None:
 @pytest.mark.parametrize("inputs", [576, 1536])
 def test_an_int8_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
     generator = torch.Generator().manual_seed(inputs)
-    weight = halved(torch.randn(200, inputs, generator=generator).bfloat16())
+    weight = narrowed("int8", torch.randn(200, inputs, generator=generator).bfloat16())
     x = torch.randn(1, WIDE, inputs, generator=generator).bfloat16()
     together = linear(x, weight)
     for width in (1, 2, 3, 4, 5, 9, 17):

@@ -13,10 +13,12 @@ import torch
 from decoder_toys import (
     CPU,
     ListedLengths,
+    Recorder,
     autoregressive,
     greedy,
     native,
     random_exit,
+    recorded,
     run,
     speculative,
     traced,
@@ -24,7 +26,7 @@ from decoder_toys import (
 from effort import slow_after
 
 from decoders.arms.neural import NeuralRecipe
-from decoders.backends.cuda.recorded import Run, cuda_graphs
+from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.drafters import NeuralDrafter
@@ -35,23 +37,6 @@ from decoders.sampling.draft_vocab import DraftVocab
 Tiny = Callable[..., Path]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 LONG = 400  # positions: more than the fewest that a recorded pass reads
-
-
-class Recorder:
-    """Traces, and counts."""
-
-    def __init__(self) -> None:
-        self.recorded = 0
-
-    def __call__(self, run: Run) -> Run:
-        self.recorded += 1
-        return traced(run)
-
-
-def recorded(folder: Path, dtype: torch.dtype = torch.float64) -> tuple[LlamaBackend, Recorder]:
-    backend, recorder = native(folder, dtype), Recorder()
-    backend.record_passes(recorder)
-    return backend, recorder
 
 
 def close(one: torch.Tensor, other: torch.Tensor) -> None:

@@ -21,12 +21,12 @@ from decoder_toys import (
     native,
     neural,
     random_cell,
+    recorded,
     recurrent,
     reference_distribution,
     run,
     save_cell,
     speculative,
-    traced,
 )
 from effort import slow_after
 from safetensors.torch import load_file, save_file
@@ -37,7 +37,7 @@ from torch import Tensor
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.cuda.recorded import Run, cuda_graphs
+from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.mapped import MappedBackend
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import CELL, RecurrentCell
@@ -334,23 +334,6 @@ def test_a_draft_that_lies_about_its_distribution_is_caught() -> None:
 
 
 # -- recorded -------------------------------------------------------------------------------------
-
-
-class Recorder:
-    """Traces, and counts."""
-
-    def __init__(self) -> None:
-        self.recorded = 0
-
-    def __call__(self, run: Run) -> Run:
-        self.recorded += 1
-        return traced(run)
-
-
-def recorded(folder: Path) -> tuple[LlamaBackend, Recorder]:
-    backend, recorder = native(folder, torch.float64), Recorder()
-    backend.record_passes(recorder)
-    return backend, recorder
 
 
 SEVERAL: dict[str, tuple[Sampling, float]] = {

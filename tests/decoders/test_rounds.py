@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import native, random_cell, save_cell
+from decoder_toys import arms_with_a_cell, native
 from test_engine import tokenizer
 
 from decoders import Engine
@@ -26,7 +26,6 @@ from decoders.costs.passes import PassCosts, assume
 from decoders.offline.batch import Batch
 from decoders.offline.rounds import OverheadTimer
 from decoders.records import Request
-from decoders.sampling.draft_vocab import DraftVocab
 from decoders.verify.lossless import Lossless
 
 ARMS = ("autoregressive", "copy", "both", "cell")
@@ -35,14 +34,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def engine(tiny: Callable[..., Path], tmp_path: Path) -> Engine:
-    save_cell(tmp_path, random_cell(32, 1), DraftVocab([*range(1, 15)], 128))
-    cell = {"kind": "recurrent", "drafter": str(tmp_path)}
-    made = [
-        {"kind": "autoregressive", "name": "autoregressive"},
-        {"kind": "max_gram", "name": "copy", "by_cost": True},
-        {"kind": "hybrid", "name": "both", "model": cell},
-        {"name": "cell", "length": {"k": 3}, **cell},
-    ]
+    made = arms_with_a_cell(tmp_path)
     target = native(tiny(max_position_embeddings=512, vocab_size=128))
     assume(target, PassCosts((0.001,) * 6))
     arms: Any = {each["name"]: recipe(**each) for each in made}

@@ -20,7 +20,7 @@ from decoders.common.errors import NoSuchName
 from policies import PolicyError, RewardTable, guarded
 from policies.evaluation.bootstrap import CONFIDENCE
 from policies.evaluation.bounds import LEAST, Gain, gain_of, resamples
-from policies.evaluation.regret import regret
+from policies.evaluation.decisions import decisions, regret
 from policies.evaluation.units import independent
 from policies.learners.binned import bins_of
 from policies.selection.crossfit import best_fixed, cross_fit, earned, folds_of, usable
@@ -409,14 +409,14 @@ def test_regret_by_hand() -> None:
     rewards = np.array([[1.0, 2.0, 0.5], [1.0, 0.0, 3.0], [1.0, 2.0, 0.0], [1.0, np.nan, 0.0]])
     data = table(np.zeros((4, 1), np.float32), rewards)
     small = policies.fit("fixed", data, arm="small").policy
-    found = regret(small, data, plain="autoregressive")  # the last query failed
+    found = regret(decisions(small, data), plain="autoregressive")  # the last query failed
     assert found.queries == 3
     assert found.mean == pytest.approx(1.0)  # 0, 3, 0
     assert found.gap_closed == pytest.approx(1 - 3 / 4)  # the best fixed arm is the first
     assert found.worse_than_plain == pytest.approx(1 / 3)
-    assert regret(small, data).worse_than_plain is None
+    assert regret(decisions(small, data)).worse_than_plain is None
     plain = policies.fit("fixed", data, arm="autoregressive").policy
-    left = regret(plain, data, plain="autoregressive")
+    left = regret(decisions(plain, data), plain="autoregressive")
     assert left.worse_than_plain == 0 and left.mean == pytest.approx((1 + 2 + 1 + 0) / 4)
 
 

@@ -22,10 +22,10 @@ from ..llama.model import (
     Rope,
     Shape,
     after_attention,
-    all_heads,
     attend,
     attention_mask,
     queries_keys_values,
+    rope_at,
     rounded,
 )
 from ..llama.reading import SequenceSlice
@@ -67,7 +67,7 @@ def shared_layer(
     room: [B, 2 KV, C, D], the layer's cache.
     places: [N] each, rows and slots of it where the tokens' keys and values are kept.
     groups: each with its part of the room, [B', 2 KV, S, D].
-    between: as of `layer`.
+    pointwise: as of `layer`.
     """
     heads, kv = shape.heads, shape.kv_heads
     qkv = queries_keys_values(h, w, shape, rope, pointwise)  # [H + 2 KV, N, D]
@@ -87,7 +87,7 @@ class SharedPass:
     """What all layers need to know of one pass.
 
     readings: at least two, by growing row.
-    between: as of `layer`.
+    pointwise: as of `layer`.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class SharedPass:
             parts = torch.split(self._slots, [r.count for r in readings])
             pairs = zip(readings, parts, strict=True)
             turned = torch.cat([p if r.depths is None else r.depths for r, p in pairs])
-        self._rope = all_heads((rope[0][turned], rope[1][turned]), shape)
+        self._rope = rope_at(rope, turned, shape)
         self._groups, first = list[Group](), 0
         for each in _neighbours(readings):
             self._groups.append(_group(each, first, shape, dtype, device))

@@ -23,7 +23,7 @@ from ..llama.reading import SequenceSlice
 from ..weights.blocked import NARROW, OUTS, Blocks, norm_rows
 from ..weights.file_blocks import FileBlocks
 from ..weights.int4 import GROUP
-from ..weights.packed import KernelWeight
+from ..weights.kernel_weight import KernelWeight
 from .row_attention import HEAD, AttentionSpans, RowPass
 
 
@@ -52,7 +52,7 @@ class KernelLayers:
     """Layers that are no `unsupported_reason`, on a cache.
 
     most: tokens of a pass.
-    between: what is between the products of wider ones.
+    pointwise: what is between the products of wider ones.
     """
 
     most: ClassVar[int] = NARROW

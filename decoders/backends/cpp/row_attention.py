@@ -26,8 +26,8 @@ from ..llama.model import (
     Rope,
     Shape,
     after_attention,
-    all_heads,
     queries_keys_values,
+    rope_at,
 )
 from ..llama.reading import SequenceSlice
 
@@ -61,10 +61,6 @@ class AttentionSpans:
         columns = torch.from_numpy(np.concatenate([e for e in made if e is not None], axis=1))
         return cls(*columns.unbind(0))
 
-    def rope(self, table: Rope, shape: Shape) -> Rope:
-        """As `layer` takes it."""
-        return all_heads((table[0][self.depths], table[1][self.depths]), shape)
-
 
 def _columns(reading: SequenceSlice) -> np.ndarray | None:
     """[5, T], in the order of AttentionSpans's fields."""
@@ -96,7 +92,7 @@ def row_layer(
 
     rope: of each token, of `all_heads`.
     room: [B, 2 KV, C, D], the layer's cache.
-    between: as of `layer`.
+    pointwise: as of `layer`.
     """
     qkv = queries_keys_values(h, w, shape, rope, pointwise)  # [H + 2 KV, N, D]
     room[spans.rows, :, spans.slots] = to_store(qkv[shape.heads :].transpose(0, 1), room)
@@ -136,7 +132,7 @@ class RowPass:
         last = first + len(layers)
         if self._compiled is not None:
             return self._compiled.read(h, first, last, self._spans)
-        rope = self._spans.rope(self._table, self._shape)
+        rope = rope_at(self._table, self._spans.depths, self._shape)
         rooms = self._cache.all[first:last].unbind(0)
         for w, room in zip(layers, rooms, strict=True):
             h = row_layer(h, w, self._shape, rope, room, self._spans, self._pointwise)

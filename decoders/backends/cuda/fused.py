@@ -112,8 +112,8 @@ class _Layer:
 
 
 class FusedLayers:
-    """The layers of a model and its read-out, for one sequence. States and logits lie in memory
-    that the next call of the same method writes to."""
+    """As recorded.Layers, for one sequence. States and logits lie in memory that the next call of
+    the same method writes to."""
 
     def __init__(
         self,
@@ -142,10 +142,6 @@ class FusedLayers:
         self._scratch = Scratch.room(widest, heads, shape.kv_heads, d, cache.capacity, like)
 
     def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
-        """h [T, d] through the layers first..last-1, at the positions start + behind..; [T, d].
-
-        start: int64 [1] on the device. h stays as it is.
-        """
         t, eps, launch = len(h), self._shape.norm_eps, self._launch
         q, attended, opened = self._q[:t], self._attended[:t], self._opened[:t]
         made = self._states[:t]
@@ -161,12 +157,10 @@ class FusedLayers:
         return h
 
     def normed(self, h: Tensor, out: Tensor) -> Tensor:
-        """out [T, d], the final norm of states [T, d]."""
         self._launch.normed(h, self._norm, self._shape.norm_eps, out)
         return out
 
     def logits(self, normed: Tensor) -> Tensor:
-        """[T, V] of states [T, d] that `normed` gave."""
         made = self._logits[: len(normed)]
         self._launch.added(normed, self._head, None, made)
         return made
@@ -183,62 +177,3 @@ def _laid_out(w: LayerWeights, cache: Tensor) -> _Layer:
         kept(w.down),
         cache,
     )
-
-
-class FusedBlocks:
-    """Gated blocks without attention over one state, as a recurrent drafter has them
-    (recurrent_cell.py): the first block's input is the state next to the token's embedding, each
-    normed by its own weight. Up to `widest` states at once."""
-
-    def __init__(self, hidden: int, width: int, widest: int, like: Tensor) -> None:
-        """hidden: of a state.
-        width: of a block.
-        like: a tensor of the device and dtype.
-        """
-        self._launch = launcher(like.device)
-        self._both = like.new_empty(widest, 2 * hidden)
-        self._opened = like.new_empty(widest, width)
-
-    def first(
-        self,
-        state: Tensor,
-        embedded: Tensor,
-        norms: tuple[Tensor, Tensor],
-        eps: float,
-        gate_up: PreparedWeight,
-        down: PreparedWeight,
-        out: Tensor,
-    ) -> None:
-        """out [T, d] = state + the block over the normed state next to the normed embedding, each
-        [T, d].
-
-        norms: of the state and of the embedding.
-        gate_up: [2 w, 2 d].
-        down: [d, w].
-        """
-        t, d = state.shape
-        both, opened = self._both[:t], self._opened[:t]
-        self._launch.normed(state, norms[0], eps, both[:, :d])
-        self._launch.normed(embedded, norms[1], eps, both[:, d:])
-        self._launch.gated(both, None, eps, gate_up, opened)
-        self._launch.added(opened, down, state, out)
-
-    def later(
-        self,
-        state: Tensor,
-        norm: Tensor,
-        eps: float,
-        gate_up: PreparedWeight,
-        down: PreparedWeight,
-        out: Tensor,
-    ) -> None:
-        """out [T, d] = state + the block over the normed state; `out` may be `state` itself."""
-        opened = self._opened[: len(state)]
-        self._launch.gated(state, norm, eps, gate_up, opened)
-        self._launch.added(opened, down, state, out)
-
-    def read_out(
-        self, state: Tensor, norm: Tensor, eps: float, head: PreparedWeight, out: Tensor
-    ) -> None:
-        """out [T, N] = the head [N, d] times the normed state [T, d], in one launch."""
-        self._launch.added(state, head, None, out, norm, eps)

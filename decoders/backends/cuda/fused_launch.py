@@ -14,7 +14,6 @@ from . import fused_kernels as kernels
 ROWS = 16  # of a tile of attention: what a tensor core takes at least
 SPAN = 256  # keys that one program of attention reads at once
 READERS = 8  # warps of that program
-EARLY = True  # whether it starts before the kernel in front of it has ended
 AT_ONCE = 4  # splits of attention that are added up at once
 LOG2_E = 1.4426950408889634
 DENSE, INT8, INT4 = 0, 1, 2  # how a weight is kept
@@ -48,12 +47,10 @@ class Tile:
 
     sets: of eight rows each, of one program.
     warps: of one program, which share each row.
-    pdl: whether it starts before the kernel in front of it has ended, where that can be.
     """
 
     sets: int
     warps: int
-    pdl: bool = True
 
 
 def tile_of(outputs: int, inputs: int, how: int = DENSE) -> Tile:
@@ -85,17 +82,9 @@ class Launch:
     pdl: bool = False
     mma: bool = False
 
-    def __call__(
-        self,
-        kernel: Any,
-        grid: tuple[int, ...],
-        *arguments: Any,
-        pdl: bool = True,
-        **named: Any,
-    ) -> None:
-        pdl = pdl and self.pdl
-        options = {"launch_pdl": True} if pdl else {}
-        kernel[grid](*arguments, PDL=pdl, **named, **options)
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **named: Any) -> None:
+        options = {"launch_pdl": True} if self.pdl else {}
+        kernel[grid](*arguments, PDL=self.pdl, **named, **options)
 
     def product(
         self,
@@ -124,7 +113,6 @@ class Launch:
             WARPS=tile.warps,
             MMA=self.mma,
             num_warps=tile.warps,
-            pdl=tile.pdl,
             **named,
         )
 
@@ -196,7 +184,6 @@ class Launch:
             SPAN=SPAN,
             AT_ONCE=AT_ONCE,
             num_warps=READERS,
-            pdl=EARLY,
         )
 
     def gated(

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..llama.kv import KVCache
-from ..llama.model import Rope, Shape, Weights, all_heads, attention_mask, layer, rms_norm
+from ..llama.model import Rope, Shape, Weights, attention_mask, layer, rms_norm, rope_at
 from ..weights.packed import dense, linear
 from .fused import FusedLayers
 
@@ -90,7 +90,7 @@ class TorchLayers:
 
     def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
         positions = start + torch.arange(behind, behind + len(h), device=h.device)
-        rope = all_heads((self._rope[0][positions], self._rope[1][positions]), self._shape)
+        rope = rope_at(self._rope, positions, self._shape)
         seen = torch.arange(self._read, device=h.device) <= positions.unsqueeze(1)
         mask = attention_mask(seen, self._shape, h.dtype)
         slots = self._cache.scattered(positions, self._read, first, last)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..recurrent.head import RecurrentHead
 from ..weights.int4 import GROUP
-from .fused import FusedBlocks, kept
+from .fused import kept, launcher
 
 
 def fits(head: RecurrentHead) -> bool:
@@ -28,8 +28,9 @@ class FusedHead:
         self._plain = head
         self._blocks = [(b.norm, kept(b.gate_up), kept(b.down)) for b in head.blocks]
         self._head = kept(head.head)
-        like = head.norm
-        self._run = FusedBlocks(self.config.hidden, self.config.width, 1, like)
+        self._launch = launcher(head.device)
+        self._both = head.norm.new_empty(1, 2 * head.config.hidden)
+        self._opened = head.norm.new_empty(1, head.config.width)
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """state: [1, d].
@@ -39,16 +40,20 @@ class FusedHead:
         """
         state = self.advance(state, token)
         logits = state.new_empty(1, self._head.outputs)
-        self._run.read_out(state, self._plain.norm, self.config.eps, self._head, logits)
+        self._launch.added(state, self._head, None, logits, self._plain.norm, self.config.eps)
         return state, logits
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
         """The next state alone."""
-        eps, made = self.config.eps, torch.empty_like(state)
+        eps, d, made = self.config.eps, self.config.hidden, torch.empty_like(state)
+        launch, both, opened = self._launch, self._both, self._opened
+        state, embedded = state.contiguous(), self._plain.embed(token)
         (norm, gate_up, down), *rest = self._blocks
-        norms = norm, self._plain.embed_norm
-        embedded = self._plain.embed(token)
-        self._run.first(state.contiguous(), embedded, norms, eps, gate_up, down, made)
+        launch.normed(state, norm, eps, both[:, :d])
+        launch.normed(embedded, self._plain.embed_norm, eps, both[:, d:])
+        launch.gated(both, None, eps, gate_up, opened)
+        launch.added(opened, down, state, made)
         for norm, gate_up, down in rest:
-            self._run.later(made, norm, eps, gate_up, down, made)
+            launch.gated(made, norm, eps, gate_up, opened)
+            launch.added(opened, down, made, made)
         return made

@@ -195,7 +195,7 @@ class RecordedRounds:
         self._after, self._of = torch.zeros_like(self._state), torch.zeros_like(self._state[:1])
         self._accept = _kernel() if device.type == "cuda" else accept
         self._replays: dict[tuple[object, ...], Callable[[], Tensor]] = {}
-        self._flying: deque[_Flying] = deque()
+        self._flying: deque[_Flying] = deque()  # rounds that were launched and not read
         self._free: list[Tensor] = []
         self._held = 0  # tokens that the host knows of
         self.seconds: dict[Shape, float] = {}  # of a round
@@ -225,11 +225,6 @@ class RecordedRounds:
         self._state.copy_(self._after)
         self._bound += 1 + self.draft.width(shape)
         self._flying.append(self._sent(shape, made))
-
-    @property
-    def flying(self) -> int:
-        """Rounds that were launched and not read."""
-        return len(self._flying)
 
     def read(self) -> Written:
         """What the oldest round wrote. Raises NotANumber where its scores were none."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...common.naming import below
 from ...protocols import StateBackend
 from ..llama.kv import KVCache, Slot
 from ..llama.loading import fused, layout, packed_head, packed_layer
@@ -29,7 +29,6 @@ from ..llama.model import (
 )
 from ..recurrent.head import rounding_beside
 from ..weights.packed import linear
-from ..weights.packed import rounded as rounded_matrix
 from .config import Eagle3Config
 from .stored import EMBEDDING, HeadVocab, stored
 
@@ -72,19 +71,18 @@ class Eagle3Head:
         sizes |= {"features": config.count * config.target_hidden}
         sizes |= {"queries": config.shape.heads * config.shape.head_dim}
         rounding = rounding_beside(target, sizes)
-        by = partial(rounded_matrix, blocked=blocked)
-        self.fc = layout(rounding, by, blocked)(own["fc.weight"])
+        how = layout(rounding, blocked)
+        self.fc = how(own["fc.weight"])
         self.feature_norms = [
             own[name]
             for name in ("input_norm.weight", *(f"fc_norm.{i}.weight" for i in range(config.count)))
             if name in own
         ]
         self.layers = [
-            packed_layer(fused(_part(own, f"layers.{i}.")), rounding, by, blocked)
-            for i in range(config.shape.layers)
+            packed_layer(fused(below(own, f"layers.{i}.")), how) for i in range(config.shape.layers)
         ]
         self.state_norm, self.norm = own["layers.0.hidden_norm.weight"], own["norm.weight"]
-        self.head = packed_head(own["lm_head.weight"], rounding, by, blocked)
+        self.head = packed_head(own["lm_head.weight"], rounding, blocked)
         self.parameters = count_layers(self.layers) + self.head.numel()
         self.rope = rope_table(self.shape, target.device, target.dtype)
 
@@ -167,7 +165,3 @@ def require_fit(
             f"it was made for a vocabulary of {config.shape.vocab}, and this target's is {vocab}"
         )
     return config.features or () if layers is None else config.feature_layers(layers)
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

@@ -49,12 +49,7 @@ def _whole(folder: Path) -> tuple[Header, list[int]]:
 @lru_cache(maxsize=8)
 def _read(path: Path, changed: int) -> tuple[Header, list[int]]:
     content = json.loads(path.read_text())
-    tensors = {each["name"]: _tensor(each) for each in content["tensors"]}
+    saved = ({**each, "shape": tuple(each["shape"])} for each in content["tensors"])
+    tensors = {each["name"]: StoredTensor(**each) for each in saved}
     files = tuple(Path(file) for file in content["files"])
     return Header(files, content["metadata"], tensors), content["bytes"]
-
-
-def _tensor(saved: dict[str, object]) -> StoredTensor:
-    shape = saved.pop("shape")
-    assert isinstance(shape, list)
-    return StoredTensor(shape=tuple(shape), **saved)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ...common.naming import below
 from ..cpp_kernels import loaded
 from ..gguf.header import Header
 from ..gguf.tensors import names_of, read, rows
@@ -34,8 +35,8 @@ class FileStored:
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """As in Stored, dequantised."""
-        names = [name for name in self._names if name.startswith(prefix)]
-        return {name.removeprefix(prefix): self.one(name) for name in names}
+        own = below(self._names, prefix)
+        return {name: self.one(prefix + name) for name in own}
 
     def has(self, name: str) -> bool:
         return name in self._names
@@ -47,22 +48,19 @@ class FileStored:
         """Float32; of a matrix by the kernels where they are loaded, which takes seconds less."""
         stored = self._header.tensors[own]
         if len(stored.shape) == 2 and loaded() and stored.kind in KINDS:
-            blocks = to_file_blocks(
-                [FileRows(rows(self._header, own), stored.kind, stored.shape[1])]
-            )
+            blocks = to_file_blocks([self._rows(own)])
             if blocks is not None:
                 return blocks.rows(torch.arange(blocks.outputs))
         return read(self._header, own)
 
+    def _rows(self, own: str) -> FileRows:
+        stored = self._header.tensors[own]
+        return FileRows(rows(self._header, own), stored.kind, stored.shape[1])
+
     def matrix(self, *names: str) -> Matrix:
         """These below each other; in bfloat16 where the kernels have no such blocks."""
-        own = [self._names[name] for name in names]
-        stored = [self._header.tensors[name] for name in own]
-        parts = (
-            FileRows(rows(self._header, name), each.kind, each.shape[1])
-            for name, each in zip(own, stored, strict=True)
-        )
-        return to_file_blocks([*parts]) or in_blocks(torch.cat([self.one(name) for name in names]))
+        parts = [self._rows(self._names[name]) for name in names]
+        return to_file_blocks(parts) or in_blocks(torch.cat([self.one(name) for name in names]))
 
 
 def as_it_is(shape: Shape, stored: FileStored) -> Weights:

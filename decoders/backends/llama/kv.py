@@ -92,17 +92,16 @@ class PromptSlot:
 
     room: [B, 2 * KV, C, D].
     into: [m], rows of it.
-    of: [m], the prompts that they begin with. Both None where nothing is kept.
+    of: [m], the prompts that they begin with.
     """
 
-    def __init__(self, room: Tensor | None, into: Tensor | None, of: Tensor | None) -> None:
+    def __init__(self, room: Tensor, into: Tensor, of: Tensor) -> None:
         self._room, self._into, self._of = room, into, of
 
     def store(self, kv: Tensor) -> None:
         self.keys, self.values = kv.chunk(2, -3)
-        if self._room is not None and self._into is not None and self._of is not None:
-            begun = self._room[:, :, : kv.shape[-2]]
-            begun.index_copy_(0, self._into, kv.index_select(0, self._of))
+        begun = self._room[:, :, : kv.shape[-2]]
+        begun.index_copy_(0, self._into, kv.index_select(0, self._of))
 
 
 class EightBitSlot:

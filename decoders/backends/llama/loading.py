@@ -21,7 +21,7 @@ from ..config import config_of
 from ..gguf.folder import saved_header
 from ..weights.contents import Shape as TensorShape
 from ..weights.contents import header_of, indexed, require
-from ..weights.packed import Matrix, Rounder, Rounding, halved, in_blocks, pack, quartered, rounded
+from ..weights.packed import Matrix, Rounder, Rounding, in_blocks, narrowed, pack, rounded
 from ..weights.rounded_store import RoundedStore
 from .contents import needed
 from .file_weights import FileStored, as_it_is
@@ -45,7 +45,7 @@ def load(
     Raises Damaged where the files lack a tensor that the config asks for, or hold it in another
     shape.
     """
-    by = partial(rounded, blocked=blocked) if store is None else store.rounded
+    by = None if store is None else store.rounded
     config, header = config_of(folder), saved_header(folder)
     shape, wanted = shape_of(config), needed(config)
     if rounding == "file":
@@ -57,13 +57,11 @@ def load(
         if header is None
         else FileStored(header, device, dtype, wanted)
     )
-    layers = [
-        packed_layer(fused(stored.tensors(f"layers.{i}.")), rounding, by, blocked)
-        for i in range(shape.layers)
-    ]
+    how = layout(rounding, blocked, by)
+    layers = [packed_layer(fused(stored.tensors(f"layers.{i}.")), how) for i in range(shape.layers)]
     embedding, norm = (stored.tensors(f"{name}.")["weight"] for name in ("embed_tokens", "norm"))
     head = stored.tensors("lm_head.").get("weight", embedding)
-    last = packed_head(head, rounding, by, blocked)
+    last = packed_head(head, rounding, blocked, by)
     if store is not None:
         store.save()
     return shape, Weights(embedding, layers, norm, last, tied=head is embedding)
@@ -138,30 +136,25 @@ def fused(stored: dict[str, Tensor]) -> LayerWeights:
 
 
 def layout(
-    rounding: Rounding | None, by: Rounder = rounded, blocked: bool = False
+    rounding: Rounding | None, blocked: bool = False, by: Rounder | None = None
 ) -> Callable[[Matrix], Matrix]:
     """How a layer's matrix is laid out for the CPU (see packed.py), or rounded as well.
 
-    blocked: in blocks, where it is not rounded.
+    blocked: in blocks.
+    by: what rounds; None is `rounded`.
     """
     if rounding is None:
         return in_blocks if blocked else pack
-    return partial(halved if rounding == "int8" else quartered, by=by)
+    return partial(narrowed, rounding, by=by or partial(rounded, blocked=blocked))
 
 
-def packed_layer(
-    w: LayerWeights,
-    rounding: Rounding | None = None,
-    by: Rounder = rounded,
-    blocked: bool = False,
-) -> LayerWeights:
-    """One layer, its four matrices so."""
-    how = layout(rounding, by, blocked)
+def packed_layer(w: LayerWeights, how: Callable[[Matrix], Matrix] = pack) -> LayerWeights:
+    """One layer, its four matrices laid out so."""
     return replace(w, qkv=how(w.qkv), out=how(w.out), gate_up=how(w.gate_up), down=how(w.down))
 
 
 def packed_head(
-    head: Matrix, rounding: Rounding | None = None, by: Rounder = rounded, blocked: bool = False
+    head: Matrix, rounding: Rounding | None, blocked: bool = False, by: Rounder | None = None
 ) -> Matrix:
-    """Likewise, but not below int8 (docs/notes/performance.md)."""
-    return layout(rounding and "int8", by, blocked)(head)
+    """As `layout` says, but not below int8 (docs/notes/performance.md)."""
+    return layout(rounding and "int8", blocked, by)(head)

@@ -147,7 +147,7 @@ def layer(
     mask: what `attention_mask` made, None for causal attention from position 0.
     slot: where keys and values are written and read, None where there is no cache.
     parts: of the B, each with how many positions it reads; None where all read as many.
-    between: what runs between its products.
+    pointwise: what runs between its products.
 
     Returns what has h's shape.
     """
@@ -193,8 +193,7 @@ RopeAndMask = tuple[Rope, Tensor | None]  # rotary table (`all_heads`) and mask 
 
 def chain_rope_and_mask(table: Rope, shape: Shape, start: int, t: int) -> RopeAndMask:
     """For t positions from `start` on; rotated by `rope_table`."""
-    near = slice(start, start + t)
-    rope = all_heads((table[0][near], table[1][near]), shape)
+    rope = rope_at(table, slice(start, start + t), shape)
     if start == 0 and t > 1:
         return rope, None
     # row i sees the cache and the new positions up to its own
@@ -205,8 +204,7 @@ def chain_rope_and_mask(table: Rope, shape: Shape, start: int, t: int) -> RopeAn
 def tree_rope_and_mask(table: Rope, shape: Shape, depths: Tensor, seen: Tensor) -> RopeAndMask:
     """For nodes of a tree: [T] the positions that they are rotated to, and bool [T, S], at what
     each looks."""
-    rope = all_heads((table[0][depths], table[1][depths]), shape)
-    return rope, attention_mask(seen, shape, table[0].dtype)
+    return rope_at(table, depths, shape), attention_mask(seen, shape, table[0].dtype)
 
 
 def through(
@@ -315,6 +313,11 @@ def _in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         a = torch.bmm(scores.softmax(-1), values[:, :end])
         made[:, :, :, first:last] = a.view(b, kv_heads, group, n, d)
     return made.view(b, -1, t, d)
+
+
+def rope_at(table: Rope, at: Tensor | slice, shape: Shape) -> Rope:
+    """Of some positions in `rope_table`, as `layer` takes it."""
+    return all_heads((table[0][at], table[1][at]), shape)
 
 
 def all_heads(rope: Rope, shape: Shape) -> Rope:

@@ -1,10 +1,21 @@
-"""What one sequence of several reads in a pass."""
+"""What a sequence reads: its prompt, and its part of a pass over several."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from ...common.errors import ContextTooLong, DraftpickError
+
+
+def require_prompt(prompt_ids: Sequence[int], context: int) -> None:
+    """Raises DraftpickError for an empty prompt, and ContextTooLong for one that does not fit."""
+    if not prompt_ids:
+        raise DraftpickError("the prompt is empty; give it at least one token")
+    if len(prompt_ids) > context:
+        raise ContextTooLong(len(prompt_ids), 0, context)
 
 
 @dataclass(frozen=True)

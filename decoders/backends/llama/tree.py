@@ -105,6 +105,13 @@ def require_chain(tree: Tree | None) -> None:
         raise ValueError("the sequence ends in a tree; keep a path of it first")
 
 
+def require_rollback(length: int, held: int, tree: Tree | None) -> None:
+    """A sequence of `held` positions can be taken back to `length`; raises ValueError."""
+    most = held if tree is None else tree.rollback_limit
+    if not 0 <= length <= most:
+        raise ValueError(f"cannot truncate {most} positions to {length}")
+
+
 def moves(base: int, nodes: Sequence[int]) -> tuple[int, list[int]]:
     """How keeping `nodes` moves cache slots: the first that changes, and the slots whose contents
     go to it and those after it."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -23,7 +22,7 @@ from ..llama.loading import layout, packed_head
 from ..llama.model import rms_norm
 from ..weights.blocked import norm_rows
 from ..weights.int4 import unsupported_reason
-from ..weights.packed import Matrix, Rounding, dense, linear, rounded
+from ..weights.packed import Matrix, Rounding, dense, linear
 from .cell import CELL, RecurrentCell
 
 
@@ -62,15 +61,14 @@ class RecurrentHead:
         sizes = {"state": cell.config.hidden, "width": cell.config.width}
         rounding = rounding_beside(target, sizes)
         blocked = getattr(target, "blocked", False)
-        by = partial(rounded, blocked=blocked)
         self._norm = norm_rows if blocked and cell.config.hidden % 16 == 0 else rms_norm
-        how = layout(rounding, by, blocked)
+        how = layout(rounding, blocked)
         self.blocks = [
             GatedBlock(norm.detach(), how(gate_up.detach()), how(down.detach()))
             for norm, gate_up, down in zip(cell.norms, cell.gate_up, cell.down, strict=True)
         ]
         self.embed_norm, self.norm = cell.embed_norm.detach(), cell.norm.detach()
-        self.head = packed_head(target.head_rows(vocab.to_target), rounding, by, blocked)
+        self.head = packed_head(target.head_rows(vocab.to_target), rounding, blocked)
         self.parameters = self.head.numel() + sum(p.numel() for p in cell.parameters())
         self.kernels = self._by_kernels(target) if blocked else None
 

@@ -21,8 +21,9 @@ from transformers.cache_utils import CacheLayerMixin
 
 from ...common.errors import ContextTooLong, DraftpickError
 from ...records import Prefilled
-from ..llama.exit_head import check_exit
-from ..llama.tree import Tree, moves, require_chain
+from ..kept_states import KeptStates
+from ..llama.reading import require_prompt
+from ..llama.tree import Tree, moves, require_chain, require_rollback
 from ..llama.windows import layer_kinds, within_reach
 from ..sync import synchronize
 from . import pretrained
@@ -77,32 +78,6 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.capacity
 
 
-class FinalStates:
-    """The final states that a backend keeps of what it has read (of an encoder-decoder, of the
-    decoder's positions): `keep_states` and `final_states` of StateBackend."""
-
-    context: int
-    state_size: int
-    dtype: torch.dtype
-    device: torch.device
-    _final: Tensor | None = None  # [context, d], where they are kept
-
-    def truncate(self, length: int) -> None:
-        raise NotImplementedError
-
-    def keep_states(self) -> None:
-        """As in StateBackend."""
-        if self._final is None:
-            self.truncate(0)
-            size = (self.context, self.state_size)
-            self._final = torch.zeros(size, dtype=self.dtype, device=self.device)
-
-    def final_states(self, start: int, end: int) -> Tensor:
-        """As in StateBackend."""
-        assert self._final is not None
-        return self._final[start:end]
-
-
 def _layers_in(models: Sequence[Module], count: int) -> Sequence[Module]:
     """The layers of the text model among them; none where they are not found."""
     for model in models:
@@ -122,27 +97,28 @@ def _copier(into: Tensor) -> Callable[[Module, Any, Any], None]:
 
 
 def keep_nodes(
-    tree: Tree, layers: Sequence[PreallocatedLayer], nodes: Sequence[int], device: torch.device
+    tree: Tree,
+    layers: Sequence[PreallocatedLayer],
+    kept: Sequence[Tensor],
+    nodes: Sequence[int],
+    device: torch.device,
 ) -> None:
-    """As TreeBackend's `keep`: in the tree and in every layer's cache."""
+    """As TreeBackend's `keep`: in the tree, in every layer's cache and in the states that are kept,
+    each [context, d] by slot."""
     tree.keep(nodes)
     first, slots = moves(tree.base, nodes)
     source = torch.tensor(slots, dtype=torch.int64, device=device)
     for layer in layers:
         layer.keep(first, source)
+    for states in kept:
+        states[first : first + len(slots)] = states[source]
 
 
-def move_states(states: Tensor | None, base: int, nodes: Sequence[int]) -> None:
-    """Likewise states [context, d] by slot, where they are kept."""
-    first, slots = moves(base, nodes)
-    if states is not None and slots:
-        states[first : first + len(slots)] = states[slots]
-
-
-class HFBackend(FinalStates):
+class HFBackend(KeptStates):
     """A transformers causal model, one sequence. context: positions, at most the model's."""
 
     def __init__(self, model: PreTrainedModel, context: int | None = None) -> None:
+        super().__init__()
         self.model = model.eval()
         config = model.config.get_text_config()
         if config.is_encoder_decoder:
@@ -173,7 +149,6 @@ class HFBackend(FinalStates):
         self.prompts_read = 0
         self.state_size: int = config.hidden_size
         self._blocks = _layers_in(self._inner, config.num_hidden_layers)
-        self._exits: dict[int, Tensor] = {}  # layer -> [context, d] states after it
 
     @classmethod
     def load(
@@ -220,10 +195,7 @@ class HFBackend(FinalStates):
     ) -> Prefilled:
         """As in PartedBackend."""
         started = time.perf_counter()
-        if not prompt_ids:
-            raise DraftpickError("the prompt is empty; give it at least one token")
-        if len(prompt_ids) > self.context:
-            raise ContextTooLong(len(prompt_ids), 0, self.context)
+        require_prompt(prompt_ids, self.context)
         self.truncate(cached)
         self.prompts_read += 1
         most, ids = part or self.part, torch.tensor([prompt_ids], device=self.device)
@@ -292,9 +264,7 @@ class HFBackend(FinalStates):
         return added[None, None].to(self.device)
 
     def truncate(self, length: int) -> None:
-        most = self.length if self._tree is None else self._tree.rollback_limit
-        if not 0 <= length <= most:
-            raise ValueError(f"cannot truncate {most} positions to {length}")
+        require_rollback(length, self.length, self._tree)
         for layer in self._layers:
             layer.filled = length
         self._tree = None
@@ -302,27 +272,18 @@ class HFBackend(FinalStates):
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
-        keep_nodes(self._tree, self._layers, nodes, self.device)
-        for states in (*self._exits.values(), self._final):
-            move_states(states, self._tree.base, nodes)
+        keep_nodes(self._tree, self._layers, self._kept(), nodes, self.device)
 
     # -- states after its layers ----------------------------------------------------------------
 
     def open_exit(self, exit_layer: int) -> None:
         """As in LayerStatesBackend."""
-        check_exit(exit_layer, self.layers)
         if not self._blocks:
             raise DraftpickError(
                 f"the layers of {self.model.config.model_type} are not found one by one, so that "
                 "their states cannot be read; choose another arm"
             )
-        if exit_layer not in self._exits:  # else a prompt may have been read since
-            size = (self.context, self.state_size)
-            self._exits[exit_layer] = torch.zeros(size, dtype=self.dtype, device=self.device)
-
-    def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
-        """As in LayerStatesBackend."""
-        return self._exits[exit_layer][start:end]
+        super().open_exit(exit_layer)
 
     # -- final states -------------------------------------------------------------------------
 

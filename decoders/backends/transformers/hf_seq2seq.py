@@ -30,20 +30,22 @@ from transformers import (
 
 from ...common.errors import ContextTooLong, DraftpickError
 from ...records import Prefilled
-from ..llama.exit_head import check_exit
-from ..llama.tree import Tree, require_chain
+from ..kept_states import KeptStates
+from ..llama.reading import require_prompt
+from ..llama.tree import Tree, require_chain, require_rollback
 from ..sync import synchronize
 from . import pretrained
-from .hf import MASKED_ATTENTION, FinalStates, PreallocatedLayer, keep_nodes, move_states
+from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes
 
 MODEL_TYPES = ("t5", "mt5", "umt5")
 CONTEXT = 1024  # unless asked for more: positions are relative, so that only memory bounds them
 
 
-class HFSeq2SeqBackend(FinalStates):
+class HFSeq2SeqBackend(KeptStates):
     """One source and its answer. context: the most tokens of either, the start token included."""
 
     def __init__(self, model: PreTrainedModel, context: int | None = None) -> None:
+        super().__init__()
         self.model, context = model.eval(), context or CONTEXT
         config = model.config
         if config.model_type not in MODEL_TYPES:
@@ -62,13 +64,11 @@ class HFSeq2SeqBackend(FinalStates):
         self.parameters = sum(p.numel() for p in model.parameters())
         self.context = context
         self.device, self.dtype = model.device, model.dtype
-        self.layers: int = config.num_decoder_layers
-        self._layers = [PreallocatedLayer(context) for _ in range(self.layers)]
+        self._layers = [PreallocatedLayer(context) for _ in range(config.num_decoder_layers)]
         self.head_scale = head_scale(config)
         self._blocks: list[Any] = list(model.decoder.block)
         self._biases = [_bias_by_distance(block, context) for block in self._blocks]
         self._tree: Tree | None = None
-        self._exits: dict[int, Tensor] = {}  # layer, ascending -> [context, d] states after it
         self._ahead_layer = 0  # the exit that ran ahead last; 0 where none did
         self.state_size: int = config.d_model
 
@@ -88,6 +88,11 @@ class HFSeq2SeqBackend(FinalStates):
         return self._layers[-1].filled
 
     @property
+    def layers(self) -> int:
+        """The decoder's."""
+        return len(self._layers)
+
+    @property
     def ahead(self) -> int:
         """As in ExitBackend."""
         return self._layers[0].filled
@@ -101,10 +106,7 @@ class HFSeq2SeqBackend(FinalStates):
         """Encode `prompt_ids` [S] and read the start token. The embedding is the mean of the
         encoder's states over the prompt."""
         started = time.perf_counter()
-        if not prompt_ids:
-            raise DraftpickError("the prompt is empty; give it at least one token")
-        if len(prompt_ids) > self.context:
-            raise ContextTooLong(len(prompt_ids), 0, self.context)
+        require_prompt(prompt_ids, self.context)
         self.truncate(0)
         encoder = self.model.get_encoder()
         source = torch.tensor([prompt_ids], device=self.device)
@@ -160,18 +162,14 @@ class HFSeq2SeqBackend(FinalStates):
         return self._logits(self._normed(hidden))
 
     def truncate(self, length: int) -> None:
-        most = self.length if self._tree is None else self._tree.rollback_limit
-        if not 0 <= length <= most:
-            raise ValueError(f"cannot truncate {most} positions to {length}")
+        require_rollback(length, self.length, self._tree)
         self._cut_caches(length)
         self._tree = None
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
-        keep_nodes(self._tree, self._layers, nodes, self.device)
-        for states in (*self._exits.values(), self._final):
-            move_states(states, self._tree.base, nodes)
+        keep_nodes(self._tree, self._layers, self._kept(), nodes, self.device)
 
     # -- final states -------------------------------------------------------------------------
 
@@ -192,18 +190,6 @@ class HFSeq2SeqBackend(FinalStates):
         """As in ExitBackend. Cross-attention's maps of the encoder's states are left out: they were
         read with the prompt, and their keys and values are kept."""
         return sum(_read_for_a_token(block) for block in self._blocks[:exit_layer])
-
-    def open_exit(self, exit_layer: int) -> None:
-        """As in ExitBackend; a layer is one of the decoder's."""
-        check_exit(exit_layer, self.layers)
-        if exit_layer not in self._exits:  # else a prompt may have been read since
-            size = (self.context, self.model.config.d_model)
-            self._exits[exit_layer] = torch.zeros(size, dtype=self.dtype, device=self.device)
-            self._exits = dict(sorted(self._exits.items()))
-
-    def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
-        """As in ExitBackend."""
-        return self._exits[exit_layer][start:end]
 
     @torch.inference_mode()
     def lower(self, exit_layer: int, ids: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from ...common.errors import DraftpickError
+from ...common.loggers import quiet
 from ..weights.contents import require_all
-from .own_code import refused
 from .quantised import require_runnable
 
 CPU = torch.device("cpu")
@@ -62,27 +62,28 @@ def check(where: Path, found: dict[str, Any]) -> None:
 
 @contextmanager
 def explained(folder: Path) -> Iterator[dict[str, bool]]:
-    """As `own_code.refused`; whatever else transformers makes of a folder becomes a sentence, and
-    its own reports stay out of the way. Want of memory is passed on."""
-    quiet = logging.getLogger("transformers")
-    level = quiet.level
-    quiet.setLevel(logging.CRITICAL)
+    """What transformers' `from_pretrained` has to be given. What it makes of a folder becomes a
+    sentence, and its own reports stay out of the way. Want of memory is passed on.
+
+    A model that brings Python code (`auto_map` in its config) is refused: transformers would ask on
+    the terminal whether to run it, and take any `y` on standard input for an answer.
+    """
     try:
-        with refused(folder) as without:
-            yield without
+        with quiet({"transformers": logging.CRITICAL}):
+            yield {"trust_remote_code": False}
     except (DraftpickError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # transformers raises many kinds
-        if _of_memory(error):
+        if isinstance(error, ValueError) and "trust_remote_code" in str(error):
+            raise DraftpickError(
+                f"{folder.name} cannot be loaded without code of its own (auto_map in its "
+                "config.json), which draftpick never runs; take a model that transformers knows, "
+                "or write a backend for it (CONTRIBUTING.md)"
+            ) from error
+        if "memory" in str(error).lower():
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DraftpickError(
             f"{folder} cannot be loaded by transformers ({lines[0].strip()}); fetch or save the "
             "model again, or name another"
         ) from error
-    finally:
-        quiet.setLevel(level)
-
-
-def _of_memory(error: Exception) -> bool:
-    return "memory" in str(error).lower()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...common.errors import DraftpickError
+from ...common.loggers import quiet
 from ..config import config_of
 
 
@@ -42,13 +43,9 @@ def require_runnable(folder: Path, device: torch.device) -> None:
     from transformers.quantizers.auto import AutoHfQuantizer
 
     found = config.get("quantization_config") or config["text_config"]["quantization_config"]
-    quiet = logging.getLogger("transformers")
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)
     try:
-        quantizer = AutoHfQuantizer.from_config(dict(found), pre_quantized=True)
-        quantizer.validate_environment(device_map={"": str(device)}, weights_only=None)
+        with quiet({"transformers": logging.ERROR}):
+            quantizer = AutoHfQuantizer.from_config(dict(found), pre_quantized=True)
+            quantizer.validate_environment(device_map={"": str(device)}, weights_only=None)
     except Exception as error:  # each library raises what it likes
         raise refusal(folder.name, method) from error
-    finally:
-        quiet.setLevel(level)

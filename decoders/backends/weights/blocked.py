@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .int4 import GROUP, quantised, values_of
 from .int8 import in_parts, to_int8
+from .kernel_weight import KernelWeight
 
 OUTS = 16  # outputs of a block
 PAIRS = {torch.int8: torch.int16, torch.bfloat16: torch.int32}  # two numbers as one
@@ -32,13 +33,12 @@ def fits(sizes: torch.Size) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Int4Blocks:
+class Int4Blocks(KernelWeight):
     """As Int4Weight, in blocks of OUTS outputs and GROUP inputs.
 
     values: int32 [out / OUTS, in / GROUP, 4, OUTS], each eight inputs of one output
         (cpp/weights.h).
     grid: bfloat16 [out / OUTS, in / GROUP, OUTS, 2], scale and zero.
-    wide: as in Int8Weight.
     """
 
     precision: ClassVar[str] = "int4"
@@ -55,24 +55,21 @@ class Int4Blocks:
         return self.values.numel() * 8
 
     def dequantised(self) -> Tensor:
-        """What is multiplied by, as bfloat16 [out, in]."""
         eights = self.values.permute(0, 3, 1, 2)[..., None, None]  # as in `_int4_blocks`
         q = (eights >> SHIFTS & 15).reshape(len(self.values) * OUTS, -1)
         return values_of(q, self.grid.transpose(0, 1).flatten(1, 2))
 
-    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x [..., in] -> [..., out]."""
-        made = torch.ops.draftpick.int4_blocks(_rows(x), self.values, self.grid)
-        return _like(x, made, bias)
+    def products(self, rows: Tensor) -> Tensor:
+        made: Tensor = torch.ops.draftpick.int4_blocks(rows, self.values, self.grid)
+        return made
 
 
 @dataclass(frozen=True, eq=False)
-class Int8Blocks:
+class Int8Blocks(KernelWeight):
     """As Int8Weight, in blocks of OUTS outputs and GROUP inputs.
 
     values: int8 [out / OUTS, in / GROUP, GROUP / 2, OUTS, 2], the inputs in pairs.
     scale: bfloat16 [out].
-    wide: as in Int8Weight.
     """
 
     precision: ClassVar[str] = "int8"
@@ -89,22 +86,19 @@ class Int8Blocks:
         return self.values.numel()
 
     def dequantised(self) -> Tensor:
-        """What is multiplied by, as bfloat16 [out, in]."""
         values = self.values.permute(0, 3, 1, 2, 4).reshape(len(self.scale), -1)
         return values.to(self.scale.dtype) * self.scale.unsqueeze(1)
 
-    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x [..., in] -> [..., out]."""
-        made = torch.ops.draftpick.int8_blocks(_rows(x), self.values, self.scale)
-        return _like(x, made, bias)
+    def products(self, rows: Tensor) -> Tensor:
+        made: Tensor = torch.ops.draftpick.int8_blocks(rows, self.values, self.scale)
+        return made
 
 
 @dataclass(frozen=True, eq=False)
-class Bf16Blocks:
+class Bf16Blocks(KernelWeight):
     """As Int8Blocks, unrounded.
 
     values: bfloat16 [out / OUTS, in / GROUP, GROUP / 2, OUTS, 2].
-    wide: None, as these serve any number of rows.
     """
 
     precision: ClassVar[str] = "bfloat16"
@@ -121,13 +115,12 @@ class Bf16Blocks:
         return self.values.numel()
 
     def dequantised(self) -> Tensor:
-        """bfloat16 [out, in]."""
         values = self.values.permute(0, 3, 1, 2, 4)
         return values.reshape(self.values.shape[0] * OUTS, -1)
 
-    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x [..., in] -> [..., out]."""
-        return _like(x, torch.ops.draftpick.bf16_blocks(_rows(x), self.values), bias)
+    def products(self, rows: Tensor) -> Tensor:
+        made: Tensor = torch.ops.draftpick.bf16_blocks(rows, self.values)
+        return made
 
 
 Blocks = Int4Blocks | Int8Blocks | Bf16Blocks
@@ -173,11 +166,3 @@ def norm_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """As `rms_norm`, by the kernel; bfloat16, of a multiple of 16 numbers."""
     made: Tensor = torch.ops.draftpick.norm_rows(x, weight, eps)
     return made
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1]).contiguous()
-
-
-def _like(x: Tensor, made: Tensor, bias: Tensor | None) -> Tensor:
-    return (made if bias is None else made + bias).view(*x.shape[:-1], made.shape[-1])

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .blocked import NARROW, OUTS
+from .kernel_weight import KernelWeight
 
 KINDS = {
     2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
@@ -48,14 +49,13 @@ class FileRows:
 
 
 @dataclass(frozen=True, eq=False)
-class FileBlocks:
+class FileBlocks(KernelWeight):
     """One or several matrices of a file below each other, each of its own kind.
 
     values: uint8 [bytes], the blocks of all.
     table: int64 [parts, 4], of each its kind, its outputs up to a multiple of OUTS, its inputs, and
         where in `values` it begins.
     outputs: those that there are.
-    wide: None, as these serve any number of rows.
     """
 
     precision: ClassVar[str] = "file"
@@ -100,7 +100,7 @@ class FileBlocks:
         return made.view(*ids.shape, -1)
 
     def dequantised(self) -> Tensor:
-        """bfloat16 [out, in], the nearest to the file's numbers."""
+        """The nearest to the file's numbers."""
         made = torch.empty(self.outputs, self.inputs, dtype=torch.bfloat16)
         step = max(1, DEQUANTISED_AT_ONCE // self.inputs)
         for first in range(0, self.outputs, step):
@@ -108,12 +108,9 @@ class FileBlocks:
             made[first : first + step] = self.rows(ids)
         return made
 
-    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x [..., in] -> [..., out]."""
-        rows = x.reshape(-1, x.shape[-1]).contiguous()
+    def products(self, rows: Tensor) -> Tensor:
         made: Tensor = torch.ops.draftpick.file_blocks(rows, self.values, self.table)
-        made = made[:, : self.outputs]
-        return (made if bias is None else made + bias).reshape(*x.shape[:-1], self.outputs)
+        return made[:, : self.outputs]
 
 
 def in_large_pages(size: int) -> Tensor:

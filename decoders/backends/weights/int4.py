@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from .int8 import WIDE, in_parts
+from .kernel_weight import KernelWeight
 
 GROUP = 32  # inputs that share a scale and a zero, as in GGUF's Q4_0 and Q4_1
 CUDA_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class Int4Weight:
+class Int4Weight(KernelWeight):
     """values: as the device's kernel wants them, uint8 [out, in / 2] on a CPU, else int32 of four
         dimensions.
     grid: bfloat16 [in / GROUP, out, 2], scale and zero.
@@ -43,7 +44,7 @@ class Int4Weight:
         return self.grid.shape[0] * GROUP * self.grid.shape[1]
 
     def dequantised(self) -> Tensor:
-        """What is multiplied by, as bfloat16 [out, in]: its product with each unit vector."""
+        """Its product with each unit vector."""
         inputs = self.grid.shape[0] * GROUP
         units = torch.eye(inputs, dtype=self.grid.dtype, device=self.grid.device)
         return self.times(units, None).T.contiguous()
@@ -55,14 +56,10 @@ class Int4Weight:
         grid[..., 0] = 1
         return Int4Weight(self.values, grid).dequantised().to(torch.int32) + 8
 
-    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x [..., in] -> [..., out]."""
-        rows = x.reshape(-1, x.shape[-1]).contiguous()  # or PyTorch's CUDA kernel refuses
+    def products(self, rows: Tensor) -> Tensor:
         if self.values.dtype == torch.uint8:
-            made = torch._weight_int4pack_mm_for_cpu(rows, self.values, GROUP, self.grid)
-        else:
-            made = torch._weight_int4pack_mm(rows, self.values, GROUP, self.grid)
-        return (made if bias is None else made + bias).view(*x.shape[:-1], -1)
+            return torch._weight_int4pack_mm_for_cpu(rows, self.values, GROUP, self.grid)
+        return torch._weight_int4pack_mm(rows, self.values, GROUP, self.grid)
 
 
 @torch.inference_mode()

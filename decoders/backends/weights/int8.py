@@ -19,17 +19,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .kernel_weight import KernelWeight
+
 WIDE = 32  # rows up to which the narrow kernels are used: drafts are shorter, most prompts longer
 AT_ONCE = 1 << 18  # weights rounded at a time on a CPU, whose cache holds what lies between
 BLOCK = 16  # inputs that PyTorch's CPU kernel takes at once; of other numbers it reads beyond them
 
 
 @dataclass(frozen=True, eq=False)
-class Int8Weight:
-    """narrow: rows up to which they are multiplied by as they are, where there is `wide`.
-    values: int8 [out, in].
+class Int8Weight(KernelWeight):
+    """values: int8 [out, in].
     scale: bfloat16 [out].
-    wide: the same rounded values in bfloat16, packed; None where only the int8 is kept.
+    wide: None where only the int8 is kept.
     """
 
     precision: ClassVar[str] = "int8"
@@ -46,21 +47,16 @@ class Int8Weight:
         return self.values.numel()
 
     def dequantised(self) -> Tensor:
-        """What is multiplied by, as bfloat16 [out, in]."""
         return self.values.to(self.scale.dtype) * self.scale.unsqueeze(1)
 
     @cached_property
     def _in_blocks(self) -> Tensor:
         return _in_blocks(self.values)
 
-    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x [..., in] -> [..., out]."""
-        rows = x.reshape(-1, x.shape[-1]).contiguous()  # PyTorch's CUDA kernel presumes it
+    def products(self, rows: Tensor) -> Tensor:
         if rows.shape[0] > WIDE:  # a whole number up to 127 is exact in bfloat16
-            made = (rows @ self.values.to(x.dtype).T) * self.scale
-        else:
-            made = torch._weight_int8pack_mm(_in_blocks(rows), self._in_blocks, self.scale)
-        return (made if bias is None else made + bias).view(*x.shape[:-1], -1)
+            return (rows @ self.values.to(rows.dtype).T) * self.scale
+        return torch._weight_int8pack_mm(_in_blocks(rows), self._in_blocks, self.scale)
 
 
 def _in_blocks(rows: Tensor) -> Tensor:

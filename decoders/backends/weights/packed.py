@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .blocked import (
-    Bf16Blocks,
     Int4Blocks,
     Int8Blocks,
     fits,
@@ -29,10 +28,10 @@ from .blocked import (
 from .file_blocks import FileBlocks
 from .int4 import Int4Weight, rounded_values, to_int4
 from .int8 import WIDE, Int8Weight, to_int8
+from .kernel_weight import KernelWeight
 
 Rounding = Literal["int8", "int4", "file"]  # "file": not rounded again, a GGUF file's own blocks
 Rounded = Int8Weight | Int4Weight | Int8Blocks | Int4Blocks
-KernelWeight = Rounded | Bf16Blocks | FileBlocks  # with products of their own
 Matrix = Tensor | KernelWeight  # [out, in]
 MADE_BY: dict[type[Rounded], Callable[[Tensor], Rounded]] = {
     Int8Weight: to_int8,
@@ -96,17 +95,9 @@ def rounded(rounding: Rounding, dense: Tensor, blocked: bool = False) -> Rounded
 Rounder = Callable[[Rounding, Tensor], Rounded]
 
 
-def halved(weight: Matrix, by: Rounder = rounded) -> Matrix:
-    """In int8; on a CPU the same values also packed in bfloat16, where prompts are faster so."""
-    return _rounded("int8", weight, by)
-
-
-def quartered(weight: Matrix, by: Rounder = rounded) -> Matrix:
-    """Likewise in int4."""
-    return _rounded("int4", weight, by)
-
-
-def _rounded(rounding: Rounding, weight: Matrix, by: Rounder) -> Matrix:
+def narrowed(rounding: Rounding, weight: Matrix, by: Rounder = rounded) -> Matrix:
+    """In int8 or int4; on a CPU the same values also packed in bfloat16, where prompts are faster
+    so."""
     if isinstance(weight, KernelWeight):
         return weight
     plain = dense(weight)

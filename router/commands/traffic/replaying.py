@@ -107,7 +107,7 @@ def arms_of(options: TrafficOptions, only: Sequence[str] | None) -> dict[str, Ar
 def model_of(options: TrafficOptions) -> Model:
     """The tokenizer, and what its folder says of it. Raises DraftpickError."""
     from collect.traffic.tokens import vocabulary
-    from decoders.backends.config import config_of
+    from decoders.backends.config import text_config_of
     from decoders.models import targets
 
     name = options.target if options.tokenizer is None else options.tokenizer
@@ -119,8 +119,7 @@ def model_of(options: TrafficOptions) -> Model:
     size = vocabulary(tokenizer)
     ends: tuple[int, ...] = ()
     if (folder / "config.json").is_file():
-        config = config_of(folder)
-        size = max(size, int(config.get("text_config", config).get("vocab_size") or 0))
+        size = max(size, int(text_config_of(folder).get("vocab_size") or 0))
         ends = targets.eos_ids(folder)
     if tokenizer.eos_token_id is not None:
         ends = tuple(dict.fromkeys((tokenizer.eos_token_id, *ends)))
