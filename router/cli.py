@@ -16,15 +16,19 @@ from decoders.common.openmp import spin_briefly
 from decoders.common.terminal import bars_as_lines, show
 from decoders.options import EngineOptions
 from decoders.records import Request
-from router.commands import collect as collect_command
-from router.commands.listing import Listing
-from router.commands.options import AsJson, Config, Target, engine_options, names_in
-from router.commands.renamed import Renames
-from router.commands.with_records import with_records
 
-from .commands import audit, costs, evaluate, export, headroom, learn, promote, train
-from .commands import serve as serve_command
-from .commands import theory as theory_command
+from .commands.align import align
+from .commands.audit import audit
+from .commands.collect import collect
+from .commands.costs import costs
+from .commands.evaluate import evaluate
+from .commands.export import export
+from .commands.headroom import headroom
+from .commands.learn import learn
+from .commands.listing import Listing
+from .commands.options import AsJson, Config, Target, engine_options, names_in
+from .commands.promote import promote
+from .commands.renamed import Renames
 from .commands.router_options import (
     Embedder,
     Limit,
@@ -37,6 +41,10 @@ from .commands.router_options import (
     answer_request,
     log_options,
 )
+from .commands.serve import serve
+from .commands.theory import theory
+from .commands.train import train
+from .commands.with_records import with_records
 
 if TYPE_CHECKING:
     from .routing.router import Router
@@ -446,17 +454,10 @@ def demo(
         raise typer.Exit(code)
 
 
-collect_command.mount(app)
-theory_command.mount(app)
-headroom.mount(app)
-costs.mount(app)
-audit.mount(app)
-train.mount(app)
-evaluate.mount(app)
-serve_command.mount(app)
-export.mount(app)
-learn.mount(app)
-promote.mount(app)
+for command in (
+    collect, align, theory, headroom, costs, audit, train, evaluate, serve, export, learn, promote,
+):  # fmt: skip
+    app.command(cls=Listing)(command)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,21 +11,6 @@ import typer
 from .costs import KeyVariable, Model, Url
 from .options import AsJson
 
-AUDIT_HELP = """Report where the answers of a server with and without drafts part: greedy ones
-beyond ties, sampled ones by a two-sample test, tool calls and JSON among them. The exit code is 1
-if they do.
-
-\b
-Examples:
-  draftpick audit http://gpu-2:8000/v1 --plain-url http://gpu-1:8000/v1
-  draftpick audit http://gpu-2:8000/v1 --plain-body '{"speculative": false}'
-"""
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("audit", help=AUDIT_HELP)(audit)
-
 
 def audit(
     url: Url,
@@ -63,6 +48,15 @@ def audit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    """Report where the answers of a server with and without drafts part: greedy ones beyond ties,
+    sampled ones by a two-sample test, tool calls and JSON among them. The exit code is 1 if they
+    do.
+
+    \b
+    Examples:
+      draftpick audit http://gpu-2:8000/v1 --plain-url http://gpu-1:8000/v1
+      draftpick audit http://gpu-2:8000/v1 --plain-body '{"speculative": false}'
+    """
     from collect.queries import read_queries, shipped
     from decoders.common.errors import DraftpickError
     from decoders.common.files import check_file, write_atomically

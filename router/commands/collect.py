@@ -6,38 +6,28 @@ import json
 
 import typer
 
-from .align import align
 from .collecting.plan import CollectPlan, SummaryPlan
 from .collecting.plan import plan as planned
-from .listing import Listing
 from .options import AsJson
 from .with_records import with_records
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-COLLECT_HELP = """Run every arm on every query and store the outcomes. `draftpick train` computes
-rewards from them. The same command resumes a run that was stopped.
-
-\b
-Examples:
-  draftpick collect --out rewards
-  draftpick collect --queries my/*.jsonl --out rewards --limit 50
-  draftpick collect --out rewards --embedder sentence
-  draftpick collect --temperatures 0,1 --at-once 1,8,32 --out rewards
-  draftpick collect --engine ray --ray-address auto --out rewards
-  draftpick collect --summary rewards
-"""
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the commands to an application. What they raise (DraftpickError, PolicyError) is the
-    application's to print."""
-    app.command("collect", help=COLLECT_HELP, cls=Listing)(collect)
-    app.command("align")(align)
-
 
 @with_records(plan=planned)
 def collect(plan: CollectPlan | SummaryPlan, as_json: AsJson = False) -> None:
+    """Run every arm on every query and store the outcomes. `draftpick train` computes rewards from
+    them. The same command resumes a run that was stopped.
+
+    \b
+    Examples:
+      draftpick collect --out rewards
+      draftpick collect --queries my/*.jsonl --out rewards --limit 50
+      draftpick collect --out rewards --embedder sentence
+      draftpick collect --temperatures 0,1 --at-once 1,8,32 --out rewards
+      draftpick collect --engine ray --ray-address auto --out rewards
+      draftpick collect --summary rewards
+    """
     if isinstance(plan, SummaryPlan):
         _summarise(plan, as_json)
     else:

@@ -12,7 +12,6 @@ import typer
 
 from decoders.common.errors import DraftpickError
 from decoders.common.terminal import show
-from router.commands.listing import Listing
 from router.commands.options import AsJson
 
 if TYPE_CHECKING:
@@ -20,23 +19,6 @@ if TYPE_CHECKING:
 
     from collect.store.collection import Collection
     from policies import Evaluation, Policy, RewardTable
-
-EVALUATE_HELP = """Estimate what a policy earns, from logs or on a collection. A collection
-(--rewards) gives the exact value. Logs (--logs) give off-policy estimates, and must hold answers
-with sampled arms (--explore or --dynamic).
-
-\b
-Examples:
-  draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
-  draftpick evaluate --logs log
-  draftpick evaluate --logs log --policy other --reward log_tokens_per_s
-  draftpick evaluate --rewards rewards --policy policy --reward modelled
-"""
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("evaluate", help=EVALUATE_HELP, cls=Listing)(evaluate)
 
 
 def evaluate(
@@ -69,6 +51,17 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Random seed of resamples and of the log's folds.")] = 0,
     as_json: AsJson = False,
 ) -> None:
+    """Estimate what a policy earns, from logs or on a collection. A collection (--rewards) gives
+    the exact value. Logs (--logs) give off-policy estimates, and must hold answers with sampled
+    arms (--explore or --dynamic).
+
+    \b
+    Examples:
+      draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
+      draftpick evaluate --logs log
+      draftpick evaluate --logs log --policy other --reward log_tokens_per_s
+      draftpick evaluate --rewards rewards --policy policy --reward modelled
+    """
     if (logs is None) == (rewards is None):
         raise DraftpickError("give either --logs FOLDER or --rewards DIR")
     if rewards is not None and policy is None:

@@ -11,29 +11,11 @@ import typer
 from decoders.common.errors import DraftpickError
 
 from .exporting.records import MODEL
-from .listing import Listing
 from .options import AsJson, Config
 
 if TYPE_CHECKING:
     from .exporting import Exported
     from .exporting.schedules import Scheduled
-
-HELP = """Write the arms as options of vLLM, SGLang, TensorRT-LLM or llama.cpp: a command that
-starts a server for each, or why there is none. With --rewards, draft lengths by load are learnt
-from a collection instead.
-
-\b
-Examples:
-  draftpick export vllm
-  draftpick export sglang --config arms.yaml --model Qwen/Qwen3-8B
-  draftpick export llama.cpp --config arms.yaml --model qwen3-8b.gguf --json
-  draftpick export vllm --rewards rewards
-"""
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application; it raises DraftpickError for the user's mistakes."""
-    app.command("export", help=HELP, cls=Listing)(export)
 
 
 def export(
@@ -56,6 +38,17 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    """Write the arms as options of vLLM, SGLang, TensorRT-LLM or llama.cpp: a command that starts a
+    server for each, or why there is none. With --rewards, draft lengths by load are learnt from a
+    collection instead.
+
+    \b
+    Examples:
+      draftpick export vllm
+      draftpick export sglang --config arms.yaml --model Qwen/Qwen3-8B
+      draftpick export llama.cpp --config arms.yaml --model qwen3-8b.gguf --json
+      draftpick export vllm --rewards rewards
+    """
     from collect import rewards as known
     from decoders.arms import arms_made_for, load_arms
 

@@ -13,7 +13,6 @@ import typer
 
 from collect.table_options import TableOptions
 from decoders.common.terminal import show
-from router.commands.listing import Listing
 from router.commands.options import AsJson, names_in
 
 from .headroom_views import as_dict, headroom_tables
@@ -21,22 +20,7 @@ from .router_options import table_options
 from .traffic.options import TrafficOptions, traffic_options
 from .with_records import with_records
 
-HEADROOM_HELP = """Report what a policy could gain over the best fixed arm, before any training;
-with --from-logs, what drafting would gain on an engine's traffic, by its tokenizer alone.
-
-\b
-Examples:
-  draftpick headroom rewards
-  draftpick headroom rewards --reward measured --out headroom.png
-  draftpick headroom --from-logs log.jsonl --tokenizer DIR --out page.html
-  draftpick headroom --from-logs log.jsonl --tokenizer DIR --costs costs.json
-"""
 FIGURES = (".png", ".svg", ".pdf")
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("headroom", help=HEADROOM_HELP, cls=Listing)(headroom)
 
 
 @with_records(table=table_options, traffic=traffic_options)
@@ -72,6 +56,16 @@ def headroom(
     traffic: TrafficOptions,
     as_json: AsJson = False,
 ) -> None:
+    """Report what a policy could gain over the best fixed arm, before any training; with
+    --from-logs, what drafting would gain on an engine's traffic, by its tokenizer alone.
+
+    \b
+    Examples:
+      draftpick headroom rewards
+      draftpick headroom rewards --reward measured --out headroom.png
+      draftpick headroom --from-logs log.jsonl --tokenizer DIR --out page.html
+      draftpick headroom --from-logs log.jsonl --tokenizer DIR --costs costs.json
+    """
     from decoders.common.errors import DraftpickError
 
     if (rewards is None) == (not traffic.files):

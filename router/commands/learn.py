@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common.terminal import show
-from router.commands.listing import Listing
 from router.commands.options import AsJson
 
 if TYPE_CHECKING:
@@ -21,17 +20,6 @@ if TYPE_CHECKING:
     from policies.online import OnlinePolicy, Status
 
     from ..logs.reader import DecisionRows
-
-LEARN_HELP = """Update an online policy from a log of decisions. The policy comes from `draftpick
-train --policy thompson` or linucb, and the log must hold embeddings (--log-embeddings).
-
-\b
-Examples:
-  draftpick train --rewards rewards --policy thompson --out policy
-  draftpick generate --prompts prompts.jsonl --policy policy --dynamic \\
-    --log log --log-embeddings
-  draftpick learn --logs log --policy policy --out policy-2
-"""
 
 
 @dataclass(frozen=True)
@@ -57,11 +45,6 @@ class LearnOutcome:
     remarks: list[str]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("learn", help=LEARN_HELP, cls=Listing)(learn)
-
-
 def learn(
     logs: Annotated[
         Path,
@@ -80,6 +63,16 @@ def learn(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    """Update an online policy from a log of decisions. The policy comes from `draftpick train
+    --policy thompson` or linucb, and the log must hold embeddings (--log-embeddings).
+
+    \b
+    Examples:
+      draftpick train --rewards rewards --policy thompson --out policy
+      draftpick generate --prompts prompts.jsonl --policy policy --dynamic \\
+        --log log --log-embeddings
+      draftpick learn --logs log --policy policy --out policy-2
+    """
     from decoders.common.files import check_folder
     from policies import load
 

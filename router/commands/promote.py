@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     from policies.selection.promotion import PairedComparison
     from policies.tracking.registry import Registered
 
-PROMOTE_HELP = """Make a registered policy the champion if it is not worse on queries that neither
-was trained on. MODEL's newest version is the candidate. Each further look asks for more. The exit
-code is 1 if it is worse.
-
-\b
-Examples:
-  draftpick train --rewards rewards --register drafter
-  draftpick train --rewards rewards --policy knn --register drafter
-  draftpick collect --queries held-out.jsonl --out held
-  draftpick promote drafter --rewards held
-  draftpick promote drafter --rewards held --version 1
-  draftpick generate "Hello" --policy models:/drafter@champion
-"""
-
 
 @dataclass(frozen=True)
 class Promotion:
@@ -46,11 +32,6 @@ class Promotion:
     compared: PairedComparison | None
     moved: bool
     words: str
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("promote", help=PROMOTE_HELP)(promote)
 
 
 def promote(
@@ -87,6 +68,19 @@ def promote(
     tracking_uri: TrackingUri = None,
     as_json: AsJson = False,
 ) -> None:
+    """Make a registered policy the champion if it is not worse on queries that neither was trained
+    on. MODEL's newest version is the candidate. Each further look asks for more. The exit code is 1
+    if it is worse.
+
+    \b
+    Examples:
+      draftpick train --rewards rewards --register drafter
+      draftpick train --rewards rewards --policy knn --register drafter
+      draftpick collect --queries held-out.jsonl --out held
+      draftpick promote drafter --rewards held
+      draftpick promote drafter --rewards held --version 1
+      draftpick generate "Hello" --policy models:/drafter@champion
+    """
     from collect import rewards as known
     from collect.store.collection import Collection
     from policies import PolicyError
