@@ -31,13 +31,9 @@ from .commands.promote import promote
 from .commands.renamed import Renames
 from .commands.router_options import (
     Embedder,
-    Limit,
     LogOptions,
     MaxNewTokens,
     Policy,
-    Questions,
-    Seed,
-    Tasks,
     answer_request,
     log_options,
 )
@@ -199,7 +195,12 @@ def generate(
 def specbench(
     *,
     out: Annotated[Path, typer.Option(help="Folder for rows, answers, summary and plots.")],
-    questions: Questions = None,
+    questions: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Spec-Bench's question.jsonl, or query files. Default: the shipped test."
+        ),
+    ] = None,
     arms: Annotated[
         list[str] | None,
         typer.Option(
@@ -232,10 +233,14 @@ def specbench(
             "logged to MLflow.",
         ),
     ] = None,
-    limit: Limit = None,
-    tasks: Tasks = None,
+    limit: Annotated[int | None, typer.Option(help="Questions per task, evenly spaced.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option(help="Only these tasks: a,b,c or repeated.")
+    ] = None,
     request: Request,
-    seed: Seed = 0,
+    seed: Annotated[
+        int, typer.Option(help="Random seed of questions, their order and sampling.")
+    ] = 0,
     ask: Annotated[
         bool,
         typer.Option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,3 +36,8 @@ class Tabulated:
         from .html import table_of
 
         return f"<h2>{escape(self.title)}</h2>{table_of(self.headings, self.rows)}"
+
+
+def for_terminal(several: Iterable[Tabulated], width: int) -> list[Table]:
+    """For a terminal of `width` columns."""
+    return [table for one in several for table in one.for_terminal(width)]

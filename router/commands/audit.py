@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..tabulated import for_terminal
 from .costs import KeyVariable, Model, Url
 from .options import AsJson
 
@@ -97,7 +99,7 @@ def audit(
     if as_json:
         typer.echo(json.dumps(record))
     else:
-        show(lambda width: [t for one in report.tabulated(found) for t in one.for_terminal(width)])
+        show(partial(for_terminal, report.tabulated(found)))
         for sentence in report.sentences(found):
             typer.echo(sentence)
         if out is not None:

@@ -12,7 +12,8 @@ import typer
 
 from decoders.common.errors import DraftpickError
 from decoders.common.terminal import show
-from router.commands.options import AsJson
+
+from .options import AsJson
 
 if TYPE_CHECKING:
     from rich.table import Table

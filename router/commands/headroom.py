@@ -13,17 +13,18 @@ import typer
 
 from collect.table_options import TableOptions
 from decoders.common.terminal import show
-from router.commands.options import AsJson, names_in
 
+from ..tabulated import for_terminal
 from .headroom_views import as_dict, headroom_tables
+from .options import AsJson, names_in
 from .router_options import table_options
-from .traffic.options import TrafficOptions, traffic_options
+from .traffic.options import TrafficOptions
 from .with_records import with_records
 
 FIGURES = (".png", ".svg", ".pdf")
 
 
-@with_records(table=table_options, traffic=traffic_options)
+@with_records(table=table_options, traffic=TrafficOptions)
 def headroom(
     *,
     rewards: Annotated[
@@ -68,10 +69,10 @@ def headroom(
     """
     from decoders.common.errors import DraftpickError
 
-    if (rewards is None) == (not traffic.files):
+    if (rewards is None) == (not traffic.from_logs):
         raise DraftpickError("give either REWARDS or --from-logs FILE")
     if out is not None:
-        check_figure(out, page=bool(traffic.files))
+        check_figure(out, page=bool(traffic.from_logs))
     options = replace(table, reward=reward, alpha=alpha)
     if rewards is None:
         of_logs(traffic, options, names_in(by), seed, out, as_json)
@@ -106,7 +107,7 @@ def of_rewards(
     if as_json:
         typer.echo(json.dumps(as_dict(found) | {"cautions": careful}))
         return
-    show(partial(headroom_tables, found))
+    show(partial(for_terminal, headroom_tables(found)))
     for sentence in found.advice:
         typer.echo(sentence)
     if str(left_out):
@@ -158,7 +159,7 @@ def of_logs(
     if as_json:
         typer.echo(json.dumps(made.as_json(said) | {"notes": noted}))
         return
-    show(lambda width: [t for one in tabulated(made) for t in one.for_terminal(width)])
+    show(partial(for_terminal, tabulated(made)))
     for sentence in said:
         typer.echo(sentence)
     for sentence in noted:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ..tabulated import Tabulated
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from policies.selection.headroom import Headroom
 
 
@@ -21,12 +19,7 @@ def as_dict(found: Headroom) -> dict[str, Any]:
     return made
 
 
-def headroom_tables(found: Headroom, width: int) -> list[Table]:
-    """For a terminal of `width` columns."""
-    return [table for one in tabulated(found) for table in one.for_terminal(width)]
-
-
-def tabulated(found: Headroom) -> list[Tabulated]:
+def headroom_tables(found: Headroom) -> list[Tabulated]:
     """What each choice earns, where the gap lies, the arms."""
     choices = []
     for one in found.choices:

@@ -11,8 +11,8 @@ import typer
 
 from decoders.common.secrets import masked
 from decoders.common.wording import in_words
-from router.commands.options import AsJson
 
+from .options import AsJson
 from .router_options import TrackingUri
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import typer
 
 from decoders.common.terminal import show
 from decoders.options import EngineOptions
-from router.commands.options import AsJson, engine_options
-from router.commands.with_records import with_records
+
+from .options import AsJson, engine_options
+from .with_records import with_records
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -64,7 +64,7 @@ def replay_logs(
     from decoders.offline.logged import AbsentTarget, LoggedReplay, require_text_alone
 
     arms = arms_of(options, only)
-    logs = read_logs(options.files)
+    logs = read_logs(options.from_logs or [])
     costs = None if options.costs is None else file_costs(options, arms)
     known = model_of(options)
     if options.target is None:

@@ -171,7 +171,7 @@ def notes(source: Found) -> list[str]:
 def tabulated(made: TrafficReport) -> list[Tabulated]:
     """For a terminal and for a page."""
     from ...tabulated import Tabulated
-    from ..headroom_views import tabulated as of_headroom
+    from ..headroom_views import headroom_tables
 
     traffic = made.source.traffic
     rows = [
@@ -201,7 +201,7 @@ def tabulated(made: TrafficReport) -> list[Tabulated]:
             Tabulated("Tokens a pass, by kind of work", ["work", "answers", *kinds], rows)
         )
     if made.found is not None:
-        tables += of_headroom(made.found)
+        tables += headroom_tables(made.found)
     return tables
 
 
