@@ -183,7 +183,7 @@ class Service:
             requests = await self._parser.requests(body, way, _client(request), user)
             answers = Answers(self._scheduler, requests, self.metrics, self._timeout_s)
         except Exception:
-            self.metrics.unanswered("", "refused")
+            self.metrics.ended("", "refused")
             raise
         reply = kind(
             requests[0].id.partition("/")[0],

@@ -63,23 +63,18 @@ class Callbacks(Protocol):
 
     def began(self, choice: Chosen) -> None:
         """The prompt was read and an arm chosen."""
-        ...
 
     def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
         """The new tokens of a round, as in `decoders.protocols.Emit`."""
-        ...
 
     def wrote_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
         """A part of an endpoint's message, as in `decoders.protocols.FieldStreamer`."""
-        ...
 
     def done(self, result: RoutedResult) -> None:
         """The answer is complete; nothing follows."""
-        ...
 
     def failed(self, error: Exception) -> None:
         """There will be no answer (cancellation included); nothing follows."""
-        ...
 
 
 class RequestHandle:
@@ -109,7 +104,7 @@ class Scheduler:
     routers: by the name of their policy, all over one engine; DEFAULT answers requests that name
         none.
     queue: holds the requests that wait.
-    room: writes the answers, over that engine; None writes one at a time.
+    batch: writes the answers, over that engine; None writes one at a time.
     reuse: as in `Router.generate`.
     """
 
@@ -176,12 +171,7 @@ class Scheduler:
         end in time."""
         with self._lock:
             self._draining = True
-        until = time.monotonic() + timeout_s
-        while self._occupied():
-            if time.monotonic() >= until:
-                return False
-            time.sleep(0.02)
-        return True
+        return happens(lambda: not self._occupied(), timeout_s)
 
     def close(self) -> None:
         """Accept no more requests, cancel those accepted, and end the thread. An answer that waits
@@ -302,6 +292,16 @@ class _Rounds:
 
     def end(self) -> None:
         pass
+
+
+def happens(true: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether something becomes true in time, which is waited for."""
+    ends = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() >= ends:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _stop_if(handle: RequestHandle) -> None:

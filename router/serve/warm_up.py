@@ -25,7 +25,7 @@ def warm_up(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> 
     """Answer a few tokens through every arm. An arm that fails is reported on standard error and
     stays.
 
-    room: will answer the requests; its slots load the arms too.
+    batch: will answer the requests; its slots load the arms too.
 
     If drafters' memory is bounded, the arms that the policy picks most come first; those that do
     not fit load when they are first used.
