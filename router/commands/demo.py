@@ -15,6 +15,8 @@ from collect.rewards import DEFAULT
 from decoders.common.files import check_folder
 from decoders.records import Request
 
+from .history import epochs_of
+
 Command = Callable[[list[str]], int]
 
 PROMPT = "Explain in two sentences why leaves turn red in autumn."
@@ -61,7 +63,8 @@ def run_demo(
             _run(command, ["headroom", rewards])
         trained = _capture(command, [*train, "--out", policy, "--json"])
         _print_values(trained)
-        history = _save(out / "history.json", _history(trained))
+        epochs = epochs_of(trained["run_id"], trained["tracking_uri"])
+        history = _save(out / "history.json", epochs)
 
         _banner("3/5  generate: what was saved picks an arm for one prompt")
         _run(command, ["generate", PROMPT, "--policy", policy, *tokens])
@@ -100,12 +103,6 @@ def _save(path: Path, value: Any) -> str:
 
     write_atomically(path, json.dumps(value, indent=2) + "\n")
     return str(path)
-
-
-def _history(trained: dict[str, Any]) -> list[dict[str, Any]]:
-    from .history import epochs_of
-
-    return epochs_of(trained["run_id"], trained["tracking_uri"])
 
 
 def _print_values(trained: dict[str, Any]) -> None:

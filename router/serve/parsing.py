@@ -185,7 +185,7 @@ class RequestParser:
                         dynamic=body.dynamic,
                         id=f"{request_id}/{number}",
                         client=client,
-                        policy=None if way.policy == DEFAULT else way.policy,
+                        policy=way.policy or DEFAULT,
                         streamed=bool(body.stream),
                     )
                 )

@@ -43,7 +43,7 @@ class GenerationRequest:
     dynamic: the arm is drawn from the policy's distribution.
     id: names the line in the log of decisions.
     client: sender of the request; clients take turns.
-    policy: name of a registered policy, None for the default.
+    policy: name of a registered one.
     streamed: the client sees the beginning before the answer is complete.
     """
 
@@ -54,7 +54,7 @@ class GenerationRequest:
     dynamic: bool
     id: str
     client: str
-    policy: str | None = None
+    policy: str = DEFAULT
     streamed: bool = True
 
 
@@ -147,9 +147,8 @@ class Scheduler:
 
     def submit(self, generation: GenerationRequest, callbacks: Callbacks) -> RequestHandle:
         """Raises QueueFull, Closing, and NoSuchName for a policy that is not registered."""
-        name = DEFAULT if generation.policy is None else generation.policy
-        if name not in self.routers:
-            raise NoSuchName("policy", name, list(self.routers))
+        if generation.policy not in self.routers:
+            raise NoSuchName("policy", generation.policy, list(self.routers))
         handle = RequestHandle(self, generation, callbacks)
         with self._lock:
             if self._draining:
@@ -244,7 +243,7 @@ class Scheduler:
 
     def _answer(self, handle: RequestHandle, routers: Mapping[str, Router]) -> None:
         generation, callbacks = handle.generation, handle.callbacks
-        router = routers[DEFAULT if generation.policy is None else generation.policy]
+        router = routers[generation.policy]
         try:
             _stop_if(handle)
             result = router.answer(

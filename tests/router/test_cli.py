@@ -416,7 +416,7 @@ def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
             print(json.dumps(trained))
         return 3 if arguments[0] == stop_at else 0
 
-    monkeypatch.setattr(demo, "_history", lambda found: [{"epoch": 1, "run": found["run_id"]}])
+    monkeypatch.setattr(demo, "epochs_of", lambda run, uri: [{"epoch": 1, "run": run}])
     stop_at = ""
     assert demo.run_demo(command, tmp_path, 2, 1, 8) == 0
     stages = ["collect", "headroom", "train", "generate", "specbench", "report"]
