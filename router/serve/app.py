@@ -34,6 +34,7 @@ from .timeouts import BODY_S
 T = TypeVar("T")
 Work = TypeVar("Work", bound=Callable[..., Any])
 
+STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # headers
 GONE = 499  # the client closed the connection; nobody reads this
 
 
@@ -198,12 +199,19 @@ class Service:
             call_reader=partial(self._parser.call_reader, body),
         )
         handed_on = False
+
+        async def end() -> None:
+            answers.cancel()
+
         try:
             async with watched(request) as here:
                 first = await here(answers.begun())
                 if body.stream:  # from here on the response watches
                     streamed = Streamed(
-                        answers, _events(reply, answers), _headers(reply, way, first)
+                        end,
+                        _events(reply, answers),
+                        headers=STREAMED | _headers(reply, way, first),
+                        media_type="text/event-stream",
                     )
                     handed_on = True
                     return streamed
@@ -220,18 +228,17 @@ class Service:
 
 
 class Streamed(StreamingResponse):
-    """Server-sent events; the answers end when the client goes, however early."""
+    """A stream whose source is ended when the client goes, however early."""
 
-    def __init__(self, answers: Answers, events: AsyncIterator[str], headers: dict[str, str]):
-        plain = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(events, media_type="text/event-stream", headers=plain | headers)
-        self._answers = answers
+    def __init__(self, end: Callable[[], Awaitable[None]], *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._end = end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._answers.cancel()
+            await self._end()
 
 
 async def _events(reply: Reply, answers: Answers) -> AsyncIterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -173,9 +173,9 @@ class Metrics:
         ):
             Gauge(name, words, registry=registry).set_function(now)
         if earlier is not None:
-            registry.register(_Reading(lambda: _of_earlier(earlier)))
+            registry.register(Reading(lambda: _of_earlier(earlier)))
         if prefixes is not None:
-            registry.register(_Reading(lambda: _of_prefixes(prefixes)))
+            registry.register(Reading(lambda: _of_prefixes(prefixes)))
 
     # -- what happens
 
@@ -254,10 +254,10 @@ class Metrics:
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 
-class _Reading:
+class Reading:
     """A collector, whose figures are read when they are asked for."""
 
-    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self.collect = collect
 
 
