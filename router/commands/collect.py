@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import typer
 
@@ -38,7 +39,7 @@ def _collect(plan: CollectPlan, as_json: bool) -> None:
     from decoders.common.errors import DraftpickError
     from decoders.common.terminal import progress
 
-    from .collecting.output import print_report, report_json
+    from .collecting.output import print_report
     from .collecting.run import run
 
     try:
@@ -47,7 +48,7 @@ def _collect(plan: CollectPlan, as_json: bool) -> None:
         typer.echo(f"Stopped. {plan.out} is whole; run the same command to go on.", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        typer.echo(json.dumps(report_json(report, plan.out)))
+        typer.echo(json.dumps({"out": str(plan.out), **asdict(report)}))
         return
     print_report(report, plan.out)
     if report.rows and report.errors == report.rows:

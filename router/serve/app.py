@@ -175,7 +175,7 @@ class Service:
         return self.metrics.stats() | {"limits": limits}
 
     async def answer(
-        self, kind: Callable[..., Reply], body: ChatBody | CompletionBody, request: Request
+        self, kind: type[Reply], body: ChatBody | CompletionBody, request: Request
     ) -> Response:
         """The response to a request; its answers end when its client goes."""
         try:
@@ -187,16 +187,12 @@ class Service:
             self.metrics.ended("", "refused")
             raise
         reply = kind(
+            body,
             requests[0].id.partition("/")[0],
-            body.model,
             way,
             answers.all,
             self._tokenizer,
-            body.stop,
-            copies=body.n or 1,
-            explain=body.explain,
-            usage=body.tells_usage,
-            call_reader=partial(self._parser.call_reader, body),
+            partial(self._parser.call_reader, body),
         )
         handed_on = False
 
@@ -251,7 +247,7 @@ async def _events(reply: Reply, answers: Answers) -> AsyncIterator[str]:
     except ApiError as error:
         yield _event(error.to_json())
         return
-    if reply.usage:
+    if reply.body.tells_usage:
         yield _event(reply.counts())
     yield "data: [DONE]\n\n"
 
