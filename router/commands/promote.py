@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,19 +18,6 @@ if TYPE_CHECKING:
     from policies import RewardTable
     from policies.selection.promotion import PairedComparison
     from policies.tracking.registry import Registered
-
-
-@dataclass(frozen=True)
-class Promotion:
-    """moved: whether the alias is now the candidate's."""
-
-    model: str
-    alias: str
-    candidate: Registered
-    holder: Registered | None
-    compared: PairedComparison | None
-    moved: bool
-    words: str
 
 
 def promote(
@@ -155,9 +141,22 @@ def promote(
                     raise PolicyError(
                         f"the tracking store {masked(uri)} did not move @{alias}: {in_words(error)}"
                     ) from error
-    moved = compared is not None and passed and not dry_run
-    promotion = Promotion(model, alias, candidate, incumbent, compared, moved, words)
-    _tell(promotion, passed, dry_run, as_json)
+    if as_json:
+        found: dict[str, Any] = {
+            "model": model,
+            "alias": alias,
+            "candidate": candidate.version,
+            "holder": None if incumbent is None else incumbent.version,
+            "moved": compared is not None and passed and not dry_run,
+            "passed": passed,
+            "words": words,
+        }
+        typer.echo(json.dumps(found | _figures(compared)))
+    else:
+        after = "" if compared is None else _after(compared, alias, incumbent, dry_run)
+        if compared is not None and compared.left_out:
+            typer.echo(f"Note: {compared.left_out}.", err=True)
+        typer.echo(f"{words}{after}.", err=not passed)
     if not passed:
         raise typer.Exit(1)
 
@@ -217,32 +216,22 @@ def _warn(words: str) -> None:
     typer.echo(f"warning: {words}", err=True)
 
 
-def _tell(promotion: Promotion, passed: bool, dry_run: bool, as_json: bool) -> None:
-    compared = promotion.compared
-    if as_json:
-        found: dict[str, Any] = {
-            "model": promotion.model,
-            "alias": promotion.alias,
-            "candidate": promotion.candidate.version,
-            "holder": None if promotion.holder is None else promotion.holder.version,
-            "moved": promotion.moved,
-            "passed": passed,
-            "words": promotion.words,
-            "gain": None if compared is None else compared.gain.as_json(),
-            "margin": None if compared is None else compared.margin,
-            "look": None if compared is None else compared.look,
-            "left_out": "" if compared is None else compared.left_out,
-        }
-        typer.echo(json.dumps(found))
-        return
-    after = ""
-    if compared is not None:
-        if passed:
-            after = f"; it {'would be' if dry_run else 'is now'} @{promotion.alias}"
-        else:
-            after = f"; nobody is @{promotion.alias}"
-            if promotion.holder is not None:
-                after = f"; @{promotion.alias} stays {promotion.holder.words}"
-        if compared.left_out:
-            typer.echo(f"Note: {compared.left_out}.", err=True)
-    typer.echo(f"{promotion.words}{after}.", err=not passed)
+def _figures(compared: PairedComparison | None) -> dict[str, Any]:
+    """JSON-ready."""
+    if compared is None:
+        return {"gain": None, "margin": None, "look": None, "left_out": ""}
+    return {
+        "gain": compared.gain.as_json(),
+        "margin": compared.margin,
+        "look": compared.look,
+        "left_out": compared.left_out,
+    }
+
+
+def _after(compared: PairedComparison, alias: str, holder: Registered | None, dry_run: bool) -> str:
+    """Who has the alias now."""
+    if compared.passed:
+        return f"; it {'would be' if dry_run else 'is now'} @{alias}"
+    if holder is None:
+        return f"; nobody is @{alias}"
+    return f"; @{alias} stays {holder.words}"
