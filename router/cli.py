@@ -479,7 +479,7 @@ def main(argv: list[str] | None = None) -> int:
         with bars_as_lines():
             app([a for a in arguments if a != "--debug"], prog_name="draftpick")
     except SystemExit as stop:
-        return _exit_code(stop)
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -489,10 +489,6 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         return _tell(error, debug)
     return 0
-
-
-def _exit_code(stop: SystemExit) -> int:
-    return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
 
 
 def _tell(error: Exception, debug: bool) -> int:
