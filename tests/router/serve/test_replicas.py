@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,9 +16,8 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from pydantic import SecretStr
-from serve_toys import Served, served, toy_engine, until
+from serve_toys import Served, listening, served, toy_engine, until
 from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
@@ -32,7 +30,6 @@ from router.serve.replicas import proxy
 from router.serve.replicas.aggregate import aggregate
 from router.serve.replicas.proxy import Proxy
 from router.serve.replicas.replicas import Replicas
-from router.serve.server import bound
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 40}
@@ -85,26 +82,19 @@ def proxied(
     starter = Threads(pause_s, settings, places)
     replicas = Replicas(starter, n, random.Random(1))
     try:
-        with listening(replicas, settings) as url:
+        with in_front(replicas, settings) as url:
             yield url, replicas, starter
     finally:
         starter.close()
 
 
 @contextmanager
-def listening(replicas: Replicas, settings: Settings) -> Iterator[str]:
+def in_front(replicas: Replicas, settings: Settings) -> Iterator[str]:
     """The address of a proxy; its replicas are closed with it."""
-    held = bound("127.0.0.1", 0)
-    config = uvicorn.Config(Proxy(replicas, settings), log_config=None, lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
-    thread.start()
     try:
-        assert until(lambda: server.started)
-        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+        with listening(Proxy(replicas, settings)) as (url, _):
+            yield url
     finally:
-        server.should_exit = True
-        thread.join(10)
         replicas.close()
 
 
@@ -420,7 +410,7 @@ def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> N
     assert OnRay(toy_application).n == 1  # one a machine
     starter = OnRay(toy_application, replicas=2)
     replicas = Replicas(starter, starter.n)
-    with listening(replicas, Settings()) as url:
+    with in_front(replicas, Settings()) as url:
         before = {each.url for each in replicas.live}
         assert len(before) == 2
         with asking(url, 6) as asked:
