@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def as_dict(found: Headroom) -> dict[str, Any]:
-    """JSON-ready."""
     made = asdict(found)
     for choice, one in zip(made["choices"], found.choices, strict=True):
         choice["gain"] = one.gain.as_json()

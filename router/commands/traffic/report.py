@@ -36,7 +36,6 @@ class TrafficReport:
     why_not: str
 
     def as_json(self, advice: Sequence[str]) -> dict[str, Any]:
-        """JSON-ready."""
         from ..headroom_views import as_dict
 
         traffic, logs = self.source.traffic, self.source.logs

@@ -50,7 +50,6 @@ def judged_rows(
 
 
 def judged_json(found: Evaluation, reward: str) -> dict[str, Any]:
-    """JSON-ready."""
     rows = [*found.rows, found.gain]
     return {
         "reward": reward,

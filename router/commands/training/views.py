@@ -180,7 +180,6 @@ def _words(spread: Spread, unit: str = "", digits: int = 4) -> str:
 
 
 def sweep_json(found: Sweep) -> dict[str, Any]:
-    """JSON-ready."""
     from decoders.common.secrets import masked
     from policies.tracking.seeds import rows_of
 
