@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common import plugins
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_folder
 from decoders.common.openmp import spin_briefly
+from decoders.common.secrets import masked
 from decoders.common.terminal import bars_as_lines, show
+from decoders.common.wording import in_words
 from decoders.options import EngineOptions
 from decoders.records import Request
 
@@ -150,9 +154,6 @@ def generate(
       draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
       draftpick generate "Name a city and its river." --json-schema city.json
     """
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import check_folder
-
     from .commands.generate import generate_all
     from .commands.prompts import Prompt, read_prompts, schema_in
     from .routing.messages import as_messages
@@ -276,8 +277,6 @@ def specbench(
           values: [0.0, 0.2, 0.4, 0.6]
     """
     from collect.queries import shipped_folder
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import check_folder
     from decoders.common.provenance import measured_on
 
     from .routing.loading import FIXED, shipped_policy
@@ -381,7 +380,6 @@ def arms(
       draftpick arms --kinds
     """
     from decoders.arms.file import own_arms
-    from decoders.common.errors import DraftpickError
     from decoders.zoo.catalogue import TARGET
 
     from .commands.views import arms_json, arms_table, kinds_json, kinds_table
@@ -495,10 +493,6 @@ def _tell(error: Exception, debug: bool) -> int:
     """Print one line about the error and return the exit code; with debug, the traceback before it.
     Neither shows a password."""
     import traceback
-
-    from decoders.common.errors import DraftpickError
-    from decoders.common.secrets import masked
-    from decoders.common.wording import in_words
 
     if debug:
         print(masked("".join(traceback.format_exception(error))), end="", file=sys.stderr)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from decoders.common.terminal import tables
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -23,8 +25,6 @@ class Tabulated:
     def for_terminal(self, width: int) -> list[Table]:
         """For so many columns."""
         from rich.markup import escape
-
-        from decoders.common.terminal import tables
 
         rows = [list(map(escape, row)) for row in self.rows]
         return tables(self.title, self.headings, rows, width, self.last_apart)

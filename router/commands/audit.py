@@ -9,6 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_file, write_atomically
+from decoders.common.terminal import progress, show
+from decoders.common.text import from_json
+
 from ..tabulated import for_terminal
 from .costs import KeyVariable, Model, Url
 from .options import AsJson
@@ -60,9 +65,6 @@ def audit(
       draftpick audit http://gpu-2:8000/v1 --plain-body '{"speculative": false}'
     """
     from collect.queries import read_queries, shipped
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import check_file, write_atomically
-    from decoders.common.terminal import progress, show
     from decoders.endpoints.server import server_at, with_model
     from decoders.endpoints.stream import client
     from router.audit import report
@@ -111,8 +113,6 @@ def audit(
 def fields_of(option: str, text: str | None) -> dict[str, Any]:
     """A JSON object on the command line. Raises DraftpickError."""
     from decoders.arms.endpoint import OURS
-    from decoders.common.errors import DraftpickError
-    from decoders.common.text import from_json
 
     if text is None:
         return {}

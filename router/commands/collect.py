@@ -7,6 +7,9 @@ from dataclasses import asdict
 
 import typer
 
+from decoders.common.errors import DraftpickError
+from decoders.common.terminal import progress
+
 from .collecting.plan import CollectPlan, SummaryPlan
 from .collecting.plan import plan as planned
 from .options import AsJson
@@ -36,9 +39,6 @@ def collect(plan: CollectPlan | SummaryPlan, as_json: AsJson = False) -> None:
 
 
 def _collect(plan: CollectPlan, as_json: bool) -> None:
-    from decoders.common.errors import DraftpickError
-    from decoders.common.terminal import progress
-
     from .collecting.output import print_report
     from .collecting.run import run
 

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from decoders.common.files import check_file, write_atomically
+from decoders.common.terminal import progress, show
+
+from ..tabulated import Tabulated
 from .options import AsJson
 
 if TYPE_CHECKING:
     from decoders.costs.measured import Costs
 
-    from ..tabulated import Tabulated
 
 FORMAT = "draftpick-costs-1"
 
@@ -46,8 +49,6 @@ def costs(
     Example:
       draftpick costs http://localhost:8000/v1 --out costs.json
     """
-    from decoders.common.files import check_file, write_atomically
-    from decoders.common.terminal import progress, show
     from decoders.endpoints.server import server_at, with_model
     from decoders.endpoints.steps import costs_of_steps, sweep
     from decoders.endpoints.stream import client
@@ -79,8 +80,6 @@ def costs(
 
 def table_of(repeats: list[dict[int, float]], found: Costs) -> Tabulated:
     """Steps, and what passes over several tokens cost, over one token's."""
-    from ..tabulated import Tabulated
-
     rows = []
     for count in repeats[0]:
         seconds = sorted(each[count] for each in repeats)

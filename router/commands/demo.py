@@ -12,7 +12,8 @@ from typing import Any
 
 from collect.queries import shipped_folder
 from collect.rewards import DEFAULT
-from decoders.common.files import check_folder
+from decoders.common.files import check_folder, write_atomically
+from decoders.common.terminal import show, tables
 from decoders.records import Request
 
 from .history import epochs_of
@@ -99,16 +100,12 @@ def _capture(command: Command, arguments: list[str]) -> dict[str, Any]:
 
 
 def _save(path: Path, value: Any) -> str:
-    from decoders.common.files import write_atomically
-
     write_atomically(path, json.dumps(value, indent=2) + "\n")
     return str(path)
 
 
 def _print_values(trained: dict[str, Any]) -> None:
     """The policy's value next to what it has to beat, each with its interval."""
-    from decoders.common.terminal import show, tables
-
     from .training.views import JUDGED
 
     title = f"Mean reward ({DEFAULT}) on {JUDGED[trained['evaluated_on']]} queries"

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common.errors import DraftpickError
-from decoders.common.terminal import show
+from decoders.common.terminal import show, tables
 
 from .options import AsJson
+from .views import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -100,8 +101,6 @@ def _from_table(
     from collect.store.collection import Collection
     from policies import report
 
-    from .views import plain
-
     collection = Collection.open(rewards)
     table = table_for(collection, policy, reward or _trained_on(policy), alpha)
     found = report(policy, table, seed=seed)
@@ -168,8 +167,6 @@ def _told(found: Evaluation, policy: Policy, reward: str) -> dict[str, Any]:
 
 
 def _value_tables(found: Evaluation, policy: Policy, reward: str, width: int) -> list[Table]:
-    from decoders.common.terminal import tables
-
     named = {"best-fixed": f"best fixed ({found.best_fixed})", found.gain.name: "gain"}
     rows = [
         [

@@ -12,7 +12,9 @@ from typing import Annotated
 import typer
 
 from collect.table_options import TableOptions
-from decoders.common.terminal import show
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_file, write_atomically
+from decoders.common.terminal import progress, show
 
 from ..tabulated import for_terminal
 from .headroom_views import as_dict, headroom_tables
@@ -67,8 +69,6 @@ def headroom(
       draftpick headroom --from-logs log.jsonl --tokenizer DIR --out page.html
       draftpick headroom --from-logs log.jsonl --tokenizer DIR --costs costs.json
     """
-    from decoders.common.errors import DraftpickError
-
     if (rewards is None) == (not traffic.from_logs):
         raise DraftpickError("give either REWARDS or --from-logs FILE")
     if out is not None:
@@ -129,10 +129,6 @@ def of_logs(
     as_json: bool,
 ) -> None:
     """Of logged traffic. options: as in `of_rewards`."""
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import write_atomically
-    from decoders.common.terminal import progress
-
     from .traffic.replaying import replay_logs
     from .traffic.report import notes, report, sentences, tabulated
 
@@ -171,9 +167,6 @@ def of_logs(
 def check_figure(path: Path, page: bool = False) -> None:
     """Raise DraftpickError for a kind of picture that is not drawn, and a place that takes none.
     page: whether it may be an HTML page."""
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import check_file
-
     if path.suffix not in (*FIGURES, *((".html",) if page else ())):
         or_page = ", or an .html page" if page else ""
         raise DraftpickError(f"--out takes a .png, .svg or .pdf file{or_page}, not {path.name}")

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoders.common.terminal import show
+from decoders.common.files import check_folder
+from decoders.common.terminal import show, tables
 
 from .options import AsJson
+from .views import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,7 +76,6 @@ def learn(
         --log log --log-embeddings
       draftpick learn --logs log --policy policy --out policy-2
     """
-    from decoders.common.files import check_folder
     from policies import load
 
     from ..logs.reader import read_log
@@ -85,8 +86,6 @@ def learn(
     found = replay(read_log(logs), learner, reward)
     learner.save(out)
     if as_json:
-        from .views import plain
-
         typer.echo(json.dumps(plain(found)))
         return
     show(lambda width: _tables(found, width))
@@ -151,8 +150,6 @@ def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) 
 
 
 def _tables(found: LearnOutcome, width: int) -> list[Table]:
-    from decoders.common.terminal import tables
-
     rows = [
         [
             arm,

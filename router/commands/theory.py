@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_file
 from decoders.common.terminal import show
 from decoders.options import EngineOptions
 
@@ -83,8 +85,6 @@ def theory(
       draftpick theory --table1
     """
     from collect.queries import first_per_task, read_queries
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import check_file
 
     from ..theory import inputs
     from ..theory.report import report, table_1, table_1_json, tables_of

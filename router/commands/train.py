@@ -6,6 +6,8 @@ import json
 
 import typer
 
+from decoders.common.terminal import progress
+
 from .options import AsJson
 from .training.plan import TrainPlan
 from .training.plan import plan as planned
@@ -27,8 +29,6 @@ def train(plan: TrainPlan, as_json: AsJson = False) -> None:
       draftpick train --rewards rewards --paper --judge-by modelled
       draftpick train --rewards rewards --max-loss 0.05 --out policy
     """
-    from decoders.common.terminal import progress
-
     from .training.output import print_outcome, to_json
     from .training.run import run
 

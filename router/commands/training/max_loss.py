@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common.errors import DraftpickError
+from decoders.common.terminal import tables
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,8 +76,6 @@ def asked_for(
 
 def risk_control_tables(rows: list[LossAndReward], judged: str, width: int) -> list[Table]:
     """What the policy and every fixed arm lose and earn; judged: on which queries."""
-    from decoders.common.terminal import tables
-
     names = {
         "policy": "[bold green]policy[/]",
         "lossless": "best lossless ({})",
