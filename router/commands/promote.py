@@ -153,9 +153,11 @@ def promote(
         }
         typer.echo(json.dumps(found | _figures(compared)))
     else:
-        after = "" if compared is None else _after(compared, alias, incumbent, dry_run)
-        if compared is not None and compared.left_out:
-            typer.echo(f"Note: {compared.left_out}.", err=True)
+        after = ""
+        if compared is not None:
+            after = _after(compared, alias, incumbent, dry_run)
+            if compared.left_out:
+                typer.echo(f"Note: {compared.left_out}.", err=True)
         typer.echo(f"{words}{after}.", err=not passed)
     if not passed:
         raise typer.Exit(1)
