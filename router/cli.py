@@ -12,31 +12,39 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common import plugins
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_folder
 from decoders.common.openmp import spin_briefly
+from decoders.common.secrets import masked
 from decoders.common.terminal import bars_as_lines, show
+from decoders.common.wording import in_words
 from decoders.options import EngineOptions
 from decoders.records import Request
-from router.commands import collect as collect_command
-from router.commands.listing import Listing
-from router.commands.options import AsJson, Config, Target, engine_options, names_in
-from router.commands.renamed import Renames
-from router.commands.with_records import with_records
 
-from .commands import audit, costs, evaluate, export, headroom, learn, promote, train
-from .commands import serve as serve_command
-from .commands import theory as theory_command
+from .commands.align import align
+from .commands.audit import audit
+from .commands.collect import collect
+from .commands.costs import costs
+from .commands.evaluate import evaluate
+from .commands.export import export
+from .commands.headroom import headroom
+from .commands.learn import learn
+from .commands.listing import Listing
+from .commands.options import AsJson, Config, Target, engine_options, names_in
+from .commands.promote import promote
+from .commands.renamed import Renames
 from .commands.router_options import (
     Embedder,
-    Limit,
     LogOptions,
     MaxNewTokens,
     Policy,
-    Questions,
-    Seed,
-    Tasks,
     answer_request,
     log_options,
 )
+from .commands.serve import serve
+from .commands.theory import theory
+from .commands.train import train
+from .commands.with_records import with_records
 
 if TYPE_CHECKING:
     from .routing.router import Router
@@ -146,9 +154,6 @@ def generate(
       draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
       draftpick generate "Name a city and its river." --json-schema city.json
     """
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import check_folder
-
     from .commands.generate import generate_all
     from .commands.prompts import Prompt, read_prompts, schema_in
     from .routing.messages import as_messages
@@ -191,7 +196,12 @@ def generate(
 def specbench(
     *,
     out: Annotated[Path, typer.Option(help="Folder for rows, answers, summary and plots.")],
-    questions: Questions = None,
+    questions: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Spec-Bench's question.jsonl, or query files. Default: the shipped test."
+        ),
+    ] = None,
     arms: Annotated[
         list[str] | None,
         typer.Option(
@@ -224,10 +234,14 @@ def specbench(
             "logged to MLflow.",
         ),
     ] = None,
-    limit: Limit = None,
-    tasks: Tasks = None,
+    limit: Annotated[int | None, typer.Option(help="Questions per task, evenly spaced.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option(help="Only these tasks: a,b,c or repeated.")
+    ] = None,
     request: Request,
-    seed: Seed = 0,
+    seed: Annotated[
+        int, typer.Option(help="Random seed of questions, their order and sampling.")
+    ] = 0,
     ask: Annotated[
         bool,
         typer.Option(
@@ -263,8 +277,6 @@ def specbench(
           values: [0.0, 0.2, 0.4, 0.6]
     """
     from collect.queries import shipped_folder
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import check_folder
     from decoders.common.provenance import measured_on
 
     from .routing.loading import FIXED, shipped_policy
@@ -368,7 +380,6 @@ def arms(
       draftpick arms --kinds
     """
     from decoders.arms.file import own_arms
-    from decoders.common.errors import DraftpickError
     from decoders.zoo.catalogue import TARGET
 
     from .commands.views import arms_json, arms_table, kinds_json, kinds_table
@@ -446,17 +457,10 @@ def demo(
         raise typer.Exit(code)
 
 
-collect_command.mount(app)
-theory_command.mount(app)
-headroom.mount(app)
-costs.mount(app)
-audit.mount(app)
-train.mount(app)
-evaluate.mount(app)
-serve_command.mount(app)
-export.mount(app)
-learn.mount(app)
-promote.mount(app)
+for command in (
+    collect, align, theory, headroom, costs, audit, train, evaluate, serve, export, learn, promote,
+):  # fmt: skip
+    app.command(cls=Listing)(command)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -473,7 +477,7 @@ def main(argv: list[str] | None = None) -> int:
         with bars_as_lines():
             app([a for a in arguments if a != "--debug"], prog_name="draftpick")
     except SystemExit as stop:
-        return _exit_code(stop)
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -485,18 +489,10 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _exit_code(stop: SystemExit) -> int:
-    return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-
-
 def _tell(error: Exception, debug: bool) -> int:
     """Print one line about the error and return the exit code; with debug, the traceback before it.
     Neither shows a password."""
     import traceback
-
-    from decoders.common.errors import DraftpickError
-    from decoders.common.secrets import masked
-    from decoders.common.wording import in_words
 
     if debug:
         print(masked("".join(traceback.format_exception(error))), end="", file=sys.stderr)

@@ -32,7 +32,6 @@ class Sleeping(Protocol):
     @property
     def asleep(self) -> Mapping[str, ArmDown]:
         """By arm, why and how long it is not to be asked."""
-        ...
 
 
 @runtime_checkable
@@ -41,7 +40,6 @@ class Bounded(Protocol):
 
     def outgrown(self, name: str, prompt_ids: Sequence[int], request: Request) -> str | None:
         """Why the arm is not to be asked for this prompt; None where it is."""
-        ...
 
 
 @runtime_checkable
@@ -51,8 +49,6 @@ class Elsewhere(Protocol):
     @property
     def requests_under_way(self) -> int:
         """At the busiest of them, as far as is known."""
-        ...
 
     def kept(self, prompt_ids: Sequence[int]) -> str | None:
         """The arm that has read the earlier turns of this chat already."""
-        ...

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from decoders.common.terminal import tables
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,8 +26,6 @@ class Tabulated:
         """For so many columns."""
         from rich.markup import escape
 
-        from decoders.common.terminal import tables
-
         rows = [list(map(escape, row)) for row in self.rows]
         return tables(self.title, self.headings, rows, width, self.last_apart)
 
@@ -36,3 +36,8 @@ class Tabulated:
         from .html import table_of
 
         return f"<h2>{escape(self.title)}</h2>{table_of(self.headings, self.rows)}"
+
+
+def for_terminal(several: Iterable[Tabulated], width: int) -> list[Table]:
+    """For a terminal of `width` columns."""
+    return [table for one in several for table in one.for_terminal(width)]

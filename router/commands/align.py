@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from decoders.common.terminal import progress, show, tables
+
 from .aligning.plan import AlignPlan
 from .aligning.plan import plan as planned
 from .with_records import with_records
@@ -23,8 +25,6 @@ def align(plan: AlignPlan) -> None:
       draftpick align --out drafts/cell --kind recurrent --minutes 20
       draftpick align --out drafts/joint --kind exit --exit-layer 8 --joint
     """
-    from decoders.common.terminal import progress, show, tables
-
     from .aligning.run import run
 
     acceptance = run(plan, progress("aligning", "%"))

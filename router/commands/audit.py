@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_file, write_atomically
+from decoders.common.terminal import progress, show
+from decoders.common.text import from_json
+
+from ..tabulated import for_terminal
 from .costs import KeyVariable, Model, Url
 from .options import AsJson
-
-AUDIT_HELP = """Report where the answers of a server with and without drafts part: greedy ones
-beyond ties, sampled ones by a two-sample test, tool calls and JSON among them. The exit code is 1
-if they do.
-
-\b
-Examples:
-  draftpick audit http://gpu-2:8000/v1 --plain-url http://gpu-1:8000/v1
-  draftpick audit http://gpu-2:8000/v1 --plain-body '{"speculative": false}'
-"""
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("audit", help=AUDIT_HELP)(audit)
 
 
 def audit(
@@ -63,10 +55,16 @@ def audit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    """Report where the answers of a server with and without drafts part: greedy ones beyond ties,
+    sampled ones by a two-sample test, tool calls and JSON among them. The exit code is 1 if they
+    do.
+
+    \b
+    Examples:
+      draftpick audit http://gpu-2:8000/v1 --plain-url http://gpu-1:8000/v1
+      draftpick audit http://gpu-2:8000/v1 --plain-body '{"speculative": false}'
+    """
     from collect.queries import read_queries, shipped
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import check_file, write_atomically
-    from decoders.common.terminal import progress, show
     from decoders.endpoints.server import server_at, with_model
     from decoders.endpoints.stream import client
     from router.audit import report
@@ -103,7 +101,7 @@ def audit(
     if as_json:
         typer.echo(json.dumps(record))
     else:
-        show(lambda width: [t for one in report.tabulated(found) for t in one.for_terminal(width)])
+        show(partial(for_terminal, report.tabulated(found)))
         for sentence in report.sentences(found):
             typer.echo(sentence)
         if out is not None:
@@ -115,8 +113,6 @@ def audit(
 def fields_of(option: str, text: str | None) -> dict[str, Any]:
     """A JSON object on the command line. Raises DraftpickError."""
     from decoders.arms.endpoint import OURS
-    from decoders.common.errors import DraftpickError
-    from decoders.common.text import from_json
 
     if text is None:
         return {}

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import typer
 
-from .align import align
+from decoders.common.errors import DraftpickError
+from decoders.common.terminal import progress
+
 from .collecting.plan import CollectPlan, SummaryPlan
 from .collecting.plan import plan as planned
-from .listing import Listing
 from .options import AsJson
 from .with_records import with_records
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-COLLECT_HELP = """Run every arm on every query and store the outcomes. `draftpick train` computes
-rewards from them. The same command resumes a run that was stopped.
-
-\b
-Examples:
-  draftpick collect --out rewards
-  draftpick collect --queries my/*.jsonl --out rewards --limit 50
-  draftpick collect --out rewards --embedder sentence
-  draftpick collect --temperatures 0,1 --at-once 1,8,32 --out rewards
-  draftpick collect --engine ray --ray-address auto --out rewards
-  draftpick collect --summary rewards
-"""
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the commands to an application. What they raise (DraftpickError, PolicyError) is the
-    application's to print."""
-    app.command("collect", help=COLLECT_HELP, cls=Listing)(collect)
-    app.command("align")(align)
-
 
 @with_records(plan=planned)
 def collect(plan: CollectPlan | SummaryPlan, as_json: AsJson = False) -> None:
+    """Run every arm on every query and store the outcomes. `draftpick train` computes rewards from
+    them. The same command resumes a run that was stopped.
+
+    \b
+    Examples:
+      draftpick collect --out rewards
+      draftpick collect --queries my/*.jsonl --out rewards --limit 50
+      draftpick collect --out rewards --embedder sentence
+      draftpick collect --temperatures 0,1 --at-once 1,8,32 --out rewards
+      draftpick collect --engine ray --ray-address auto --out rewards
+      draftpick collect --summary rewards
+    """
     if isinstance(plan, SummaryPlan):
         _summarise(plan, as_json)
     else:
@@ -45,10 +39,7 @@ def collect(plan: CollectPlan | SummaryPlan, as_json: AsJson = False) -> None:
 
 
 def _collect(plan: CollectPlan, as_json: bool) -> None:
-    from decoders.common.errors import DraftpickError
-    from decoders.common.terminal import progress
-
-    from .collecting.output import print_report, report_json
+    from .collecting.output import print_report
     from .collecting.run import run
 
     try:
@@ -57,7 +48,7 @@ def _collect(plan: CollectPlan, as_json: bool) -> None:
         typer.echo(f"Stopped. {plan.out} is whole; run the same command to go on.", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        typer.echo(json.dumps(report_json(report, plan.out)))
+        typer.echo(json.dumps({"out": str(plan.out), **asdict(report)}))
         return
     print_report(report, plan.out)
     if report.rows and report.errors == report.rows:

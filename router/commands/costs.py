@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from decoders.common.files import check_file, write_atomically
+from decoders.common.terminal import progress, show
+
+from ..tabulated import Tabulated
 from .options import AsJson
 
 if TYPE_CHECKING:
     from decoders.costs.measured import Costs
 
-    from ..tabulated import Tabulated
 
 FORMAT = "draftpick-costs-1"
-COSTS_HELP = """Time a server's steps at growing numbers of answers at once, to know what a pass
-over several tokens costs. The server must not draft, and be idle otherwise. It takes minutes.
-
-\b
-Example:
-  draftpick costs http://localhost:8000/v1 --out costs.json
-"""
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="The server's address, as far as /v1.")]
 Model = Annotated[
@@ -37,11 +33,6 @@ KeyVariable = Annotated[
 ]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("costs", help=COSTS_HELP)(costs)
-
-
 def costs(
     url: Url,
     out: Annotated[Path, typer.Option(metavar="JSON", help="File to write.")],
@@ -51,8 +42,13 @@ def costs(
     tokens: Annotated[int, typer.Option(min=16, help="Tokens of each answer.")] = 64,
     as_json: AsJson = False,
 ) -> None:
-    from decoders.common.files import check_file, write_atomically
-    from decoders.common.terminal import progress, show
+    """Time a server's steps at growing numbers of answers at once, to know what a pass over several
+    tokens costs. The server must not draft, and be idle otherwise. It takes minutes.
+
+    \b
+    Example:
+      draftpick costs http://localhost:8000/v1 --out costs.json
+    """
     from decoders.endpoints.server import server_at, with_model
     from decoders.endpoints.steps import costs_of_steps, sweep
     from decoders.endpoints.stream import client
@@ -84,8 +80,6 @@ def costs(
 
 def table_of(repeats: list[dict[int, float]], found: Costs) -> Tabulated:
     """Steps, and what passes over several tokens cost, over one token's."""
-    from ..tabulated import Tabulated
-
     rows = []
     for count in repeats[0]:
         seconds = sorted(each[count] for each in repeats)

@@ -12,8 +12,11 @@ from typing import Any
 
 from collect.queries import shipped_folder
 from collect.rewards import DEFAULT
-from decoders.common.files import check_folder
+from decoders.common.files import check_folder, write_atomically
+from decoders.common.terminal import show, tables
 from decoders.records import Request
+
+from .history import epochs_of
 
 Command = Callable[[list[str]], int]
 
@@ -61,7 +64,8 @@ def run_demo(
             _run(command, ["headroom", rewards])
         trained = _capture(command, [*train, "--out", policy, "--json"])
         _print_values(trained)
-        history = _save(out / "history.json", _history(trained))
+        epochs = epochs_of(trained["run_id"], trained["tracking_uri"])
+        history = _save(out / "history.json", epochs)
 
         _banner("3/5  generate: what was saved picks an arm for one prompt")
         _run(command, ["generate", PROMPT, "--policy", policy, *tokens])
@@ -96,22 +100,12 @@ def _capture(command: Command, arguments: list[str]) -> dict[str, Any]:
 
 
 def _save(path: Path, value: Any) -> str:
-    from decoders.common.files import write_atomically
-
     write_atomically(path, json.dumps(value, indent=2) + "\n")
     return str(path)
 
 
-def _history(trained: dict[str, Any]) -> list[dict[str, Any]]:
-    from .history import epochs_of
-
-    return epochs_of(trained["run_id"], trained["tracking_uri"])
-
-
 def _print_values(trained: dict[str, Any]) -> None:
     """The policy's value next to what it has to beat, each with its interval."""
-    from decoders.common.terminal import show, tables
-
     from .training.views import JUDGED
 
     title = f"Mean reward ({DEFAULT}) on {JUDGED[trained['evaluated_on']]} queries"

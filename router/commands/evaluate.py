@@ -11,32 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common.errors import DraftpickError
-from decoders.common.terminal import show
-from router.commands.listing import Listing
-from router.commands.options import AsJson
+from decoders.common.terminal import show, tables
+
+from .options import AsJson
+from .views import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from collect.store.collection import Collection
     from policies import Evaluation, Policy, RewardTable
-
-EVALUATE_HELP = """Estimate what a policy earns, from logs or on a collection. A collection
-(--rewards) gives the exact value. Logs (--logs) give off-policy estimates, and must hold answers
-with sampled arms (--explore or --dynamic).
-
-\b
-Examples:
-  draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
-  draftpick evaluate --logs log
-  draftpick evaluate --logs log --policy other --reward log_tokens_per_s
-  draftpick evaluate --rewards rewards --policy policy --reward modelled
-"""
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("evaluate", help=EVALUATE_HELP, cls=Listing)(evaluate)
 
 
 def evaluate(
@@ -69,6 +53,17 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Random seed of resamples and of the log's folds.")] = 0,
     as_json: AsJson = False,
 ) -> None:
+    """Estimate what a policy earns, from logs or on a collection. A collection (--rewards) gives
+    the exact value. Logs (--logs) give off-policy estimates, and must hold answers with sampled
+    arms (--explore or --dynamic).
+
+    \b
+    Examples:
+      draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
+      draftpick evaluate --logs log
+      draftpick evaluate --logs log --policy other --reward log_tokens_per_s
+      draftpick evaluate --rewards rewards --policy policy --reward modelled
+    """
     if (logs is None) == (rewards is None):
         raise DraftpickError("give either --logs FOLDER or --rewards DIR")
     if rewards is not None and policy is None:
@@ -105,8 +100,6 @@ def _from_table(
 ) -> None:
     from collect.store.collection import Collection
     from policies import report
-
-    from .views import plain
 
     collection = Collection.open(rewards)
     table = table_for(collection, policy, reward or _trained_on(policy), alpha)
@@ -174,8 +167,6 @@ def _told(found: Evaluation, policy: Policy, reward: str) -> dict[str, Any]:
 
 
 def _value_tables(found: Evaluation, policy: Policy, reward: str, width: int) -> list[Table]:
-    from decoders.common.terminal import tables
-
     named = {"best-fixed": f"best fixed ({found.best_fixed})", found.gain.name: "gain"}
     rows = [
         [

@@ -10,30 +10,12 @@ import typer
 
 from decoders.common.errors import DraftpickError
 
+from .exporting import Exported, command, engine_named, exported
 from .exporting.records import MODEL
-from .listing import Listing
 from .options import AsJson, Config
 
 if TYPE_CHECKING:
-    from .exporting import Exported
     from .exporting.schedules import Scheduled
-
-HELP = """Write the arms as options of vLLM, SGLang, TensorRT-LLM or llama.cpp: a command that
-starts a server for each, or why there is none. With --rewards, draft lengths by load are learnt
-from a collection instead.
-
-\b
-Examples:
-  draftpick export vllm
-  draftpick export sglang --config arms.yaml --model Qwen/Qwen3-8B
-  draftpick export llama.cpp --config arms.yaml --model qwen3-8b.gguf --json
-  draftpick export vllm --rewards rewards
-"""
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application; it raises DraftpickError for the user's mistakes."""
-    app.command("export", help=HELP, cls=Listing)(export)
 
 
 def export(
@@ -56,10 +38,20 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    """Write the arms as options of vLLM, SGLang, TensorRT-LLM or llama.cpp: a command that starts a
+    server for each, or why there is none. With --rewards, draft lengths by load are learnt from a
+    collection instead.
+
+    \b
+    Examples:
+      draftpick export vllm
+      draftpick export sglang --config arms.yaml --model Qwen/Qwen3-8B
+      draftpick export llama.cpp --config arms.yaml --model qwen3-8b.gguf --json
+      draftpick export vllm --rewards rewards
+    """
     from collect import rewards as known
     from decoders.arms import arms_made_for, load_arms
 
-    from .exporting import command, engine_named, exported
     from .exporting.schedules import scheduled
 
     words = engine_named(engine).COMMAND
@@ -70,7 +62,7 @@ def export(
     if rewards is not None:
         if config is not None:
             raise DraftpickError("with --rewards the arms are the collection's; leave --config out")
-        _print_schedules(engine, scheduled(engine, rewards, reward), model, as_json)
+        _print_schedules(words, scheduled(engine, rewards, reward), model, as_json)
         return
     arms_file = arms_made_for(model) if config is None else config
     found, without = exported(engine, load_arms(arms_file))
@@ -86,10 +78,9 @@ def export(
         print(f"# {name}: no counterpart: {reason}")
 
 
-def _print_schedules(engine: str, found: list[Scheduled], model: str, as_json: bool) -> None:
-    from .exporting import command, engine_named
-
-    words = engine_named(engine).COMMAND
+def _print_schedules(
+    words: tuple[str, ...], found: list[Scheduled], model: str, as_json: bool
+) -> None:
     if as_json:
         told = [
             {
@@ -117,8 +108,6 @@ def _print_differing(one: Exported) -> None:
 
 
 def _record(words: tuple[str, ...], one: Exported, model: str) -> dict[str, Any]:
-    from .exporting import command
-
     named = {"name": one.file[0], "text": one.file[1]} if one.file else None
     return {
         "command": command(words, one, model),

@@ -12,34 +12,21 @@ from typing import Annotated
 import typer
 
 from collect.table_options import TableOptions
-from decoders.common.terminal import show
-from router.commands.listing import Listing
-from router.commands.options import AsJson, names_in
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_file, write_atomically
+from decoders.common.terminal import progress, show
 
+from ..tabulated import for_terminal
 from .headroom_views import as_dict, headroom_tables
+from .options import AsJson, names_in
 from .router_options import table_options
-from .traffic.options import TrafficOptions, traffic_options
+from .traffic.options import TrafficOptions
 from .with_records import with_records
 
-HEADROOM_HELP = """Report what a policy could gain over the best fixed arm, before any training;
-with --from-logs, what drafting would gain on an engine's traffic, by its tokenizer alone.
-
-\b
-Examples:
-  draftpick headroom rewards
-  draftpick headroom rewards --reward measured --out headroom.png
-  draftpick headroom --from-logs log.jsonl --tokenizer DIR --out page.html
-  draftpick headroom --from-logs log.jsonl --tokenizer DIR --costs costs.json
-"""
 FIGURES = (".png", ".svg", ".pdf")
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("headroom", help=HEADROOM_HELP, cls=Listing)(headroom)
-
-
-@with_records(table=table_options, traffic=traffic_options)
+@with_records(table=table_options, traffic=TrafficOptions)
 def headroom(
     *,
     rewards: Annotated[
@@ -72,12 +59,20 @@ def headroom(
     traffic: TrafficOptions,
     as_json: AsJson = False,
 ) -> None:
-    from decoders.common.errors import DraftpickError
+    """Report what a policy could gain over the best fixed arm, before any training; with
+    --from-logs, what drafting would gain on an engine's traffic, by its tokenizer alone.
 
-    if (rewards is None) == (not traffic.files):
+    \b
+    Examples:
+      draftpick headroom rewards
+      draftpick headroom rewards --reward measured --out headroom.png
+      draftpick headroom --from-logs log.jsonl --tokenizer DIR --out page.html
+      draftpick headroom --from-logs log.jsonl --tokenizer DIR --costs costs.json
+    """
+    if (rewards is None) == (not traffic.from_logs):
         raise DraftpickError("give either REWARDS or --from-logs FILE")
     if out is not None:
-        check_figure(out, page=bool(traffic.files))
+        check_figure(out, page=bool(traffic.from_logs))
     options = replace(table, reward=reward, alpha=alpha)
     if rewards is None:
         of_logs(traffic, options, names_in(by), seed, out, as_json)
@@ -112,7 +107,7 @@ def of_rewards(
     if as_json:
         typer.echo(json.dumps(as_dict(found) | {"cautions": careful}))
         return
-    show(partial(headroom_tables, found))
+    show(partial(for_terminal, headroom_tables(found)))
     for sentence in found.advice:
         typer.echo(sentence)
     if str(left_out):
@@ -134,10 +129,6 @@ def of_logs(
     as_json: bool,
 ) -> None:
     """Of logged traffic. options: as in `of_rewards`."""
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import write_atomically
-    from decoders.common.terminal import progress
-
     from .traffic.replaying import replay_logs
     from .traffic.report import notes, report, sentences, tabulated
 
@@ -164,7 +155,7 @@ def of_logs(
     if as_json:
         typer.echo(json.dumps(made.as_json(said) | {"notes": noted}))
         return
-    show(lambda width: [t for one in tabulated(made) for t in one.for_terminal(width)])
+    show(partial(for_terminal, tabulated(made)))
     for sentence in said:
         typer.echo(sentence)
     for sentence in noted:
@@ -176,9 +167,6 @@ def of_logs(
 def check_figure(path: Path, page: bool = False) -> None:
     """Raise DraftpickError for a kind of picture that is not drawn, and a place that takes none.
     page: whether it may be an HTML page."""
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import check_file
-
     if path.suffix not in (*FIGURES, *((".html",) if page else ())):
         or_page = ", or an .html page" if page else ""
         raise DraftpickError(f"--out takes a .png, .svg or .pdf file{or_page}, not {path.name}")

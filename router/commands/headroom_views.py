@@ -8,25 +8,17 @@ from typing import TYPE_CHECKING, Any
 from ..tabulated import Tabulated
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from policies.selection.headroom import Headroom
 
 
 def as_dict(found: Headroom) -> dict[str, Any]:
-    """JSON-ready."""
     made = asdict(found)
     for choice, one in zip(made["choices"], found.choices, strict=True):
         choice["gain"] = one.gain.as_json()
     return made
 
 
-def headroom_tables(found: Headroom, width: int) -> list[Table]:
-    """For a terminal of `width` columns."""
-    return [table for one in tabulated(found) for table in one.for_terminal(width)]
-
-
-def tabulated(found: Headroom) -> list[Tabulated]:
+def headroom_tables(found: Headroom) -> list[Tabulated]:
     """What each choice earns, where the gap lies, the arms."""
     choices = []
     for one in found.choices:

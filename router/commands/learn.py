@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoders.common.terminal import show
-from router.commands.listing import Listing
-from router.commands.options import AsJson
+from decoders.common.files import check_folder
+from decoders.common.terminal import show, tables
+
+from .options import AsJson
+from .views import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,17 +23,6 @@ if TYPE_CHECKING:
     from policies.online import OnlinePolicy, Status
 
     from ..logs.reader import DecisionRows
-
-LEARN_HELP = """Update an online policy from a log of decisions. The policy comes from `draftpick
-train --policy thompson` or linucb, and the log must hold embeddings (--log-embeddings).
-
-\b
-Examples:
-  draftpick train --rewards rewards --policy thompson --out policy
-  draftpick generate --prompts prompts.jsonl --policy policy --dynamic \\
-    --log log --log-embeddings
-  draftpick learn --logs log --policy policy --out policy-2
-"""
 
 
 @dataclass(frozen=True)
@@ -57,11 +48,6 @@ class LearnOutcome:
     remarks: list[str]
 
 
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("learn", help=LEARN_HELP, cls=Listing)(learn)
-
-
 def learn(
     logs: Annotated[
         Path,
@@ -80,7 +66,16 @@ def learn(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    from decoders.common.files import check_folder
+    """Update an online policy from a log of decisions. The policy comes from `draftpick train
+    --policy thompson` or linucb, and the log must hold embeddings (--log-embeddings).
+
+    \b
+    Examples:
+      draftpick train --rewards rewards --policy thompson --out policy
+      draftpick generate --prompts prompts.jsonl --policy policy --dynamic \\
+        --log log --log-embeddings
+      draftpick learn --logs log --policy policy --out policy-2
+    """
     from policies import load
 
     from ..logs.reader import read_log
@@ -91,8 +86,6 @@ def learn(
     found = replay(read_log(logs), learner, reward)
     learner.save(out)
     if as_json:
-        from .views import plain
-
         typer.echo(json.dumps(plain(found)))
         return
     show(lambda width: _tables(found, width))
@@ -157,8 +150,6 @@ def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) 
 
 
 def _tables(found: LearnOutcome, width: int) -> list[Table]:
-    from decoders.common.terminal import tables
-
     rows = [
         [
             arm,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +10,6 @@ import typer
 
 from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
-
-from .with_records import with_records
 
 Target = Annotated[
     str,
@@ -24,23 +21,7 @@ Config = Annotated[
         metavar="YAML", help="File that declares the arms. Default: those that ship for the target."
     ),
 ]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        help="Weights: bfloat16, float32, int8, int4, file or auto. file: a GGUF file's own "
-        "blocks. On a CPU, auto is file of a GGUF file, and int4 if the model's own weights have "
-        "4 bits; else bfloat16."
-    ),
-]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Backend = Annotated[
-    str,
-    typer.Option(
-        help="{decoders.BACKENDS}. auto: the fastest that runs the model. hf: transformers. "
-        "compiled: native with C++ kernels, on a CPU. graphs, fused: native with CUDA graphs, of "
-        "PyTorch's or of fused kernels."
-    ),
-]
 Context = Annotated[
     int | None,
     typer.Option(
@@ -55,28 +36,43 @@ ChatTemplate = Annotated[
         metavar="FILE|TEXT", help="Jinja chat template, or its file. Default: the tokenizer's."
     ),
 ]
-KvDtype = Annotated[
-    str,
-    typer.Option(
-        help="Keys and values of the target: auto, or int8 on the native backend on a CPU, which "
-        "take about half the memory and change answers a little."
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def model_options(
+def engine_options(
     target: Target = EngineOptions.target,
-    dtype: Dtype = EngineOptions.dtype,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="Weights: bfloat16, float32, int8, int4, file or auto. file: a GGUF file's own "
+            "blocks. On a CPU, auto is file of a GGUF file, and int4 if the model's own weights "
+            "have 4 bits; else bfloat16."
+        ),
+    ] = EngineOptions.dtype,
     device: Device = EngineOptions.device,
-    backend: Backend = EngineOptions.backend,
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="{decoders.BACKENDS}. auto: the fastest that runs the model. hf: transformers. "
+            "compiled: native with C++ kernels, on a CPU. graphs, fused: native with CUDA graphs, "
+            "of PyTorch's or of fused kernels."
+        ),
+    ] = EngineOptions.backend,
     context: Context = EngineOptions.context,
     chat_template: ChatTemplate = EngineOptions.chat_template,
-    kv_dtype: KvDtype = EngineOptions.kv_dtype,
+    kv_dtype: Annotated[
+        str,
+        typer.Option(
+            help="Keys and values of the target: auto, or int8 on the native backend on a CPU, "
+            "which take about half the memory and change answers a little."
+        ),
+    ] = EngineOptions.kv_dtype,
+    config: Config = None,
 ) -> EngineOptions:
-    """Which model answers, and how it runs; the arms that ship."""
+    """Which model answers, and how it runs."""
     return EngineOptions(
         target=target,
+        arms=config,
         dtype=dtype,
         device=device,
         backend=backend,
@@ -84,12 +80,6 @@ def model_options(
         chat_template=chat_template,
         kv_dtype=kv_dtype,
     )
-
-
-@with_records(options=model_options)
-def engine_options(options: EngineOptions, config: Config = None) -> EngineOptions:
-    """As `model_options`, with the arms of a file."""
-    return replace(options, arms=config)
 
 
 def temperatures_in(listed: str) -> tuple[float, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,46 +10,14 @@ import typer
 
 from decoders.common.secrets import masked
 from decoders.common.wording import in_words
-from router.commands.options import AsJson
 
+from .options import AsJson
 from .router_options import TrackingUri
 
 if TYPE_CHECKING:
     from policies import RewardTable
     from policies.selection.promotion import PairedComparison
     from policies.tracking.registry import Registered
-
-PROMOTE_HELP = """Make a registered policy the champion if it is not worse on queries that neither
-was trained on. MODEL's newest version is the candidate. Each further look asks for more. The exit
-code is 1 if it is worse.
-
-\b
-Examples:
-  draftpick train --rewards rewards --register drafter
-  draftpick train --rewards rewards --policy knn --register drafter
-  draftpick collect --queries held-out.jsonl --out held
-  draftpick promote drafter --rewards held
-  draftpick promote drafter --rewards held --version 1
-  draftpick generate "Hello" --policy models:/drafter@champion
-"""
-
-
-@dataclass(frozen=True)
-class Promotion:
-    """moved: whether the alias is now the candidate's."""
-
-    model: str
-    alias: str
-    candidate: Registered
-    holder: Registered | None
-    compared: PairedComparison | None
-    moved: bool
-    words: str
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("promote", help=PROMOTE_HELP)(promote)
 
 
 def promote(
@@ -87,6 +54,19 @@ def promote(
     tracking_uri: TrackingUri = None,
     as_json: AsJson = False,
 ) -> None:
+    """Make a registered policy the champion if it is not worse on queries that neither was trained
+    on. MODEL's newest version is the candidate. Each further look asks for more. The exit code is 1
+    if it is worse.
+
+    \b
+    Examples:
+      draftpick train --rewards rewards --register drafter
+      draftpick train --rewards rewards --policy knn --register drafter
+      draftpick collect --queries held-out.jsonl --out held
+      draftpick promote drafter --rewards held
+      draftpick promote drafter --rewards held --version 1
+      draftpick generate "Hello" --policy models:/drafter@champion
+    """
     from collect import rewards as known
     from collect.store.collection import Collection
     from policies import PolicyError
@@ -161,9 +141,24 @@ def promote(
                     raise PolicyError(
                         f"the tracking store {masked(uri)} did not move @{alias}: {in_words(error)}"
                     ) from error
-    moved = compared is not None and passed and not dry_run
-    promotion = Promotion(model, alias, candidate, incumbent, compared, moved, words)
-    _tell(promotion, passed, dry_run, as_json)
+    if as_json:
+        found: dict[str, Any] = {
+            "model": model,
+            "alias": alias,
+            "candidate": candidate.version,
+            "holder": None if incumbent is None else incumbent.version,
+            "moved": compared is not None and passed and not dry_run,
+            "passed": passed,
+            "words": words,
+        }
+        typer.echo(json.dumps(found | _figures(compared)))
+    else:
+        after = ""
+        if compared is not None:
+            after = _after(compared, alias, incumbent, dry_run)
+            if compared.left_out:
+                typer.echo(f"Note: {compared.left_out}.", err=True)
+        typer.echo(f"{words}{after}.", err=not passed)
     if not passed:
         raise typer.Exit(1)
 
@@ -223,32 +218,22 @@ def _warn(words: str) -> None:
     typer.echo(f"warning: {words}", err=True)
 
 
-def _tell(promotion: Promotion, passed: bool, dry_run: bool, as_json: bool) -> None:
-    compared = promotion.compared
-    if as_json:
-        found: dict[str, Any] = {
-            "model": promotion.model,
-            "alias": promotion.alias,
-            "candidate": promotion.candidate.version,
-            "holder": None if promotion.holder is None else promotion.holder.version,
-            "moved": promotion.moved,
-            "passed": passed,
-            "words": promotion.words,
-            "gain": None if compared is None else compared.gain.as_json(),
-            "margin": None if compared is None else compared.margin,
-            "look": None if compared is None else compared.look,
-            "left_out": "" if compared is None else compared.left_out,
-        }
-        typer.echo(json.dumps(found))
-        return
-    after = ""
-    if compared is not None:
-        if passed:
-            after = f"; it {'would be' if dry_run else 'is now'} @{promotion.alias}"
-        else:
-            after = f"; nobody is @{promotion.alias}"
-            if promotion.holder is not None:
-                after = f"; @{promotion.alias} stays {promotion.holder.words}"
-        if compared.left_out:
-            typer.echo(f"Note: {compared.left_out}.", err=True)
-    typer.echo(f"{promotion.words}{after}.", err=not passed)
+def _figures(compared: PairedComparison | None) -> dict[str, Any]:
+    """JSON-ready."""
+    if compared is None:
+        return {"gain": None, "margin": None, "look": None, "left_out": ""}
+    return {
+        "gain": compared.gain.as_json(),
+        "margin": compared.margin,
+        "look": compared.look,
+        "left_out": compared.left_out,
+    }
+
+
+def _after(compared: PairedComparison, alias: str, holder: Registered | None, dry_run: bool) -> str:
+    """Who has the alias now."""
+    if compared.passed:
+        return f"; it {'would be' if dry_run else 'is now'} @{alias}"
+    if holder is None:
+        return f"; nobody is @{alias}"
+    return f"; @{alias} stays {holder.words}"

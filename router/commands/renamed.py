@@ -18,16 +18,13 @@ COMMANDS: dict[str, str] = {
 }
 """Old command -> the command to run instead, as the user types it."""
 
-OPTIONS: dict[str, dict[str, str | None]] = {
+OPTIONS: dict[str, dict[str, str]] = {
     "collect": {"--likeness": "--similarity", "--no-likeness": "--no-similarity"},
     "headroom": {"--loops": "--repetitive"},
     "serve": {"--seats": "--slots", "--steady": "--batch-invariant"},
     "train": {"--loops": "--repetitive"},
 }
-"""Command -> old option -> new option; None where the option went without a successor."""
-
-OPTIONS_OF_ALL: dict[str, str | None] = {}
-"""The same for options that several commands share."""
+"""Command -> old option -> new option."""
 
 
 class Renames(TyperGroup):
@@ -46,15 +43,8 @@ class Renames(TyperGroup):
             return super().invoke(ctx)
         except Exception as error:  # the parser's own class differs among versions of typer
             command = getattr(getattr(error, "ctx", None), "info_name", None)
-            sentence = _refusal(command, getattr(error, "option_name", None))
-            if sentence is None:
+            option = getattr(error, "option_name", None)
+            new = OPTIONS.get(command or "", {}).get(option or "")
+            if new is None:
                 raise
-            raise DraftpickError(sentence) from None
-
-
-def _refusal(command: str | None, option: str | None) -> str | None:
-    old = OPTIONS_OF_ALL | OPTIONS.get(command or "", {})
-    if option is None or option not in old:
-        return None
-    new = old[option]
-    return f"{option} was removed" if new is None else f"{option} is now {new}"
+            raise DraftpickError(f"{option} is now {new}") from None

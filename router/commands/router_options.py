@@ -28,40 +28,9 @@ Embedder = Annotated[
     typer.Option(help="Folder or hub id of the policy's embedder, if it has moved since training."),
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
-Temperature = Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")]
-TopP = Annotated[
-    float, typer.Option(help="Nucleus sampling: mass of the kept tokens; 1 keeps all.")
-]
-TopK = Annotated[int, typer.Option(help="Keep the k most probable tokens; 0 keeps all.")]
-Questions = Annotated[
-    list[Path] | None,
-    typer.Option(help="Spec-Bench's question.jsonl, or query files. Default: the shipped test."),
-]
-Limit = Annotated[int | None, typer.Option(help="Questions per task, evenly spaced.")]
-Tasks = Annotated[list[str] | None, typer.Option(help="Only these tasks: a,b,c or repeated.")]
-Seed = Annotated[int, typer.Option(help="Random seed of questions, their order and sampling.")]
 TrackingUri = Annotated[
     str | None,
     typer.Option(help="MLflow store. Default: MLFLOW_TRACKING_URI, else mlruns/mlflow.db."),
-]
-Experiment = Annotated[str, typer.Option(help="MLflow experiment to log into.")]
-
-LogFolder = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="Log every decision here, for `draftpick evaluate` and `learn`."
-    ),
-]
-LogEmbeddings = Annotated[
-    bool,
-    typer.Option(
-        "--log-embeddings",
-        help="Also log embeddings, which evaluating and learning need. A prompt can be guessed "
-        "from its embedding.",
-    ),
-]
-LogText = Annotated[
-    bool, typer.Option("--log-text", help="Also log the last user message and the answer.")
 ]
 
 
@@ -90,7 +59,23 @@ class LogOptions:
 
 
 def log_options(
-    log: LogFolder = None, log_embeddings: LogEmbeddings = False, log_text: LogText = False
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Log every decision here, for `draftpick evaluate` and `learn`."
+        ),
+    ] = None,
+    log_embeddings: Annotated[
+        bool,
+        typer.Option(
+            "--log-embeddings",
+            help="Also log embeddings, which evaluating and learning need. A prompt can be guessed "
+            "from its embedding.",
+        ),
+    ] = False,
+    log_text: Annotated[
+        bool, typer.Option("--log-text", help="Also log the last user message and the answer.")
+    ] = False,
 ) -> LogOptions:
     """The log of decisions, checked before a model is loaded."""
     return LogOptions(log, log_embeddings, log_text)
@@ -98,60 +83,57 @@ def log_options(
 
 def answer_request(
     max_new_tokens: MaxNewTokens = Request.max_new_tokens,
-    temperature: Temperature = Sampling.temperature,
-    top_p: TopP = Sampling.top_p,
-    top_k: TopK = Sampling.top_k,
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature; 0 is greedy.")
+    ] = Sampling.temperature,
+    top_p: Annotated[
+        float, typer.Option(help="Nucleus sampling: mass of the kept tokens; 1 keeps all.")
+    ] = Sampling.top_p,
+    top_k: Annotated[
+        int, typer.Option(help="Keep the k most probable tokens; 0 keeps all.")
+    ] = Sampling.top_k,
 ) -> Request:
     """How long an answer may be and how its tokens are chosen, checked before a model is loaded."""
     sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k)
     return Request(max_new_tokens, sampling)
 
 
-ChosenArms = Annotated[
-    list[str] | None,
-    typer.Option("--arms", metavar="A,B", help="Only these arms. Default: all collected."),
-]
-ChosenTemperatures = Annotated[
-    str | None,
-    typer.Option(
-        "--temperatures",
-        metavar="T,T",
-        help="Only these temperatures. Default: all collected. Rewards of similarity or measured "
-        "time exist at 0 only.",
-    ),
-]
-ChosenLoads = Annotated[
-    str | None,
-    typer.Option(
-        "--at-once",
-        metavar="N,N",
-        help="Only these numbers of concurrent answers. Default: all collected. Rewards of "
-        "similarity or measured time exist at 1 only.",
-    ),
-]
-Repetitive = Annotated[
-    str,
-    typer.Option(
-        help="all, or without: leave out answers that degenerate into repetition, where arms that "
-        "copy look too fast."
-    ),
-]
-ReadBy = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="What embeds the queries, as in `draftpick collect`. Default: the collection's "
-        "own embedder. Missing embeddings are computed once and stored there.",
-    ),
-]
-
-
 def table_options(
-    embedder: ReadBy = None,
-    arms: ChosenArms = None,
-    temperatures: ChosenTemperatures = None,
-    at_once: ChosenLoads = None,
-    repetitive: Repetitive = "all",
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What embeds the queries, as in `draftpick collect`. Default: the collection's "
+            "own embedder. Missing embeddings are computed once and stored there.",
+        ),
+    ] = None,
+    arms: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Only these arms. Default: all collected."),
+    ] = None,
+    temperatures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T,T",
+            help="Only these temperatures. Default: all collected. Rewards of similarity or "
+            "measured time exist at 0 only.",
+        ),
+    ] = None,
+    at_once: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="Only these numbers of concurrent answers. Default: all collected. Rewards of "
+            "similarity or measured time exist at 1 only.",
+        ),
+    ] = None,
+    repetitive: Annotated[
+        str,
+        typer.Option(
+            help="all, or without: leave out answers that degenerate into repetition, where arms "
+            "that copy look too fast."
+        ),
+    ] = "all",
 ) -> TableOptions:
     """Which rows of a collection are read, and what embeds its queries."""
     return TableOptions(

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import typer
-
-from .listing import Listing
 from .serving.plan import ServePlan
 from .serving.plan import plan as planned
 from .with_records import with_records
-
-
-def mount(app: typer.Typer) -> None:
-    app.command(cls=Listing)(serve)
 
 
 @with_records(plan=planned)

@@ -11,34 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_file
 from decoders.common.terminal import show
 from decoders.options import EngineOptions
-from router.commands.listing import Listing
-from router.commands.options import AsJson, engine_options
-from router.commands.with_records import with_records
+
+from .options import AsJson, engine_options
+from .with_records import with_records
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-HELP = """Compute the expected speed-up of speculative decoding. The acceptance rate and the cost of
-a drafted token, in passes of the target, give the best draft length. Costs are given, read from a
-collection, or measured.
-
-\b
-Examples:
-  draftpick theory --acceptance 0.7 --cost 0.1
-  draftpick theory --acceptance 0.8,0.65 --cost 0.05,0.01
-  draftpick theory --acceptance 0.7 --parameters 135e6,10e6 --out theory.png
-  draftpick theory --acceptance 0.6 --costs manifest.json --arm draft-general
-  draftpick theory --measure draft-general --queries questions.jsonl
-  draftpick theory --table1
-"""
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application; it raises DraftpickError for the user's mistakes."""
-    app.command("theory", help=HELP, cls=Listing)(theory)
 
 
 @with_records(options=engine_options)
@@ -89,9 +71,20 @@ def theory(
     as_json: AsJson = False,
     options: EngineOptions,
 ) -> None:
+    """Compute the expected speed-up of speculative decoding. The acceptance rate and the cost of a
+    drafted token, in passes of the target, give the best draft length. Costs are given, read from a
+    collection, or measured.
+
+    \b
+    Examples:
+      draftpick theory --acceptance 0.7 --cost 0.1
+      draftpick theory --acceptance 0.8,0.65 --cost 0.05,0.01
+      draftpick theory --acceptance 0.7 --parameters 135e6,10e6 --out theory.png
+      draftpick theory --acceptance 0.6 --costs manifest.json --arm draft-general
+      draftpick theory --measure draft-general --queries questions.jsonl
+      draftpick theory --table1
+    """
     from collect.queries import first_per_task, read_queries
-    from decoders.common.errors import DraftpickError
-    from decoders.common.files import check_file
 
     from ..theory import inputs
     from ..theory.report import report, table_1, table_1_json, tables_of

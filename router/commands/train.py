@@ -6,37 +6,29 @@ import json
 
 import typer
 
-from .listing import Listing
+from decoders.common.terminal import progress
+
 from .options import AsJson
 from .training.plan import TrainPlan
 from .training.plan import plan as planned
 from .with_records import with_records
 
-TRAIN_HELP = """Train a policy that picks an arm for each query. It is saved only if its gain over
-the best fixed arm, measured on queries that it was not trained on, is above zero with 95%
-confidence; otherwise the best fixed arm is saved.
-
-\b
-Examples:
-  draftpick train --rewards rewards --out policy
-  draftpick train --rewards rewards --policy knn --register drafter
-  draftpick train --rewards rewards --seeds 5 --reward paper --alphas 0,0.5,1
-  draftpick train --rewards rewards --features temperature,greedy
-  draftpick train --rewards rewards --paper --judge-by modelled
-  draftpick train --rewards rewards --max-loss 0.05 --out policy
-"""
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command to an application. What it raises (DraftpickError, PolicyError) is the
-    application's to print."""
-    app.command("train", help=TRAIN_HELP, cls=Listing)(train)
-
 
 @with_records(plan=planned)
 def train(plan: TrainPlan, as_json: AsJson = False) -> None:
-    from decoders.common.terminal import progress
+    """Train a policy that picks an arm for each query. It is saved only if its gain over the best
+    fixed arm, measured on queries that it was not trained on, is above zero with 95% confidence;
+    otherwise the best fixed arm is saved.
 
+    \b
+    Examples:
+      draftpick train --rewards rewards --out policy
+      draftpick train --rewards rewards --policy knn --register drafter
+      draftpick train --rewards rewards --seeds 5 --reward paper --alphas 0,0.5,1
+      draftpick train --rewards rewards --features temperature,greedy
+      draftpick train --rewards rewards --paper --judge-by modelled
+      draftpick train --rewards rewards --max-loss 0.05 --out policy
+    """
     from .training.output import print_outcome, to_json
     from .training.run import run
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from collect.embedders import OWN, SENTENCE, is_own, kind_of
 from policies.tracking.model_form import BASE, LoggedModel
@@ -72,14 +72,8 @@ class TextForm:
             requirements=requirements(policy),
             example=pd.DataFrame({"text": [EXAMPLE], "temperature": [0.0]}),
             signature=ModelSignature(self.inputs(), Schema([*outputs]), ParamSchema(params)),
-            config=self.config(),
+            config=asdict(self),
         )
-
-    def config(self) -> dict[str, Any]:
-        """What the model reads when it is loaded."""
-        return {
-            "target": self.target, "space": self.space, "max_new_tokens": self.max_new_tokens
-        }  # fmt: skip
 
 
 def requirements(policy: Policy) -> list[str]:

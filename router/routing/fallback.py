@@ -27,7 +27,8 @@ def redirected(pick: Pick, policy: Policy, down: Mapping[str, ArmDown]) -> Pick:
     made, arms = pick.decision, policy.arms
     left = [index for index, arm in enumerate(arms) if arm not in down]
     if not left:
-        raise all_down(down)
+        why = "; ".join(f"{arm}: {error.reason}" for arm, error in down.items())
+        raise ArmDown(", ".join(down), why, min(error.pause_s for error in down.values()))
     best = max(left, key=made.scores.__getitem__)
     index = best if made.arm in down else made.index
     made = replace(made, arm=arms[index], index=index)
@@ -67,22 +68,12 @@ def outgrown(engine: Bounded, arms: Sequence[str], ask: Ask) -> dict[str, ArmDow
 
 
 def passed_over(
-    wanted: str,
-    taken: str,
-    policy: Policy,
-    scores: Sequence[float],
-    down: Mapping[str, ArmDown],
+    first: Pick, taken: str, policy: Policy, down: Mapping[str, ArmDown]
 ) -> dict[str, str] | None:
     """Why each arm that is down and came before the one taken did not answer; None for none.
 
-    wanted: the policy's first choice.
+    first: the policy's choice.
     """
-    of = dict(zip(policy.arms, scores, strict=True))
+    wanted, of = first.arm, dict(zip(policy.arms, first.decision.scores, strict=True))
     before = [arm for arm in down if taken != wanted and (arm == wanted or of[arm] > of[taken])]
     return {arm: down[arm].reason for arm in before} or None
-
-
-def all_down(down: Mapping[str, ArmDown]) -> ArmDown:
-    """One error for all arms that could have answered."""
-    why = "; ".join(f"{arm}: {error.reason}" for arm, error in down.items())
-    return ArmDown(", ".join(down), why, min(error.pause_s for error in down.values()))

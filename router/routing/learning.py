@@ -69,16 +69,14 @@ class Learning:
         self._unsaved = 0
         self._lock = threading.Lock()
 
-    def learn(
-        self, x: Any, arm: str, outcome: Result, propensity: float, *, own: bool = True
-    ) -> None:
+    def learn(self, x: Any, arm: str, outcome: Result, propensity: float) -> None:
         """One answer, or one that failed. x: what the policy read.
 
         Never raises: the first failure is reported on standard error, and all are counted.
         """
         try:
             with self._lock:
-                self.take(x, arm, outcome, propensity, own=own)
+                self.take(x, arm, outcome, propensity)
                 if self.folder is not None and self._unsaved >= self.every:
                     self._save()
         except Exception as error:

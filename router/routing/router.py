@@ -340,6 +340,9 @@ class Router:
             self._recorder.answered(ask, attempt.pick, result)
         self._learn(attempt.pick, outcome_of(result, pick.choosing_s))
         decision = attempt.pick.decision
+        skipped = None
+        if self.policy is not None and pick.x is not None:
+            skipped = passed_over(pick, decision.arm, self.policy, attempt.down)
         return RoutedResult(
             result,
             decision.arm,
@@ -347,7 +350,7 @@ class Router:
             list(decision.scores),
             pick.embed_s,
             pick.policy_s,
-            self._passed_over(attempt),
+            skipped,
         )
 
     def _others(self) -> int:
@@ -452,13 +455,6 @@ class Router:
                 if not attempt.failed_s:
                     return result
                 return replace(result, load_s=attempt.failed_s + (result.load_s or 0.0))
-
-    def _passed_over(self, attempt: Attempt) -> dict[str, str] | None:
-        first = attempt.first
-        if self.policy is None or first.x is None:
-            return None
-        scores = first.decision.scores
-        return passed_over(first.arm, attempt.pick.arm, self.policy, scores, attempt.down)
 
     def pick(self, prompt_or_messages: str | Sequence[Message]) -> str:
         """The arm that the policy picks for a query; nothing is decoded. Raises

@@ -103,9 +103,9 @@ class Answer:
                 self.result = event
                 self._metrics.answered(self.arm, event, self._first_s, self.elapsed_s)
             case Cancelled():
-                self._metrics.unanswered(self.arm, self.gave_up)
+                self._metrics.ended(self.arm, self.gave_up)
             case _:
-                self._metrics.unanswered(self.arm, "error")
+                self._metrics.ended(self.arm, "error")
         self._send(self, event)
 
 

@@ -34,6 +34,7 @@ from .timeouts import BODY_S
 T = TypeVar("T")
 Work = TypeVar("Work", bound=Callable[..., Any])
 
+STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # headers
 GONE = 499  # the client closed the connection; nobody reads this
 
 
@@ -174,7 +175,7 @@ class Service:
         return self.metrics.stats() | {"limits": limits}
 
     async def answer(
-        self, kind: Callable[..., Reply], body: ChatBody | CompletionBody, request: Request
+        self, kind: type[Reply], body: ChatBody | CompletionBody, request: Request
     ) -> Response:
         """The response to a request; its answers end when its client goes."""
         try:
@@ -183,27 +184,30 @@ class Service:
             requests = await self._parser.requests(body, way, _client(request), user)
             answers = Answers(self._scheduler, requests, self.metrics, self._timeout_s)
         except Exception:
-            self.metrics.unanswered("", "refused")
+            self.metrics.ended("", "refused")
             raise
         reply = kind(
+            body,
             requests[0].id.partition("/")[0],
-            body.model,
             way,
             answers.all,
             self._tokenizer,
-            body.stop,
-            copies=body.n or 1,
-            explain=body.explain,
-            usage=body.tells_usage,
-            call_reader=partial(self._parser.call_reader, body),
+            partial(self._parser.call_reader, body),
         )
         handed_on = False
+
+        async def end() -> None:
+            answers.cancel()
+
         try:
             async with watched(request) as here:
                 first = await here(answers.begun())
                 if body.stream:  # from here on the response watches
                     streamed = Streamed(
-                        answers, _events(reply, answers), _headers(reply, way, first)
+                        end,
+                        _events(reply, answers),
+                        headers=STREAMED | _headers(reply, way, first),
+                        media_type="text/event-stream",
                     )
                     handed_on = True
                     return streamed
@@ -220,18 +224,17 @@ class Service:
 
 
 class Streamed(StreamingResponse):
-    """Server-sent events; the answers end when the client goes, however early."""
+    """A stream whose source is ended when the client goes, however early."""
 
-    def __init__(self, answers: Answers, events: AsyncIterator[str], headers: dict[str, str]):
-        plain = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(events, media_type="text/event-stream", headers=plain | headers)
-        self._answers = answers
+    def __init__(self, end: Callable[[], Awaitable[None]], *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._end = end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._answers.cancel()
+            await self._end()
 
 
 async def _events(reply: Reply, answers: Answers) -> AsyncIterator[str]:
@@ -244,7 +247,7 @@ async def _events(reply: Reply, answers: Answers) -> AsyncIterator[str]:
     except ApiError as error:
         yield _event(error.to_json())
         return
-    if reply.usage:
+    if reply.body.tells_usage:
         yield _event(reply.counts())
     yield "data: [DONE]\n\n"
 

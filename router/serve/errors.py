@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TYPES = {
+TYPES = {  # by status; of others invalid_request_error
     401: "authentication_error",
     404: "not_found_error",
-    405: "invalid_request_error",
     408: "timeout_error",
-    413: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
     502: "server_error",

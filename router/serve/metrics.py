@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+
+from decoders.arms import AUTOREGRESSIVE
 
 from ..routing.results import RoutedResult
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from decoders.records import DecodeResult
     from decoders.seats.prefixes import PrefixStore
     from decoders.suffixes import EarlierAnswers
 
@@ -47,21 +48,13 @@ class ArmCounts:
             for position in range(accepted):
                 self.accepted[position] += 1
 
-    def upstream(self, result: DecodeResult) -> None:
-        """An endpoint's answer, whose rounds only the endpoint knows."""
-        self.drafts += result.rounds
-        self.drafted += result.drafted
-        own = result.accepted_per_position
-        self.accepted = [a + b for a, b in zip_longest(self.accepted, own, fillvalue=0)]
-
     def add(self, other: ArmCounts) -> None:
-        """Add the counts of the same arm on another server."""
+        """Add further counts of the same arm."""
         self.requests += other.requests
         self.drafts += other.drafts
         self.drafted += other.drafted
-        self.accepted = [
-            mine + its for mine, its in zip_longest(self.accepted, other.accepted, fillvalue=0)
-        ]
+        both = zip_longest(self.accepted, other.accepted, fillvalue=0)
+        self.accepted = [mine + its for mine, its in both]
         self.tokens += other.tokens
         self.seconds += other.seconds
 
@@ -92,7 +85,6 @@ class Metrics:
     """Counts of one application, used from its event loop alone.
 
     running, waiting: number of requests at the moment.
-    plain: the arm that drafts nothing.
     earlier: the answers that arms copy from, where any are kept.
     prefixes: what is kept of prompts, where anything is.
 
@@ -125,13 +117,12 @@ class Metrics:
         arms: list[str],
         running: Callable[[], int],
         waiting: Callable[[], int],
-        plain: str = "autoregressive",
         earlier: EarlierAnswers | None = None,
         prefixes: PrefixStore | None = None,
     ) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-        self._target, self._policy, self._plain = target, policy, plain
+        self._target, self._policy = target, policy
         self._running, self._waiting = running, waiting
         self._started = time.monotonic()
         self._recent: deque[tuple[float, int]] = deque()  # when, how many tokens
@@ -140,6 +131,9 @@ class Metrics:
 
         def counter(name: str, words: str, *labels: str) -> Counter:
             return Counter(name, words, labels, registry=registry)
+
+        def histogram(name: str, words: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, words, registry=registry, buckets=buckets)
 
         self._requests = counter(
             "draftpick_requests", "Answers asked for, by arm and outcome.", "arm", "outcome"
@@ -160,23 +154,18 @@ class Metrics:
         )
         self._prompt = counter("vllm:prompt_tokens", "Tokens of prompts read.")
         self._written = counter("vllm:generation_tokens", "Tokens written.")
-        self._first_s = Histogram(
-            "vllm:time_to_first_token_seconds",
-            "From the request to its first token.",
-            registry=registry,
-            buckets=SECONDS,
+        self._first_s = histogram(
+            "vllm:time_to_first_token_seconds", "From the request to its first token.", SECONDS
         )
-        self._token_s = Histogram(
+        self._token_s = histogram(
             "vllm:request_time_per_output_token_seconds",
             "Of an answer's tokens after the first, on average.",
-            registry=registry,
-            buckets=TOKEN_SECONDS,
+            TOKEN_SECONDS,
         )
-        self._load_s = Histogram(
+        self._load_s = histogram(
             "draftpick_drafter_load_seconds",
             "That answers waited while drafters were loaded; those that did not are left out.",
-            registry=registry,
-            buckets=SECONDS,
+            SECONDS,
         )
         for name, words, now in (
             ("vllm:num_requests_running", "Requests being answered.", running),
@@ -184,9 +173,9 @@ class Metrics:
         ):
             Gauge(name, words, registry=registry).set_function(now)
         if earlier is not None:
-            registry.register(_Earlier(earlier))
+            registry.register(Reading(lambda: _of_earlier(earlier)))
         if prefixes is not None:
-            registry.register(_Prefixes(prefixes))
+            registry.register(Reading(lambda: _of_prefixes(prefixes)))
 
     # -- what happens
 
@@ -199,42 +188,38 @@ class Metrics:
         self._forget()
         self._of(arm).round(accepted, drafted)
         if drafted:
-            self._drafts.labels(arm).inc()
-            self._drafted.labels(arm).inc(drafted)
-            self._accepted.labels(arm).inc(accepted)
-            for position in range(accepted):
-                self._at.labels(arm, str(position)).inc()
+            self._verified(arm, 1, drafted, [1] * accepted)
 
     def answered(self, arm: str, routed: RoutedResult, first_s: float | None, end_s: float) -> None:
         """first_s, end_s: when the first and the last tokens came, since the request."""
-        tokens = len(routed.result.ids)
-        self._count(arm, routed.result.finish_reason)
+        made, tokens = routed.result, len(routed.result.ids)
+        self.ended(arm, made.finish_reason)
         counts = self._of(arm)
         counts.tokens += tokens
         counts.seconds += routed.wall_s
-        if routed.result.upstream is not None and routed.result.accepted_per_position:
-            self._upstream(arm, routed.result)
-        self._prompt.inc(routed.result.tokens_read)
-        if routed.result.load_s is not None:
-            self._load_s.observe(routed.result.load_s)
+        if made.upstream is not None and made.accepted_per_position:  # rounds of an endpoint
+            positions = made.accepted_per_position
+            counts.add(ArmCounts(0, made.rounds, made.drafted, positions))
+            self._verified(arm, made.rounds, made.drafted, positions)
+        self._prompt.inc(made.tokens_read)
+        if made.load_s is not None:
+            self._load_s.observe(made.load_s)
         if first_s is not None and tokens > 1:
             self._token_s.observe((end_s - first_s) / (tokens - 1))
-        if routed.scores and arm == self._plain:
+        if routed.scores and arm == AUTOREGRESSIVE:
             self._undrafted.inc()
 
-    def _upstream(self, arm: str, result: DecodeResult) -> None:
-        self._of(arm).upstream(result)
-        self._drafts.labels(arm).inc(result.rounds)
-        self._drafted.labels(arm).inc(result.drafted)
-        self._accepted.labels(arm).inc(result.accepted)
-        for position, count in enumerate(result.accepted_per_position):
+    def _verified(self, arm: str, drafts: int, drafted: int, accepted: Sequence[int]) -> None:
+        """accepted: drafted tokens, by their position."""
+        self._drafts.labels(arm).inc(drafts)
+        self._drafted.labels(arm).inc(drafted)
+        self._accepted.labels(arm).inc(sum(accepted))
+        for position, count in enumerate(accepted):
             self._at.labels(arm, str(position)).inc(count)
 
-    def unanswered(self, arm: str, outcome: str) -> None:
-        """outcome: cancelled, timeout, error or refused. arm: "" where none was chosen yet."""
-        self._count(arm, outcome)
-
-    def _count(self, arm: str, outcome: str) -> None:
+    def ended(self, arm: str, outcome: str) -> None:
+        """outcome: why an answer ended, or cancelled, timeout, error or refused. arm: "" where none
+        was chosen yet."""
         self._requests.labels(arm, outcome).inc()
         if arm:
             self._of(arm).requests += 1
@@ -269,55 +254,47 @@ class Metrics:
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 
-class _Earlier:
-    """A collector of what is kept of earlier answers, and how often it had something to draft."""
+class Reading:
+    """A collector, whose figures are read when they are asked for."""
 
-    def __init__(self, earlier: EarlierAnswers) -> None:
-        self._earlier = earlier
-
-    def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        held = self._earlier
-        for name, words, value in (
-            ("answers", "Earlier answers that are kept to draft from.", len(held)),
-            ("tokens", "Tokens of them, with the ends of their prompts.", held.tokens),
-            ("users", "Users of whom an answer is kept, each apart.", held.users),
-        ):
-            yield GaugeMetricFamily(f"draftpick_earlier_{name}", words, value=value)
-        for name, words, value in (
-            ("lookups", "Rounds that looked for a match in earlier answers.", held.asked),
-            ("hits", "Those that found one.", held.found),
-        ):
-            yield CounterMetricFamily(f"draftpick_earlier_{name}", words, value=value)
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = collect
 
 
-class _Prefixes:
-    """A collector of what is kept of prompts, and how much less was read for it."""
+def _of_earlier(held: EarlierAnswers) -> Iterator[Metric]:
+    """What is kept of earlier answers, and how often it had something to draft."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    def __init__(self, prefixes: PrefixStore) -> None:
-        self._prefixes = prefixes
+    for name, words, value in (
+        ("answers", "Earlier answers that are kept to draft from.", len(held)),
+        ("tokens", "Tokens of them, with the ends of their prompts.", held.tokens),
+        ("users", "Users of whom an answer is kept, each apart.", held.users),
+    ):
+        yield GaugeMetricFamily(f"draftpick_earlier_{name}", words, value=value)
+    for name, words, value in (
+        ("lookups", "Rounds that looked for a match in earlier answers.", held.asked),
+        ("hits", "Those that found one.", held.found),
+    ):
+        yield CounterMetricFamily(f"draftpick_earlier_{name}", words, value=value)
 
-    def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        kept = self._prefixes
-        for name, words, value in (
-            ("bytes", "Memory of what is kept of prompts, drafters' included.", kept.bytes),
-            ("limit_bytes", "What it may be at most.", kept.limit),
-            ("tokens", "Tokens whose keys and values are kept.", kept.tokens),
-            ("users", "Users of whom something is kept, each apart.", kept.users),
-        ):
-            yield GaugeMetricFamily(f"draftpick_prefix_{name}", words, value=value)
-        for name, words, value in (
-            ("vllm:prefix_cache_queries", "Tokens of prompts that were looked up.", kept.asked),
-            ("vllm:prefix_cache_hits", "Those of them that were not read again.", kept.saved),
-            ("draftpick_prefix_lookups", "Prompts that were looked up.", kept.lookups),
-            ("draftpick_prefix_hits", "Those of which a part was not read again.", kept.hits),
-            (
-                "draftpick_prefix_evicted_tokens",
-                "Tokens that were let go to make room for others.",
-                kept.evicted,
-            ),
-        ):
-            yield CounterMetricFamily(name, words, value=value)
+def _of_prefixes(kept: PrefixStore) -> Iterator[Metric]:
+    """What is kept of prompts, and how much less was read for it."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    for name, words, value in (
+        ("bytes", "Memory of what is kept of prompts, drafters' included.", kept.bytes),
+        ("limit_bytes", "What it may be at most.", kept.limit),
+        ("tokens", "Tokens whose keys and values are kept.", kept.tokens),
+        ("users", "Users of whom something is kept, each apart.", kept.users),
+    ):
+        yield GaugeMetricFamily(f"draftpick_prefix_{name}", words, value=value)
+    evicted = "Tokens that were let go to make room for others."
+    for name, words, value in (
+        ("vllm:prefix_cache_queries", "Tokens of prompts that were looked up.", kept.asked),
+        ("vllm:prefix_cache_hits", "Those of them that were not read again.", kept.saved),
+        ("draftpick_prefix_lookups", "Prompts that were looked up.", kept.lookups),
+        ("draftpick_prefix_hits", "Those of which a part was not read again.", kept.hits),
+        ("draftpick_prefix_evicted_tokens", evicted, kept.evicted),
+    ):
+        yield CounterMetricFamily(name, words, value=value)

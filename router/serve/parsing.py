@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from collect.embedders import query_text
+from decoders.arms import AUTOREGRESSIVE
 from decoders.common.errors import ContextTooLong, DraftpickError, GrammarError
 from decoders.common.seeds import derived_seed
 from decoders.endpoints.engine import EndpointEngine
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ..protocols import RoutingEngine
 
 AUTO = "auto"  # the model whose arm the policy chooses
-PLAIN = "autoregressive"
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class RequestParser:
             raise ApiError(400, f"unknown policy {body.policy!r}; known: {known}", "policy")
         named = {body.arm, None if body.model == AUTO else body.model} - {None}
         if body.plain_decoding:
-            named.add(PLAIN)
+            named.add(AUTOREGRESSIVE)
         if len(named) > 1:
             listed = " and ".join(sorted(map(str, named)))
             raise ApiError(400, f"the request asks for several arms, {listed}; ask for one", "arm")
@@ -185,7 +185,7 @@ class RequestParser:
                         dynamic=body.dynamic,
                         id=f"{request_id}/{number}",
                         client=client,
-                        policy=None if way.policy == DEFAULT else way.policy,
+                        policy=way.policy or DEFAULT,
                         streamed=bool(body.stream),
                     )
                 )

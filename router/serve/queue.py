@@ -37,7 +37,7 @@ class FairQueue(Generic[T]):
         """What had to make room for it: the newest item of the client with the most; None where
         there was room. Raises QueueFull."""
         with self._changed:
-            held, evicted = sum(map(len, self._waiting.values())), None
+            held, evicted = len(self), None
             if held >= self.most:
                 longest = max(self._waiting.values(), key=len)
                 if len(longest) < len(self._waiting.get(client, ())) + 2:

@@ -16,6 +16,7 @@ from decoders.records import DecodeResult
 
 from .answers import Answer, Round
 from .parsing import Way
+from .schemas import ChatBody, CompletionBody
 from .text import NEAR, UNFINISHED, TextStream, spelled
 from .tools import CallReader
 
@@ -30,12 +31,7 @@ class Reply:
     """The response to one request.
 
     request_id: as in the log of decisions, before the answer's number.
-    model: as the client called it.
     tokenizer: used in the event loop alone.
-    stop: strings at which an answer's text ends.
-    copies: answers for each prompt.
-    explain: report how the answers were made.
-    usage: a stream ends with a chunk of token counts.
     call_reader: makes what reads the calls in an answer; None where there are none.
     """
 
@@ -44,22 +40,17 @@ class Reply:
 
     def __init__(
         self,
+        body: ChatBody | CompletionBody,
         request_id: str,
-        model: str,
         way: Way,
         answers: Sequence[Answer],
         tokenizer: Any,
-        stop: Sequence[str],
-        copies: int = 1,
-        explain: bool = False,
-        usage: bool = False,
-        call_reader: Callable[[], CallReader | None] = lambda: None,
+        call_reader: Callable[[], CallReader | None],
     ) -> None:
-        self.request_id, self.model, self.way, self.answers = request_id, model, way, answers
-        self.explain, self.usage, self._copies = explain, usage, copies
-        self.tokenizer, self._stop = tokenizer, stop
+        self.body, self.request_id, self.way, self.answers = body, request_id, way, answers
         self._id, self._created = f"{self.prefix}-{request_id}", int(time.time())
-        self._texts = [TextStream(tokenizer, stop) for _ in answers]
+        self._tokenizer = tokenizer
+        self._texts = [TextStream(tokenizer, body.stop) for _ in answers]
         self._call_reader = call_reader
         self._calls = [call_reader() for _ in answers]
         self._begun: set[int] = set()
@@ -81,8 +72,8 @@ class Reply:
     def whole(self) -> Json:
         """The response where nothing is streamed."""
         body = self._frame(self.kind, [self._choice(answer) for answer in self.answers])
-        body["usage"] = usage_of(self.answers, self._copies)
-        return body | (self._metrics() if self.explain else {})
+        body["usage"] = self._usage()
+        return body | (self._metrics() if self.body.explain else {})
 
     def _choice(self, answer: Answer) -> Json:
         result = decode_of(answer)
@@ -96,7 +87,7 @@ class Reply:
             fields = result.upstream.fields
             written["message"] |= fields | ({"content": text or None} if fields else {})
         ended = {"logprobs": scored, "finish_reason": _finished(result, reader)}
-        how = {"draftpick": self._how(answer) | _load(result)} if self.explain else {}
+        how = {"draftpick": self._how(answer) | _load(result)} if self.body.explain else {}
         return {"index": answer.index, **written, **ended, **how}
 
     # -- chunk by chunk
@@ -105,7 +96,7 @@ class Reply:
         """What a round adds to a stream; nothing where its text is not sure yet."""
         if answer.index not in self._begun:
             self._begun.add(answer.index)
-            if self.opening is not None or self.explain:
+            if self.opening is not None or self.body.explain:
                 opening = self.piece("") if self.opening is None else self.opening
                 yield self._chunk(answer, opening, self._how(answer))
         stream = self._texts[answer.index]
@@ -114,7 +105,7 @@ class Reply:
             for token, writer in zip(made.ids, made.writers(), strict=True)
         ]
         piece = self._piece(answer, stream.add([])) if not made.fields else {"delta": made.fields}
-        if piece != self.piece("") or self.explain:
+        if piece != self.piece("") or self.body.explain:
             details = {"tokens": tokens, "drafted": made.drafted, "elapsed_s": made.elapsed_s}
             yield self._chunk(answer, piece, details)
 
@@ -133,12 +124,14 @@ class Reply:
         logprobs = self._logprobs(result, self._text(result))
         end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
         done = all(each.result is not None for each in self.answers)
-        yield end | (self._metrics() if done and self.explain and not self.usage else {})
+        yield end | (
+            self._metrics() if done and self.body.explain and not self.body.tells_usage else {}
+        )
 
     def counts(self) -> Json:
         """The chunk of token counts, after all others."""
-        body = self._frame(self.chunk_kind, []) | {"usage": usage_of(self.answers, self._copies)}
-        return body | (self._metrics() if self.explain else {})
+        body = self._frame(self.chunk_kind, []) | {"usage": self._usage()}
+        return body | (self._metrics() if self.body.explain else {})
 
     def _chunk(
         self,
@@ -150,9 +143,9 @@ class Reply:
     ) -> Json:
         choice = {"index": answer.index, **piece, "logprobs": logprobs, "finish_reason": reason}
         chunk = self._frame(self.chunk_kind, [choice])
-        if self.usage:
+        if self.body.tells_usage:
             chunk["usage"] = None
-        return chunk | ({"draftpick": details} if self.explain else {})
+        return chunk | ({"draftpick": details} if self.body.explain else {})
 
     # -- parts of both
 
@@ -161,7 +154,7 @@ class Reply:
         return self.piece(text) if reader is None else {"delta": reader.add(text)}
 
     def _text(self, result: DecodeResult) -> str:
-        stream = TextStream(self.tokenizer, self._stop)
+        stream = TextStream(self._tokenizer, self.body.stop)
         return stream.add(result.ids) + stream.finish()
 
     def _logprobs(self, result: DecodeResult, text: str) -> Json | None:
@@ -169,10 +162,10 @@ class Reply:
             return result.upstream.logprobs
         if not result.logprobs:
             return None
-        return self.logprobs(list(scored_tokens(result, self.tokenizer, text)))
+        return self.logprobs(list(scored_tokens(result, self._tokenizer, text)))
 
     def _frame(self, kind: str, choices: list[Json]) -> Json:
-        named = {"id": self._id, "object": kind, "created": self._created, "model": self.model}
+        named = {"id": self._id, "object": kind, "created": self._created, "model": self.body.model}
         return named | {"choices": choices}
 
     def _how(self, answer: Answer) -> Json:
@@ -188,8 +181,38 @@ class Reply:
             "running": choice.running,
         }
 
+    def _usage(self) -> Json:
+        """Every prompt counts once, however many answers it gets; of what was not read of it, only
+        that of its first answer."""
+        results = [decode_of(answer) for answer in self.answers]
+        firsts = results[:: self.body.n or 1]
+        read = sum(result.tokens_read for result in firsts)
+        written = sum(len(result.ids) for result in results)
+        cached = sum(result.cached_tokens or 0 for result in firsts)
+        made: Json = {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+        }
+        return made | ({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})
+
     def _metrics(self) -> Json:
-        return {"metrics": {"speculative_decoding": metrics_of(self.answers)}}
+        """How drafting went, under vLLM's names. A draft is a round in which something was
+        drafted."""
+        results = [decode_of(answer) for answer in self.answers]
+        drafts = sum(answer.drafts for answer in self.answers)
+        drafted = sum(result.drafted for result in results)
+        accepted = sum(result.accepted for result in results)
+        positions = [result.accepted_per_position for result in results]
+        made = {
+            "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
+            "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+            "num_drafts": drafts,
+            "num_draft_tokens": drafted,
+            "num_accepted_draft_tokens": accepted,
+            "num_accepted_tokens_per_pos": list(map(sum, zip_longest(*positions, fillvalue=0))),
+        }
+        return {"metrics": {"speculative_decoding": made}}
 
 
 class ChatReply(Reply):
@@ -281,37 +304,3 @@ def scored_tokens(result: DecodeResult, tokenizer: Any, text: str) -> Iterator[S
 def _scored(text: str, logprob: float) -> Json:
     whole = None if UNFINISHED in text else list(text.encode())  # part of a character
     return {"token": text, "logprob": max(logprob, LEAST), "bytes": whole}
-
-
-def usage_of(answers: Sequence[Answer], copies: int) -> Json:
-    """Every prompt counts once, however many answers it gets; of what was not read of it, only that
-    of its first answer."""
-    results = [decode_of(answer) for answer in answers]
-    read = sum(result.tokens_read for result in results[::copies])
-    written = sum(len(result.ids) for result in results)
-    cached = sum(result.cached_tokens or 0 for result in results[::copies])
-    made: Json = {
-        "prompt_tokens": read,
-        "completion_tokens": written,
-        "total_tokens": read + written,
-    }
-    return made | ({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})
-
-
-def metrics_of(answers: Sequence[Answer]) -> Json:
-    """How drafting went, under vLLM's names. A draft is a round in which something was drafted."""
-    results = [decode_of(answer) for answer in answers]
-    drafts = sum(answer.drafts for answer in answers)
-    drafted = sum(result.drafted for result in results)
-    accepted = sum(result.accepted for result in results)
-    positions = [result.accepted_per_position for result in results]
-    return {
-        "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
-        "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
-        "num_drafts": drafts,
-        "num_draft_tokens": drafted,
-        "num_accepted_draft_tokens": accepted,
-        "num_accepted_tokens_per_pos": [
-            sum(counts) for counts in zip_longest(*positions, fillvalue=0)
-        ],
-    }

@@ -43,7 +43,7 @@ class GenerationRequest:
     dynamic: the arm is drawn from the policy's distribution.
     id: names the line in the log of decisions.
     client: sender of the request; clients take turns.
-    policy: name of a registered policy, None for the default.
+    policy: name of a registered one.
     streamed: the client sees the beginning before the answer is complete.
     """
 
@@ -54,7 +54,7 @@ class GenerationRequest:
     dynamic: bool
     id: str
     client: str
-    policy: str | None = None
+    policy: str = DEFAULT
     streamed: bool = True
 
 
@@ -63,23 +63,18 @@ class Callbacks(Protocol):
 
     def began(self, choice: Chosen) -> None:
         """The prompt was read and an arm chosen."""
-        ...
 
     def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
         """The new tokens of a round, as in `decoders.protocols.Emit`."""
-        ...
 
     def wrote_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
         """A part of an endpoint's message, as in `decoders.protocols.FieldStreamer`."""
-        ...
 
     def done(self, result: RoutedResult) -> None:
         """The answer is complete; nothing follows."""
-        ...
 
     def failed(self, error: Exception) -> None:
         """There will be no answer (cancellation included); nothing follows."""
-        ...
 
 
 class RequestHandle:
@@ -109,7 +104,7 @@ class Scheduler:
     routers: by the name of their policy, all over one engine; DEFAULT answers requests that name
         none.
     queue: holds the requests that wait.
-    room: writes the answers, over that engine; None writes one at a time.
+    batch: writes the answers, over that engine; None writes one at a time.
     reuse: as in `Router.generate`.
     """
 
@@ -152,9 +147,8 @@ class Scheduler:
 
     def submit(self, generation: GenerationRequest, callbacks: Callbacks) -> RequestHandle:
         """Raises QueueFull, Closing, and NoSuchName for a policy that is not registered."""
-        name = DEFAULT if generation.policy is None else generation.policy
-        if name not in self.routers:
-            raise NoSuchName("policy", name, list(self.routers))
+        if generation.policy not in self.routers:
+            raise NoSuchName("policy", generation.policy, list(self.routers))
         handle = RequestHandle(self, generation, callbacks)
         with self._lock:
             if self._draining:
@@ -176,12 +170,7 @@ class Scheduler:
         end in time."""
         with self._lock:
             self._draining = True
-        until = time.monotonic() + timeout_s
-        while self._occupied():
-            if time.monotonic() >= until:
-                return False
-            time.sleep(0.02)
-        return True
+        return happens(lambda: not self._occupied(), timeout_s)
 
     def close(self) -> None:
         """Accept no more requests, cancel those accepted, and end the thread. An answer that waits
@@ -254,7 +243,7 @@ class Scheduler:
 
     def _answer(self, handle: RequestHandle, routers: Mapping[str, Router]) -> None:
         generation, callbacks = handle.generation, handle.callbacks
-        router = routers[DEFAULT if generation.policy is None else generation.policy]
+        router = routers[generation.policy]
         try:
             _stop_if(handle)
             result = router.answer(
@@ -302,6 +291,16 @@ class _Rounds:
 
     def end(self) -> None:
         pass
+
+
+def happens(true: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether something becomes true in time, which is waited for."""
+    ends = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() >= ends:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _stop_if(handle: RequestHandle) -> None:

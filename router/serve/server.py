@@ -50,11 +50,9 @@ class Drains(Protocol):
 
     def drain(self, timeout_s: float) -> bool:
         """Take nothing more and wait until what was taken has ended; False where some has not."""
-        ...
 
     def close(self) -> None:
         """End at once, and let everything go."""
-        ...
 
 
 def serve(app: ASGIApp, scheduler: Drains, held: socket.socket, drain_s: float) -> None:

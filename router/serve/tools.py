@@ -93,11 +93,9 @@ class CallReader:
         """Whether a call has begun."""
         return self._calls > 0
 
-    def add(self, text: str) -> Json:
-        """What some more text adds: `content`, `tool_calls`, both or nothing."""
-        return self._add(text)
-
-    def _add(self, text: str, last: bool = False) -> Json:
+    def add(self, text: str, last: bool = False) -> Json:
+        """What some more text adds: `content`, `tool_calls`, both or nothing. last: as of
+        `FencedCalls.add`."""
         said, calls = "", dict[int, Json]()
         if self._fenced is not None:
             found, text = self._fenced.add(text, last)
@@ -123,7 +121,7 @@ class CallReader:
 
     def finish(self) -> Json:
         """What was held back, the answer being whole."""
-        made = self._add("", last=True)
+        made = self.add("", last=True)
         said, self._held = (self._held if self._read == self._text else ""), ""
         said = made.pop("content", "") + said
         return ({"content": said} if said else {}) | made

@@ -14,7 +14,6 @@ from ..records import AskOptions
 
 if TYPE_CHECKING:
     from decoders.continuous_batching import BatchEngine
-    from decoders.models.drafter_memory import DrafterMemory
 
     from ..routing.router import Router
 
@@ -25,7 +24,7 @@ def warm_up(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> 
     """Answer a few tokens through every arm. An arm that fails is reported on standard error and
     stays.
 
-    room: will answer the requests; its slots load the arms too.
+    batch: will answer the requests; its slots load the arms too.
 
     If drafters' memory is bounded, the arms that the policy picks most come first; those that do
     not fit load when they are first used.
@@ -36,6 +35,7 @@ def warm_up(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> 
     drafters = getattr(router.engine, "drafters", None)
     bounded = isinstance(drafters, DrafterMemory) and drafters.limit is not None
     arms = likely_first(router) if bounded else list(router.engine.arm_names)
+    slots: list[Any] = [] if batch is None else batch.slots
     later = list[str]()
     with ExitStack() as kept:
         for arm in arms:
@@ -43,7 +43,8 @@ def warm_up(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> 
                 router.respond("Hello", Request(max_new_tokens=4, user=None), AskOptions(arm))
                 if isinstance(drafters, DrafterMemory):
                     kept.enter_context(drafters.at_work(arm))
-                    _slot(arm, batch)
+                    for slot in slots:
+                        slot.engine.strategy(arm)
             except NoRoom:
                 later.append(arm)
             except DraftpickError as error:
@@ -52,7 +53,11 @@ def warm_up(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> 
         for arm in reversed(arms):
             drafters.touch(arm)
         if later:
-            print(_report(drafters, later), file=sys.stderr)
+            print(
+                f"drafters take {drafters.bytes / 1e6:.1f} MB; {', '.join(later)} did not fit "
+                "and will load when first used",
+                file=sys.stderr,
+            )
 
 
 def likely_first(router: Router) -> list[str]:
@@ -65,16 +70,3 @@ def likely_first(router: Router) -> list[str]:
     queries = [query.turns[0] for query in first_per_task(shipped("test"), QUERIES)]
     picks = [router.pick(query) for query in queries]
     return sorted(arms, key=lambda arm: -picks.count(arm))
-
-
-def _slot(arm: str, batch: BatchEngine | None) -> None:
-    slots: list[Any] = [] if batch is None else batch.slots
-    for slot in slots:
-        slot.engine.strategy(arm)
-
-
-def _report(drafters: DrafterMemory, later: list[str]) -> str:
-    return (
-        f"drafters take {drafters.bytes / 1e6:.1f} MB; {', '.join(later)} did not fit "
-        "and will load when first used"
-    )

@@ -9,7 +9,7 @@ from typing import Any
 def draw(found: dict[str, Any], path: Path) -> None:
     """A curve for each drafter, its best length marked; a line for each cascade at its best.
 
-    found: what `theory_report.report` returned. Drawn off screen, without pyplot's global state.
+    found: what `report.report` returned. Drawn off screen, without pyplot's global state.
     """
     from matplotlib.figure import Figure
 

@@ -17,9 +17,10 @@ from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
 from policies import load
 from policies.errors import PolicyError
-from router.commands import collect as commands
-from router.commands import headroom, train
+from router.commands.collect import collect
 from router.commands.collecting import run as collect_run
+from router.commands.headroom import headroom
+from router.commands.train import train
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,9 +28,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def app() -> typer.Typer:
     app = typer.Typer()
-    commands.mount(app)
-    headroom.mount(app)
-    train.mount(app)
+    for command in (collect, headroom, train):
+        app.command()(command)
     return app
 
 

@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 
 from collect.sweeps.batch import SweepOptions
 from decoders.endpoints.hashing import HashingEmbedder
-from router.commands import collect, headroom, train
+from router.commands.collect import collect
+from router.commands.headroom import headroom
+from router.commands.train import train
 from router.commands.training import run
 
 
@@ -79,7 +81,7 @@ def test_every_file_is_read_once(
     monkeypatch.setattr(run, "sweep_run", trained)
     app = typer.Typer()
     for command in (collect, headroom, train):
-        command.mount(app)
+        app.command()(command)
     given: list[str] = [*asked, *(["--rewards"] if asked[0] == "train" else []), str(rewards)]
     if asked[0] == "train":
         given += [

@@ -16,13 +16,13 @@ from collect.store.collection import Collection
 from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
 from policies import load
-from router.commands import train
+from router.commands.train import train
 
 
 def run(*arguments: object) -> Result:
     app = typer.Typer()
     app.callback()(lambda: None)  # so that `train` is a command's name
-    train.mount(app)
+    app.command()(train)
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 

@@ -15,10 +15,10 @@ from decoders.common.errors import DraftpickError
 from decoders.costs.theory import speculative
 from decoders.engine import Engine
 from decoders.options import EngineOptions
-from router.commands import theory as theory_command
+from router.commands.theory import theory
 
 app = typer.Typer()
-theory_command.mount(app)
+app.command()(theory)
 app.command("other")(lambda: None)  # with one command alone typer would not want its name
 
 

@@ -11,7 +11,7 @@ import pytest
 from grammar_toys import toy_engine
 from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
 from scipy.stats import chi2_contingency, chisquare
-from typer.testing import CliRunner
+from typer.main import get_command
 
 from collect.queries import shipped_folder
 from decoders.engine import Engine
@@ -256,11 +256,6 @@ def test_an_interrupt_is_code_130(monkeypatch: pytest.MonkeyPatch, engine: FakeE
     assert cli.main(["generate", "hi"]) == 130
 
 
-def test_unknown_options_are_code_2() -> None:
-    assert cli.main(["generate", "hi", "--nonsense"]) == 2
-    assert cli.main(["nonsense"]) == 2
-
-
 def test_specbench_then_report(
     question_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -362,41 +357,8 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for command in (
-        "generate",
-        "specbench",
-        "arms",
-        "models",
-        "report",
-        "demo",
-        "collect",
-        "headroom",
-        "train",
-        "evaluate",
-        "promote",
-        "theory",
-    ):
-        assert command in done.stdout
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "generate",
-        "specbench",
-        "arms",
-        "models",
-        "report",
-        "demo",
-        "headroom",
-        "evaluate",
-        "promote",
-        "theory",
-    ],
-)
-def test_every_command_has_help(command: str) -> None:
-    found = CliRunner().invoke(cli.app, [command, "--help"])
-    assert found.exit_code == 0 and "Usage" in found.output
+    commands = get_command(cli.app).commands  # type: ignore[attr-defined]
+    assert len(commands) == 18 and all(command in done.stdout for command in commands)
 
 
 def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
@@ -416,7 +378,7 @@ def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
             print(json.dumps(trained))
         return 3 if arguments[0] == stop_at else 0
 
-    monkeypatch.setattr(demo, "_history", lambda found: [{"epoch": 1, "run": found["run_id"]}])
+    monkeypatch.setattr(demo, "epochs_of", lambda run, uri: [{"epoch": 1, "run": run}])
     stop_at = ""
     assert demo.run_demo(command, tmp_path, 2, 1, 8) == 0
     stages = ["collect", "headroom", "train", "generate", "specbench", "report"]

@@ -40,6 +40,7 @@ from router.specbench import markdown
 from router.specbench.bench import result_tables, specbench
 from router.specbench.protocol import load_questions
 from router.specbench.sweep import load_sweep
+from router.tabulated import for_terminal
 from router.theory import report as theory_report
 from router.theory.inputs import DrafterFigures
 
@@ -166,7 +167,7 @@ def large_table() -> RewardTable:
 
 def test_headroom() -> None:
     found = headroom(large_table())
-    text = at_eighty(*headroom_tables(found, 80))
+    text = at_eighty(*for_terminal(headroom_tables(found), 80))
     for one in found.choices:
         whole(text, [f"{one.mean:.4f}", f"{one.low:.4f} .. {one.high:.4f}"])
     for part in found.parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,46 +16,29 @@ if TYPE_CHECKING:
     from collect.sweeps.run import SweepReport
 
 
-def report_json(report: SweepReport, out: Path) -> dict[str, Any]:
-    """JSON-ready."""
-    return {"out": str(out), **asdict(report)}
-
-
 def print_report(report: SweepReport, out: Path) -> None:
+    before = f", {report.already} were there before" if report.already else ""
     typer.echo(
-        f"{report.collected} queries collected in {report.seconds:.0f} s"
-        + (f", {report.already} were there before" if report.already else "")
-        + f"; {report.errors} of {report.rows} new rows are errors.\n"
-        + _embedded(report)
-        + _costs_of(report)
-        + _uncounted(report)
-        + f"Look:  draftpick collect --summary {out}\n"
-        + f"Train: draftpick train --rewards {out}"
+        f"{report.collected} queries collected in {report.seconds:.0f} s{before}; "
+        f"{report.errors} of {report.rows} new rows are errors."
     )
-
-
-def _embedded(report: SweepReport) -> str:
-    if not report.embedded:
-        return ""
-    each_ms = 1000 * report.embed_s / report.embedded
-    return f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each.\n"
-
-
-def _uncounted(report: SweepReport) -> str:
-    return "".join(
-        f"The server of arm {arm} did not count the tokens of {many} answers, so they have no "
-        "measured speed; name a `tokenizer` for the arm and collect into another folder.\n"
-        for arm, many in report.uncounted.items()
-    )
-
-
-def _costs_of(report: SweepReport) -> str:
-    if report.costs_of is None:
-        return ""
-    return (
-        f"Costs stay those of the first run, by {report.costs_of}; for this run's, collect into "
-        "another --out.\n"
-    )
+    if report.embedded:
+        each_ms = 1000 * report.embed_s / report.embedded
+        typer.echo(
+            f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each."
+        )
+    if report.costs_of is not None:
+        typer.echo(
+            f"Costs stay those of the first run, by {report.costs_of}; for this run's, collect "
+            "into another --out."
+        )
+    for arm, many in report.uncounted.items():
+        typer.echo(
+            f"The server of arm {arm} did not count the tokens of {many} answers, so they have no "
+            "measured speed; name a `tokenizer` for the arm and collect into another folder."
+        )
+    typer.echo(f"Look:  draftpick collect --summary {out}")
+    typer.echo(f"Train: draftpick train --rewards {out}")
 
 
 def summaries_json(summaries: list[Summary]) -> dict[str, Any]:

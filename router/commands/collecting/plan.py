@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.options import EngineOptions
 
 from ..options import at_once_in, engine_options, names_in, temperatures_in
@@ -166,7 +167,6 @@ def plan(
     Raises DraftpickError for options that do not go together and numbers out of range.
     """
     from collect.sweeps.batch import SweepOptions
-    from decoders.common.errors import DraftpickError, NoSuchName
 
     files = (*(queries or []), *(more or []))
     if engine not in ENGINES:

@@ -17,6 +17,8 @@ from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
 from decoders.options import EngineOptions
 
+from ...routing import loading
+
 if TYPE_CHECKING:
     from collect.sweeps.executor import Executor
     from collect.sweeps.progress import SweepProgress
@@ -72,21 +74,16 @@ def load_engine(
 
     only: arms; the target itself, whose answers all are compared with, is always there.
     """
-    from decoders.arms import AUTOREGRESSIVE
-    from decoders.endpoints.engine import EndpointEngine
-    from decoders.endpoints.remote import remote
-
-    if remote(options.recipes()):
-        from collect.sweeps.endpoints import Endpoints
-
-        endpoints = EndpointEngine.from_options(options, only)
-        return endpoints, Endpoints(endpoints)
     from decoders import Engine
-    from decoders.offline.batch import Batch
+    from decoders.endpoints.engine import EndpointEngine
     from decoders.zoo.catalogue import cache_dir
 
-    arms = [AUTOREGRESSIVE, *(only or options.recipes())]  # all are used, so all are checked
-    engine = Engine.from_options(options, only=arms)
+    engine = loading.load_engine(options, only or tuple(options.recipes()))  # all are checked
+    if isinstance(engine, EndpointEngine):
+        return engine, Endpoints(engine)
+    from decoders.offline.batch import Batch
+
+    assert isinstance(engine, Engine)
     return engine, Batch(engine, None, at_once, cache_dir() / "costs", _tell_costs)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from decoders.common.errors import NoSuchName
 
 from . import llama_cpp, sglang, tensorrt_llm, vllm
-from .records import Engine, Exported, NoCounterpart, command
+from .records import PLAIN, Engine, Exported, NoCounterpart, command
 
 if TYPE_CHECKING:
     from decoders.arms import ArmRecipe
@@ -37,11 +37,11 @@ def exported(
 
     Raises NoSuchName for an engine that is not in ENGINES.
     """
-    written = engine_named(engine).exported
+    of_engine = engine_named(engine)
     found, without = dict[str, Exported](), dict[str, str]()
     for name, arm in arms.items():
         try:
-            found[name] = written(arm)
+            found[name] = PLAIN if arm.kind == "autoregressive" else of_engine.exported(arm)
         except NoCounterpart as reason:
             without[name] = str(reason)
     return found, without

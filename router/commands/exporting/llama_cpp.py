@@ -11,10 +11,9 @@ from .records import (
     NoCounterpart,
     Ranges,
     copying,
-    length,
-    verifier,
     whole_vocabulary,
     why_not,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ def exported(arm: ArmRecipe) -> Exported:
     from decoders.arms.max_gram import MaxGramRecipe
     from decoders.arms.neural import NeuralRecipe
 
-    if arm.kind == "autoregressive":
-        return Exported(())
     stops, differs = False, tuple[str, ...]()
     if type(arm) is MaxGramRecipe:
         options = ["--spec-type", COPIES, *_copies(arm)]
@@ -50,7 +47,7 @@ def exported(arm: ArmRecipe) -> Exported:
         )
     else:
         raise NoCounterpart(why_not(arm, "llama.cpp"))
-    return Exported(tuple(options), (*differs, *length(arm, stops), *verifier(arm)))
+    return written(arm, options, differs, stops)
 
 
 def by_load(arm: ArmRecipe, ranges: Ranges) -> Exported:

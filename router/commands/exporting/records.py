@@ -29,6 +29,9 @@ class Exported:
     file: tuple[str, str] | None = None
 
 
+PLAIN = Exported(())
+
+
 class NoCounterpart(Exception):
     """Why an arm has no counterpart in another engine."""
 
@@ -41,7 +44,7 @@ class Engine(Protocol):
         """The words that start a server."""
 
     def exported(self, arm: ArmRecipe) -> Exported:
-        """Raises NoCounterpart."""
+        """An arm that drafts. Raises NoCounterpart."""
 
     def by_load(self, arm: ArmRecipe, ranges: Ranges) -> Exported:
         """The arm with draft lengths by the number of requests that run, more than one length or
@@ -75,9 +78,21 @@ def chain(arm: Any) -> tuple[str, ...]:
     return ("the tree becomes a chain",) if arm.branch else ()
 
 
-def length(arm: DraftingRecipe, stops: bool = False) -> tuple[str, ...]:
-    """stops: the engine ends a draft before a token of little confidence."""
-    lost = []
+def written(
+    arm: DraftingRecipe,
+    options: Sequence[str],
+    differs: Sequence[str] = (),
+    stops: bool = False,
+    file: tuple[str, str] | None = None,
+) -> Exported:
+    """An arm, with what is lost of its draft length besides what `differs` says.
+
+    stops: the engine ends a draft before a token of little confidence. Raises NoCounterpart for a
+    lossy verifier.
+    """
+    if not arm.lossless:
+        raise NoCounterpart(f"the lossy verifier {arm.verifier.rule!r} is draftpick's own")
+    lost = list(differs)
     if arm.length.kind != "fixed":
         lost.append(
             f"drafts have up to {arm.length.longest} tokens; the {arm.length.kind} draft length is "
@@ -87,14 +102,7 @@ def length(arm: DraftingRecipe, stops: bool = False) -> tuple[str, ...]:
         lost.append("drafts do not end before a token below `min_confidence`")
     if arm.context_to is not None:
         lost.append(f"contexts above {arm.context_to} tokens (`context_to`) have drafts too")
-    return tuple(lost)
-
-
-def verifier(arm: DraftingRecipe) -> tuple[str, ...]:
-    """Raises NoCounterpart for a lossy one."""
-    if not arm.lossless:
-        raise NoCounterpart(f"the lossy verifier {arm.verifier.rule!r} is draftpick's own")
-    return ()
+    return Exported(tuple(options), tuple(lost), file)
 
 
 def whole_vocabulary(arm: Any) -> str:

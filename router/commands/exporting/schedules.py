@@ -11,7 +11,7 @@ from decoders.common.errors import DraftpickError
 
 from . import engine_named
 from .draft_schedule import LOAD, DraftSchedule, draft_schedule
-from .records import Engine, Exported, NoCounterpart
+from .records import PLAIN, Engine, Exported, NoCounterpart
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ def scheduled(engine: str, collection: Path, reward: str | None = None) -> list[
 
 
 def _options(of_engine: Engine, found: DraftSchedule, family: dict[str, Any]) -> Exported:
-    """None where nothing is drafted at any load, the best arm's own where one length is best."""
+    """The best arm's own where one length is best."""
     if not found.longest:
-        return Exported(())
+        return PLAIN
     longest = next(arm for arm in family.values() if arm.length.longest == found.longest)
     if len(found.ranges) == 1:
         return of_engine.exported(longest)

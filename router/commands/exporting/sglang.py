@@ -14,10 +14,9 @@ from .records import (
     Ranges,
     chain,
     copying,
-    length,
-    verifier,
     whole_vocabulary,
     why_not,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ def exported(arm: ArmRecipe) -> Exported:
     from decoders.arms.max_gram import MaxGramRecipe
     from decoders.arms.neural import NeuralRecipe
 
-    if arm.kind == "autoregressive":
-        return Exported(())
     if type(arm) is MaxGramRecipe:
         # The newest token is verified too, and counted among the draft's.
         options = ["--speculative-algorithm", "NGRAM"]
@@ -56,7 +53,7 @@ def exported(arm: ArmRecipe) -> Exported:
         differs = chain(arm) if head else ()
     else:
         raise NoCounterpart(why_not(arm, "SGLang"))
-    return Exported(tuple(options), (*differs, *length(arm), *verifier(arm)))
+    return written(arm, options, differs)
 
 
 def by_load(arm: ArmRecipe, ranges: Ranges) -> Exported:

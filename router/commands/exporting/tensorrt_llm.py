@@ -12,10 +12,9 @@ from .records import (
     Ranges,
     chain,
     copying,
-    length,
-    verifier,
     whole_vocabulary,
     why_not,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ def _written(arm: ArmRecipe, more: dict[str, Any]) -> Exported:
     from decoders.arms.max_gram import MaxGramRecipe
     from decoders.arms.neural import NeuralRecipe
 
-    if arm.kind == "autoregressive":
-        return Exported(())
     settings: dict[str, Any]
     if type(arm) is MaxGramRecipe:
         settings = {
@@ -71,5 +68,4 @@ def _written(arm: ArmRecipe, more: dict[str, Any]) -> Exported:
         raise NoCounterpart(why_not(arm, "TensorRT-LLM"))
     settings |= {"max_draft_len": arm.length.longest, **more}
     text = yaml.safe_dump({"speculative_config": settings}, sort_keys=False)
-    options = ("--extra_llm_api_options", FILE)
-    return Exported(options, (*differs, *length(arm), *verifier(arm)), (FILE, text))
+    return written(arm, ("--extra_llm_api_options", FILE), differs, file=(FILE, text))

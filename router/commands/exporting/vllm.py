@@ -13,10 +13,9 @@ from .records import (
     Ranges,
     chain,
     copying,
-    length,
-    verifier,
     whole_vocabulary,
     why_not,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ def exported(arm: ArmRecipe) -> Exported:
     from decoders.arms.neural import NeuralRecipe
     from decoders.arms.suffix import SuffixRecipe
 
-    if arm.kind == "autoregressive":
-        return Exported(())
     settings: dict[str, Any]
     if type(arm) is MaxGramRecipe:
         shortest = max(arm.shortest, SAFE_MATCH)
@@ -67,7 +64,7 @@ def exported(arm: ArmRecipe) -> Exported:
         differs = ()
     else:
         raise NoCounterpart(why_not(arm, "vLLM"))
-    return Exported((OPTION, json.dumps(settings)), (*differs, *length(arm), *verifier(arm)))
+    return written(arm, (OPTION, json.dumps(settings)), differs)
 
 
 def by_load(arm: ArmRecipe, ranges: Ranges) -> Exported:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from decoders.common.errors import DraftpickError
+from decoders.common.files import check_folder
 from decoders.options import EngineOptions
 
 from ..router_options import LogOptions
@@ -65,7 +66,6 @@ class Served:
 
     def make(self) -> tuple[FastAPI, Scheduler]:
         """Load it: the application, and the scheduler that it answers through."""
-        from decoders.common.files import check_folder
         from decoders.continuous_batching import batch_engine
         from decoders.zoo.catalogue import cache_dir
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collect.traffic.replayed import Traffic
     from decoders.arms import ArmRecipe
     from decoders.costs.measured import Costs
-    from decoders.offline.logged import AbsentTarget
 
 ROOM = 256  # tokens of a draft model's context beyond the longest text
 
@@ -61,10 +60,11 @@ def replay_logs(
     from collect.traffic.reading import read_logs
     from collect.traffic.replayed import replayed
     from collect.traffic.tokens import tokenised
+    from decoders.models.drafts import TargetInfo
     from decoders.offline.logged import AbsentTarget, LoggedReplay, require_text_alone
 
     arms = arms_of(options, only)
-    logs = read_logs(options.files)
+    logs = read_logs(options.from_logs or [])
     costs = None if options.costs is None else file_costs(options, arms)
     known = model_of(options)
     if options.target is None:
@@ -73,7 +73,8 @@ def replay_logs(
     tokens = tokenised(logs.answers, known.tokenizer, known.eos_ids)
     longest = max(len(each.prompt) + len(each.ids) for each in tokens.answers)
     target = AbsentTarget(known.vocab_size, longest + ROOM)
-    check_drafters(arms, target, known)
+    for recipe in arms.values():  # whether draft models fit, before anything is replayed
+        recipe.check_target(TargetInfo.of(target, known.tokenizer))
     if options.target is not None:
         costs = timed_costs(options.target, arms, loads)
     tasks = tasks_of([each.logged for each in tokens.answers], options.clusters, seed)
@@ -129,14 +130,6 @@ def model_of(options: TrafficOptions) -> Model:
 def _holds_tokenizer(folder: Path) -> bool:
     names = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
     return any((folder / name).is_file() for name in names)
-
-
-def check_drafters(arms: Mapping[str, ArmRecipe], target: AbsentTarget, known: Model) -> None:
-    """Raises DraftpickError where a draft model does not fit, before anything is replayed."""
-    from decoders.models.drafts import TargetInfo
-
-    for recipe in arms.values():
-        recipe.check_target(TargetInfo.of(target, known.tokenizer))
 
 
 def file_costs(options: TrafficOptions, arms: Mapping[str, ArmRecipe]) -> Costs:

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decoders.common.errors import DraftpickError
+
+from ...tabulated import Tabulated
+from ..headroom_views import as_dict, headroom_tables
 from .replaying import Found
 
 if TYPE_CHECKING:
     from collect.traffic.figures import Drafting, Figure, Speed
     from policies.selection.headroom import Headroom
 
-    from ...tabulated import Tabulated
 
 FEWEST = 5  # answers of a task that is shown
 
@@ -36,9 +39,6 @@ class TrafficReport:
     why_not: str
 
     def as_json(self, advice: Sequence[str]) -> dict[str, Any]:
-        """JSON-ready."""
-        from ..headroom_views import as_dict
-
         traffic, logs = self.source.traffic, self.source.logs
         running = traffic.running
         return {
@@ -74,7 +74,6 @@ def report(
     from collect import rewards
     from collect.traffic.figures import drafting, speeds
     from collect.traffic.replayed import require_known, reward_table
-    from decoders.common.errors import DraftpickError
     from policies.errors import PolicyError
     from policies.selection.crossfit import LEAST
     from policies.selection.headroom import headroom
@@ -170,9 +169,6 @@ def notes(source: Found) -> list[str]:
 
 def tabulated(made: TrafficReport) -> list[Tabulated]:
     """For a terminal and for a page."""
-    from ...tabulated import Tabulated
-    from ..headroom_views import tabulated as of_headroom
-
     traffic = made.source.traffic
     rows = [
         [one.arm, interval_of(one.acceptance, percent=True), interval_of(one.tokens_a_pass)]
@@ -201,7 +197,7 @@ def tabulated(made: TrafficReport) -> list[Tabulated]:
             Tabulated("Tokens a pass, by kind of work", ["work", "answers", *kinds], rows)
         )
     if made.found is not None:
-        tables += of_headroom(made.found)
+        tables += headroom_tables(made.found)
     return tables
 
 

@@ -1,20 +1,19 @@
-"""`draftpick train --max-loss`: what is asked for, the table that it needs, and what is printed."""
+"""`draftpick train --max-loss`: what is asked for, and what is printed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decoders.common.errors import DraftpickError
+from decoders.common.terminal import tables
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from collect.records import ArmInfo
-    from policies import RewardTable, RiskControlPolicy
+    from policies import RiskControlPolicy
     from policies.risk_control.report import LossAndReward
 
 RISK_CONTROL = "risk-control"  # the policy's name
@@ -75,23 +74,8 @@ def asked_for(
     return {"max_loss": max_loss, "confidence": level, "in_expectation": in_expectation}
 
 
-def risk_control_table(
-    table: RewardTable, collected: Sequence[ArmInfo]
-) -> tuple[RewardTable, list[str]]:
-    """The table with the feature that risk control needs, and the lossless ones of its arms.
-
-    collected: the arms of the collection.
-    """
-    from policies import with_temperature
-
-    lossless = [arm.name for arm in collected if arm.lossless and arm.name in table.arms]
-    return with_temperature(table), lossless
-
-
 def risk_control_tables(rows: list[LossAndReward], judged: str, width: int) -> list[Table]:
     """What the policy and every fixed arm lose and earn; judged: on which queries."""
-    from decoders.common.terminal import tables
-
     names = {
         "policy": "[bold green]policy[/]",
         "lossless": "best lossless ({})",

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def to_json(outcome: TrainOutcome | SweepOutcome) -> dict[str, Any]:
-    """JSON-ready."""
     if isinstance(outcome, SweepOutcome):
         return sweep_json(outcome.sweep) | {"cautions": outcome.cautions}
     found = run_json(outcome.run, outcome.more)

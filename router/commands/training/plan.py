@@ -14,7 +14,7 @@ from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
 
 from ..options import names_in
-from ..router_options import Experiment, TrackingUri, table_options
+from ..router_options import TrackingUri, table_options
 from ..with_records import with_records
 from .max_loss import RISK_CONTROL, Confidence, InExpectation, MaxLoss, asked_for
 
@@ -164,7 +164,7 @@ def plan(
             "--set", metavar="NAME=VALUE", help="Another option of the policy, such as --set k=5."
         ),
     ] = None,
-    experiment: Experiment = "draftpick",
+    experiment: Annotated[str, typer.Option(help="MLflow experiment to log into.")] = "draftpick",
     tracking_uri: TrackingUri = None,
     register: Annotated[
         str | None,

@@ -11,7 +11,7 @@ from collect.store.collection import Collection
 from collect.summary import cautions
 from collect.table import read_rewards
 from decoders.common.files import check_folder
-from policies import report
+from policies import report, with_temperature
 from policies.risk_control.policy import RiskControlPolicy
 from policies.risk_control.report import losses_and_rewards
 from policies.selection.curves import require_enough
@@ -21,7 +21,6 @@ from policies.tracking.seeds import sweep_run
 
 from ...mlflow_model.form import TextForm
 from .further import Further, further
-from .max_loss import risk_control_table
 from .second_reward import judged_rows
 
 if TYPE_CHECKING:
@@ -192,9 +191,9 @@ def _task(
     settings, guard = dict(plan.settings), plan.guard
     held, share = None, plan.validation_share
     if plan.risk is not None:
-        table, lossless = risk_control_table(table, manifest.arms)
-        settings |= dict(plan.risk) | {"lossless": lossless}
-        table, held = table.split(HELD_OUT if share is None else share, seed)
+        kept = [arm.name for arm in manifest.arms if arm.lossless and arm.name in table.arms]
+        settings |= dict(plan.risk) | {"lossless": kept}
+        table, held = with_temperature(table).split(HELD_OUT if share is None else share, seed)
         share, guard = 0.0, False  # the calibration is the guard
     elif plan.judge_by is not None or plan.train_size is not None:
         if share is None:

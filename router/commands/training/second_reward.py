@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from decoders.common.terminal import tables
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -50,7 +52,6 @@ def judged_rows(
 
 
 def judged_json(found: Evaluation, reward: str) -> dict[str, Any]:
-    """JSON-ready."""
     rows = [*found.rows, found.gain]
     return {
         "reward": reward,
@@ -62,8 +63,6 @@ def judged_json(found: Evaluation, reward: str) -> dict[str, Any]:
 
 def judged_tables(found: Evaluation, reward: str, width: int) -> list[Table]:
     """For a terminal of `width` columns."""
-    from decoders.common.terminal import tables
-
     named = {"greedy": "policy (greedy)", "dynamic": "policy (sampled)"}
     rows = [
         [named.get(row.name, row.name), f"{row.mean:.4f}", f"{row.low:.4f} .. {row.high:.4f}"]

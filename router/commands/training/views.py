@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from decoders.common.secrets import masked
 from decoders.common.terminal import tables
 
 from ..views import plain
@@ -107,8 +108,6 @@ def remarks(run: TrainedRun) -> list[str]:
 
 def run_json(run: TrainedRun, more: Further) -> dict[str, Any]:
     """JSON-ready; `guard` is null where the run was unguarded."""
-    from decoders.common.secrets import masked
-
     rows = [*run.evaluation.rows, run.evaluation.gain]
     guarded = run.guarded
     found: dict[str, Any] = {
@@ -180,8 +179,6 @@ def _words(spread: Spread, unit: str = "", digits: int = 4) -> str:
 
 
 def sweep_json(found: Sweep) -> dict[str, Any]:
-    """JSON-ready."""
-    from decoders.common.secrets import masked
     from policies.tracking.seeds import rows_of
 
     return {
@@ -207,8 +204,6 @@ def sweep_json(found: Sweep) -> dict[str, Any]:
 
 def where(found: Sweep) -> Sequence[str]:
     """Lines that say where things are."""
-    from decoders.common.secrets import masked
-
     folders = [
         f"Policy:     {group.runs[0].folder}" + (f" ({group.name})" if group.name else "")
         for group in found.groups

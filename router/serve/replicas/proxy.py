@@ -17,14 +17,14 @@ import httpx
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from decoders.common.wording import in_words
 
 from .. import errors
-from ..app import GONE, Gone, Settings, sharing, watched
+from ..app import GONE, Gone, Settings, Streamed, sharing, watched
 from ..errors import ApiError
 from ..middleware import RequestLimits
 from .counters import Counters, Snapshot
@@ -36,9 +36,9 @@ CONNECT_S = 5.0
 IDLE_S = 2.0  # for which a connection is kept; a replica closes its own after five
 HEALTH_S = 1.0  # between two looks at every replica
 TELL_S = 3.0  # in which a replica reports its figures, or is left out
-OF_ONE_HOP = {
-    "connection", "content-length", "date", "host", "keep-alive", "proxy-connection", "server",
-    "te", "trailer", "transfer-encoding", "upgrade",
+OF_ONE_HOP = {  # headers
+    b"connection", b"content-length", b"date", b"host", b"keep-alive", b"proxy-connection",
+    b"server", b"te", b"trailer", b"transfer-encoding", b"upgrade",
 }  # fmt: skip
 
 
@@ -148,14 +148,11 @@ class Proxy:
                 ),
                 stream=True,
             )
-            headers = [
-                (name, value)
-                for name, value in upstream.headers.multi_items()
-                if name.lower() not in OF_ONE_HOP
-            ]
+            headers = [(name.lower(), value) for name, value in upstream.headers.raw]
             response: Response
             if upstream.headers.get("content-type", "").startswith("text/event-stream"):
-                response = _Through(self, replica, upstream)
+                end, parts = partial(self._end, replica, upstream), self._parts(replica, upstream)
+                response = Streamed(end, parts, upstream.status_code)
                 streams = True
             else:
                 try:
@@ -163,17 +160,16 @@ class Proxy:
                 finally:
                     await upstream.aclose()
                 response = Response(content, upstream.status_code)
-            measured = upstream.headers.raw if request.method == "HEAD" else response.raw_headers
-            size = [(n.lower(), v) for n, v in measured if n.lower() == b"content-length"]
-            response.raw_headers = [
-                (n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in headers
-            ] + size
+            measured = headers if request.method == "HEAD" else response.raw_headers
+            size = [each for each in measured if each[0] == b"content-length"]
+            kept = [each for each in headers if each[0] not in OF_ONE_HOP]
+            response.raw_headers = kept + size
             return response
         finally:
             if not streams:
                 self._replicas.give_back(replica)
 
-    async def parts(self, replica: Replica, upstream: httpx.Response) -> AsyncIterator[bytes]:
+    async def _parts(self, replica: Replica, upstream: httpx.Response) -> AsyncIterator[bytes]:
         """Of a stream; an error event is the last where its replica dies."""
         try:
             async for part in upstream.aiter_raw():
@@ -185,7 +181,7 @@ class Proxy:
             lost = ApiError(503, words, code="died").to_json()
             yield f"\n\ndata: {json.dumps(lost)}\n\n".encode()
 
-    async def end(self, replica: Replica, upstream: httpx.Response) -> None:
+    async def _end(self, replica: Replica, upstream: httpx.Response) -> None:
         """A stream has ended, or its reader has disconnected."""
         self._replicas.give_back(replica)
         await upstream.aclose()
@@ -274,26 +270,12 @@ class Proxy:
         return Snapshot(stats.json(), metrics.text)
 
 
-class _Through(StreamingResponse):
-    """A stream that is handed on, and ended at its source however it ends here."""
-
-    def __init__(self, proxy: Proxy, replica: Replica, upstream: httpx.Response) -> None:
-        super().__init__(proxy.parts(replica, upstream), upstream.status_code)
-        self._end = partial(proxy.end, replica, upstream)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            await self._end()
-
-
 def _handed_on(request: Request) -> list[tuple[bytes, bytes]]:
     """The request's headers, and its client, so that clients take turns in a replica too."""
     kept = [
         (name, value)
         for name, value in request.headers.raw
-        if name.decode("latin-1") not in OF_ONE_HOP and name != b"x-forwarded-for"
+        if name not in OF_ONE_HOP and name != b"x-forwarded-for"
     ]
     if request.client is None:
         return kept

@@ -11,11 +11,13 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from ..scheduler import happens
 
 AGAIN_S = 1.0  # after which a replica that could not be started is tried again
 
@@ -26,11 +28,9 @@ class Starter(Protocol):
     def start(self) -> tuple[str, Any]:
         """The address of a new replica that answers, and what `stop` takes. Raises DraftpickError
         where it cannot be made."""
-        ...
 
     def stop(self, handle: Any) -> None:
         """End a replica at once; one that is dead already is no mistake."""
-        ...
 
 
 @dataclass(eq=False)
@@ -124,7 +124,7 @@ class Replicas:
     def drain(self, timeout_s: float) -> bool:
         """Take nothing more and wait until what was taken has ended; False where some has not."""
         self._draining = True
-        return _until(lambda: self.under_way == 0, timeout_s)
+        return happens(lambda: self.under_way == 0, timeout_s)
 
     def close(self) -> None:
         """End all of them at once."""
@@ -134,12 +134,3 @@ class Replicas:
         for replica in live:
             with suppress(Exception):
                 self._starter.stop(replica.handle)
-
-
-def _until(true: Callable[[], bool], timeout_s: float) -> bool:
-    ends = time.monotonic() + timeout_s
-    while not true():
-        if time.monotonic() >= ends:
-            return False
-        time.sleep(0.02)
-    return True

@@ -16,6 +16,7 @@ import httpx
 import numpy as np
 import openai
 import uvicorn
+from starlette.types import ASGIApp
 from torch import Tensor
 
 from decoders import Engine
@@ -142,8 +143,17 @@ def served(
     policies = {DEFAULT: policy or ToyPolicy(), **(others or {})}
     routers = {name: kind(engine, each, None, log) for name, each in policies.items()}
     scheduler = Scheduler(routers, FairQueue(places), batch_engine(engine, slots))
+    try:
+        with listening(make_app(scheduler, settings)) as (url, server):
+            yield Served(url, scheduler, engine, server)
+    finally:
+        scheduler.close()
+
+
+@contextmanager
+def listening(app: ASGIApp) -> Iterator[tuple[str, uvicorn.Server]]:
+    """A server of the application in a thread, and its address."""
     held = bound("127.0.0.1", 0)
-    app = make_app(scheduler, settings)
     # uvicorn's own logging would close the handlers of others, and one of them pytest's stream
     config = uvicorn.Config(app, http=HeaderTimeout, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
@@ -152,11 +162,10 @@ def served(
     try:
         while not server.started:
             time.sleep(0.01)
-        yield Served(f"http://127.0.0.1:{held.getsockname()[1]}", scheduler, engine, server)
+        yield f"http://127.0.0.1:{held.getsockname()[1]}", server
     finally:
         server.should_exit = True
         thread.join(10)
-        scheduler.close()
 
 
 def until(true: Any, timeout_s: float = 5.0) -> bool:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,34 +61,28 @@ def process(words: list[str], within_s: float) -> Iterator[tuple[subprocess.Pope
 
 def test_at_sigterm_answers_under_way_end_and_the_process_goes() -> None:
     with process([str(Path(__file__).parent / "serve_main.py"), "20"], 60) as (server, url):
-        told: list[httpx.Response] = []
-        ask = threading.Thread(
-            target=lambda: told.append(httpx.post(url + CHAT, json=ASKED, timeout=30))
-        )
-        ask.start()
-        assert until(lambda: httpx.get(f"{url}/stats").json()["requests_running"] == 1)
-        server.send_signal(signal.SIGTERM)
-        assert until(lambda: httpx.get(f"{url}/ready").status_code == 503)
-        assert httpx.post(url + CHAT, json=ASKED).status_code == 503
-        ask.join(30)
-        assert told[0].status_code == 200 and told[0].json()["usage"]["completion_tokens"] == 60
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(httpx.post, url + CHAT, json=ASKED, timeout=30)
+            assert until(lambda: httpx.get(f"{url}/stats").json()["requests_running"] == 1)
+            server.send_signal(signal.SIGTERM)
+            assert until(lambda: httpx.get(f"{url}/ready").status_code == 503)
+            assert httpx.post(url + CHAT, json=ASKED).status_code == 503
+        told = asked.result()
+        assert told.status_code == 200 and told.json()["usage"]["completion_tokens"] == 60
         assert server.wait(15) == 0
 
 
 def test_answers_that_take_longer_than_the_drain_are_told() -> None:
     with process([str(Path(__file__).parent / "serve_main.py"), "0.2"], 60) as (server, url):
-        told: list[httpx.Response] = []
         long = ASKED | {"max_tokens": 400}
-        ask = threading.Thread(
-            target=lambda: told.append(httpx.post(url + CHAT, json=long, timeout=30))
-        )
-        ask.start()
-        assert until(lambda: httpx.get(f"{url}/stats").json()["requests_running"] == 1)
-        server.send_signal(signal.SIGTERM)
-        started = time.monotonic()
-        assert server.wait(15) == 0 and time.monotonic() - started < 10
-        ask.join(5)
-        assert told[0].status_code == 503 and "shut down" in told[0].json()["error"]["message"]
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(httpx.post, url + CHAT, json=long, timeout=30)
+            assert until(lambda: httpx.get(f"{url}/stats").json()["requests_running"] == 1)
+            server.send_signal(signal.SIGTERM)
+            started = time.monotonic()
+            assert server.wait(15) == 0 and time.monotonic() - started < 10
+        told = asked.result()
+        assert told.status_code == 503 and "shut down" in told.json()["error"]["message"]
 
 
 # -- options --------------------------------------------------------------------------------------

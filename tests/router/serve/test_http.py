@@ -14,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 from pydantic import SecretStr
-from serve_toys import Served, served, until
+from serve_toys import Served, listening, served, until
 
 from decoders.common.errors import DraftpickError
 from router.cli import main
@@ -25,7 +25,6 @@ from router.serve.parsing import Limits
 from router.serve.replicas.proxy import Proxy
 from router.serve.replicas.replicas import Replicas
 from router.serve.server import bound
-from router.serve.timeouts import HeaderTimeout
 
 CHAT = "/v1/chat/completions"
 ASKED = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 4}
@@ -54,18 +53,9 @@ def reached(way: str, settings: Settings) -> Iterator[httpx.Client]:
             with toy.http() as http:
                 yield http
             return
-        held = bound("127.0.0.1", 0)
-        app = Proxy(Replicas(One(toy.url), 1), settings)
-        config = uvicorn.Config(app, http=HeaderTimeout, log_config=None, lifespan="off")
-        running = uvicorn.Server(config)
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [held]}, daemon=True)
-        thread.start()
-        assert until(lambda: running.started)
-        url = f"http://127.0.0.1:{held.getsockname()[1]}"
-        with httpx.Client(base_url=url, timeout=20) as http:
+        proxy = Proxy(Replicas(One(toy.url), 1), settings)
+        with listening(proxy) as (url, _), httpx.Client(base_url=url, timeout=20) as http:
             yield http
-        running.should_exit = True
-        thread.join(10)
 
 
 @pytest.fixture(scope="module", params=["straight", "proxied"])

@@ -7,18 +7,17 @@ import json
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from pydantic import SecretStr
-from serve_toys import Served, served, toy_engine, until
+from serve_toys import Served, listening, served, toy_engine, until
 from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
@@ -31,7 +30,6 @@ from router.serve.replicas import proxy
 from router.serve.replicas.aggregate import aggregate
 from router.serve.replicas.proxy import Proxy
 from router.serve.replicas.replicas import Replicas
-from router.serve.server import bound
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 40}
@@ -83,19 +81,28 @@ def proxied(
 ) -> Iterator[tuple[str, Replicas, Threads]]:
     starter = Threads(pause_s, settings, places)
     replicas = Replicas(starter, n, random.Random(1))
-    held = bound("127.0.0.1", 0)
-    config = uvicorn.Config(Proxy(replicas, settings), log_config=None, lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
-    thread.start()
-    assert until(lambda: server.started)
     try:
-        yield f"http://127.0.0.1:{held.getsockname()[1]}", replicas, starter
+        with in_front(replicas, settings) as url:
+            yield url, replicas, starter
     finally:
-        server.should_exit = True
-        thread.join(10)
-        replicas.close()
         starter.close()
+
+
+@contextmanager
+def in_front(replicas: Replicas, settings: Settings) -> Iterator[str]:
+    """The address of a proxy; its replicas are closed with it."""
+    try:
+        with listening(Proxy(replicas, settings)) as (url, _):
+            yield url
+    finally:
+        replicas.close()
+
+
+@contextmanager
+def asking(url: str, count: int) -> Iterator[list[Future[httpx.Response]]]:
+    """So many requests under way at once; all have ended afterwards."""
+    with ThreadPoolExecutor(count) as pool:
+        yield [pool.submit(httpx.post, url + CHAT, json=ASKED, timeout=60) for _ in range(count)]
 
 
 def requests_of(server: Served) -> int:
@@ -156,19 +163,10 @@ def test_the_less_busy_of_two_is_taken() -> None:
 
 def test_a_dead_one_is_replaced_and_waiting_answers_are_written_elsewhere() -> None:
     with proxied(pause_s=0.02) as (url, replicas, starter):
-        told: list[httpx.Response] = []
-        asking = [
-            threading.Thread(
-                target=lambda: told.append(httpx.post(url + CHAT, json=ASKED, timeout=30))
-            )
-            for _ in range(8)
-        ]
-        for each in asking:
-            each.start()
-        assert until(lambda: all(each.scheduler.running for each in starter.started))
-        cut(starter.started[0])
-        for each in asking:
-            each.join(30)
+        with asking(url, 8) as asked:
+            assert until(lambda: all(each.scheduler.running for each in starter.started))
+            cut(starter.started[0])
+        told = [each.result() for each in asked]
         assert [answer.status_code for answer in told] == [200] * 8
         assert len({answer.json()["choices"][0]["message"]["content"] for answer in told}) == 1
         assert until(lambda: len(replicas.live) == 2 and len(starter.started) == 3)
@@ -288,20 +286,8 @@ def test_where_one_queue_is_full_another_replica_is_asked() -> None:
         replicas.live[0].under_way -= 50  # the less busy one, whatever it is given
 
         def ask(count: int) -> list[int]:
-            told: list[int] = []
-            asking = [
-                threading.Thread(
-                    target=lambda: told.append(
-                        httpx.post(url + CHAT, json=ASKED, timeout=30).status_code
-                    )
-                )
-                for _ in range(count)
-            ]
-            for each in asking:
-                each.start()
-            for each in asking:
-                each.join(30)
-            return sorted(told)
+            with asking(url, count) as asked:
+                return sorted(each.result().status_code for each in asked)
 
         # One replica has room for two that wait and the one that it answers.
         assert ask(4) == [200] * 4
@@ -310,18 +296,12 @@ def test_where_one_queue_is_full_another_replica_is_asked() -> None:
 
 def test_at_the_end_nothing_new_is_taken_and_what_began_ends() -> None:
     with proxied(pause_s=0.03) as (url, replicas, _):
-        told: list[httpx.Response] = []
-        ask = threading.Thread(target=lambda: told.append(httpx.post(url + CHAT, json=ASKED)))
-        ask.start()
-        assert until(lambda: replicas.under_way == 1)
-        done: list[bool] = []
-        drain = threading.Thread(target=lambda: done.append(replicas.drain(20)))
-        drain.start()
-        assert until(lambda: httpx.get(f"{url}/ready").status_code == 503)
-        assert httpx.post(url + CHAT, json=ASKED).json()["error"]["code"] == "shutting_down"
-        drain.join(20)
-        ask.join(5)
-        assert done == [True] and told[0].status_code == 200
+        with asking(url, 1) as asked, ThreadPoolExecutor(1) as pool:
+            assert until(lambda: replicas.under_way == 1)
+            drained = pool.submit(replicas.drain, 20)
+            assert until(lambda: httpx.get(f"{url}/ready").status_code == 503)
+            assert httpx.post(url + CHAT, json=ASKED).json()["error"]["code"] == "shutting_down"
+        assert drained.result() and asked[0].result().status_code == 200
 
 
 def test_those_that_cannot_start_at_first_are_told() -> None:
@@ -430,45 +410,24 @@ def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> N
     assert OnRay(toy_application).n == 1  # one a machine
     starter = OnRay(toy_application, replicas=2)
     replicas = Replicas(starter, starter.n)
-    held = bound("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{held.getsockname()[1]}"
-    config = uvicorn.Config(Proxy(replicas, Settings()), log_config=None, lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
-    thread.start()
-    try:
-        assert until(lambda: server.started)
+    with in_front(replicas, Settings()) as url:
         before = {each.url for each in replicas.live}
         assert len(before) == 2
-        told: list[httpx.Response] = []
-        asking = [
-            threading.Thread(
-                target=lambda: told.append(httpx.post(url + CHAT, json=ASKED, timeout=60))
-            )
-            for _ in range(6)
-        ]
-        for each in asking:
-            each.start()
-        assert until(lambda: min(each.under_way for each in replicas.live) > 0)
-        port = int(replicas.live[0].url.rpartition(":")[2])
-        (pid,) = {
-            each.pid
-            for each in psutil.net_connections("tcp")
-            if each.laddr.port == port and each.status == "LISTEN"
-        }
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        for each in asking:
-            each.join(60)
-        assert [answer.status_code for answer in told] == [200] * 6
+        with asking(url, 6) as asked:
+            assert until(lambda: min(each.under_way for each in replicas.live) > 0)
+            port = int(replicas.live[0].url.rpartition(":")[2])
+            (pid,) = {
+                each.pid
+                for each in psutil.net_connections("tcp")
+                if each.laddr.port == port and each.status == "LISTEN"
+            }
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        assert [each.result().status_code for each in asked] == [200] * 6
         assert until(lambda: len(replicas.live) == 2, 180)
         assert len({each.url for each in replicas.live} - before) == 1
         stats = httpx.get(f"{url}/stats", timeout=20).json()
         assert stats["lost"] == 1 and len(stats["replicas"]) == 2
-    finally:
-        server.should_exit = True
-        thread.join(10)
-        replicas.close()
 
 
 @pytest.mark.slow

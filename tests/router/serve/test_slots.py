@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,21 +145,18 @@ def test_closing_cancels_all_that_were_taken(engine: Engine) -> None:
 
 def test_answers_over_http_are_never_mixed(engine: Engine) -> None:
     with served(engine=engine, slots=SLOTS, places=64) as running:
-        asked = {f"{word}{LETTERS[i]}": "" for i, word in enumerate(WORDS * 3)}
+        asked = [f"{word}{LETTERS[i]}" for i, word in enumerate(WORDS * 3)]
 
-        def ask(text: str) -> None:
+        def ask(text: str) -> str:
             stream = running.client().completions.create(
                 model="auto", prompt=text, max_tokens=24, temperature=0, stream=True
             )
-            asked[text] = "".join(part.choices[0].text for part in stream if part.choices)
+            return "".join(part.choices[0].text for part in stream if part.choices)
 
-        threads = [threading.Thread(target=ask, args=(text,)) for text in asked]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(len(asked)) as pool:
+            told = list(pool.map(ask, asked))
         alone = Router(engine, ToyPolicy())  # type: ignore[arg-type]
-        for text, answer in asked.items():
+        for text, answer in zip(asked, told, strict=True):
             ids = engine.encode_text(text)
             assert answer == alone.answer(ids, Request(24)).result.text
 
