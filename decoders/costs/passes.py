@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,9 +29,6 @@ from ..common.identity import identity
 from ..common.machine import cpu_name
 from ..common.text import from_json
 from ..protocols import Backend
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 WIDEST = 17
 CONTEXT = 192  # prompt tokens held while measuring
@@ -204,7 +201,7 @@ def _read(path: Path) -> PassCosts | None:
     return costs if costs.verify_s and min(costs.verify_s) > 0 else None
 
 
-def write(path: Path, place: CostKey, costs: DataclassInstance) -> None:
+def write(path: Path, place: CostKey, costs: Any) -> None:
     """With what they depend on, for people."""
     with contextlib.suppress(OSError):  # measured again next time
         write_atomically(path, json.dumps({**asdict(place), **asdict(costs)}, indent=1))

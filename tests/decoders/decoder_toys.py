@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, quantize
+from replayed import traced
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -165,14 +165,6 @@ def in_file_blocks(weights: Weights) -> Weights:
     ]
     embedding = made(weights.embedding, "Q8_0")
     return Weights(embedding, layers, weights.norm, embedding, tied=True)
-
-
-def traced(run: Run) -> Run:
-    """A recorder for any device: the operations of one run, on the same tensors, done again. What a
-    graph on a GPU could not record, a tensor read on the host, cannot be traced either."""
-    graph = make_fx(run)()
-    made = graph()
-    return lambda: made.copy_(graph())  # as a graph's, the result lies where the last one did
 
 
 class Recorder:

@@ -17,11 +17,11 @@ from decoder_toys import (
     greedy,
     native,
     random_exit,
-    traced,
     transformers_model,
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from replayed import traced
 from t5_toys import seq2seq
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding

@@ -1,6 +1,6 @@
 """Rounds recorded on the device: what they write is what the ordinary loop writes.
 
-On a CPU they are traced instead of recorded as CUDA graphs (`decoder_toys.traced`).
+On a CPU they are traced instead of recorded as CUDA graphs (`replayed.traced`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from decoder_toys import (
     random_exit,
     run,
     speculative,
-    traced,
 )
 from effort import slow_after
 from hypothesis import given
 from hypothesis import strategies as st
+from replayed import traced
 
 from decoders.ahead import rounds_ahead
 from decoders.backends.cuda.recorded import WIDEST, cuda_graphs

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, FITS_ROWS, autoregressive, by_rows, native, run, traced
+from decoder_toys import CPU, FITS_INT4, FITS_ROWS, autoregressive, by_rows, native, run
+from replayed import traced
 
 from decoders.backends import noise
 from decoders.backends.batched.row_passes import RowPasses
