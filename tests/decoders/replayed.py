@@ -6,64 +6,81 @@ host, is refused here too.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from decoders.backends.cuda.recorded import Run
 
 ON_THE_HOST = {torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.nonzero}
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """Stands in an operation's arguments for the result with that number."""
+
+    number: int
+
+
 class Recording(TorchDispatchMode):
-    """Each operation with its arguments, in which earlier results stand by their number."""
+    """Each operation with its arguments."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps: list[tuple[Any, list[Any], list[tuple[int, int]], TreeSpec]] = []
-        self.results: list[Any] = []
-        self._place: dict[int, int] = {}  # of a tensor's id in the results, which keep it alive
+        self._steps: list[tuple[Any, list[Any], dict[str, Any]]] = []
+        self._results: list[Any] = []
+        self._numbers: dict[int, int] = {}  # of results by their ids, which are kept alive
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func.overloadpacket in ON_THE_HOST:
             raise RuntimeError(f"{func} reads a tensor on the host")
-        made = func(*args, **(kwargs or {}))
-        leaves, spec = tree_flatten((args, kwargs or {}))
-        earlier = [(at, place) for at, one in enumerate(leaves) if (place := self.place(one)) >= 0]
-        for at, _ in earlier:
-            leaves[at] = None
-        self.steps.append((func, leaves, earlier, spec))
-        for one in tree_flatten(made)[0]:
-            if isinstance(one, Tensor):
-                self._place[id(one)] = len(self.results)
-            self.results.append(one)
+        made, named = func(*args, **(kwargs or {})), kwargs or {}
+        numbered = {name: self.number(one) for name, one in named.items()}
+        self._steps.append((func, self.number(list(args)), numbered))
+        for one in results_of(made):
+            self._numbers[id(one)] = len(self._results)
+            self._results.append(one)
         return made
 
-    def place(self, one: Any) -> int:
-        return self._place.get(id(one), -1) if isinstance(one, Tensor) else -1
+    def number(self, one: Any) -> Any:
+        if isinstance(one, list):
+            return [self.number(each) for each in one]
+        known = isinstance(one, Tensor) and id(one) in self._numbers
+        return Earlier(self._numbers[id(one)]) if known else one
 
-    def again(self, place: int) -> Tensor:
-        """The result with that number, after every operation was done again."""
+    def again(self, wanted: Any) -> Tensor:
+        """What `wanted` is, after every operation was done again."""
         results = list[Any]()
-        for func, leaves, earlier, spec in self.steps:
-            given = list(leaves)
-            for at, number in earlier:
-                given[at] = results[number]
-            args, kwargs = tree_unflatten(given, spec)
-            results += tree_flatten(func(*args, **kwargs))[0]
-        found: Tensor = results[place]
+
+        def now(one: Any) -> Any:
+            if isinstance(one, Earlier):
+                return results[one.number]
+            return [now(each) for each in one] if isinstance(one, list) else one
+
+        for func, args, kwargs in self._steps:
+            named = {name: now(one) for name, one in kwargs.items()}
+            results += results_of(func(*now(args), **named))
+        found: Tensor = now(wanted)
         return found
+
+    def forget(self) -> None:
+        """The first results, which nothing needs any more."""
+        self._results.clear()
+
+
+def results_of(made: Any) -> list[Any]:
+    return list(made) if isinstance(made, (tuple, list)) else [made]
 
 
 def traced(run: Run) -> Run:
     """The result lies where the last one did, as a graph's does."""
     with Recording() as recording:
-        place = recording.place(run())
-    made = recording.again(place)
-    recording.results.clear()
-    return lambda: made.copy_(recording.again(place))
+        wanted = recording.number(run())
+    made = recording.again(wanted)
+    recording.forget()
+    return lambda: made.copy_(recording.again(wanted))
