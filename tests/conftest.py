@@ -78,9 +78,10 @@ def one_mlflow_store(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def tracked_runs_draw_little() -> Iterator[None]:
+def tracked_runs_hold_little() -> Iterator[None]:
     """Each picture of a tracked run is laid out once, and later ones are small, as laying one out
-    takes a third of a second. Nor are the versions of packages read from disk for every run."""
+    takes a third of a second. Nor are the versions of packages read from disk for every run, nor is
+    the code copied with every logged model: tests/test_served_policies.py has it travel."""
     drawn, whole = set[str](), run_log.all_figures
 
     def small(*given: Any) -> Any:
@@ -93,6 +94,7 @@ def tracked_runs_draw_little() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_log, "all_figures", small)
+        patch.setattr(run_log, "copy_code", lambda *_: [])
         patch.setattr(metadata, "version", cache(metadata.version))
         yield
 

@@ -79,6 +79,7 @@ def loaded(store: str, name: str) -> Any:
 @pytest.fixture(autouse=True)
 def beside(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTPICK_TARGET", str(place / "target"))
+    monkeypatch.setattr("policies.tracking.run_log.copy_code", copy_code)
 
 
 @pytest.mark.parametrize("reads", ["target", "sentences"])

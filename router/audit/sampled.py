@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from numpy.typing import NDArray
 from .answers import Said
 from .greedy import alike
 
+Float64: TypeAlias = NDArray[np.float64]
+Labels: TypeAlias = Sequence[NDArray[np.bool_]]
 LEVEL = 0.01  # of both tests together
 PERMUTATIONS = 4999
 HONEST = 0.05  # least p-value at which the server without drafts counts as drawing by its numbers
@@ -69,8 +72,8 @@ def two_sample(
     kernels = [_kernel([*a, *b]) for a, b in zip(plain, drafted, strict=True)]
     sizes = [len(a) for a in plain]
 
-    def discrepancy(labels: Sequence[NDArray[np.bool_]]) -> float:
-        return sum(_mmd(k, each) for k, each in zip(kernels, labels, strict=True))
+    def discrepancy(labels: Labels) -> Float64:
+        return np.sum([_mmd(k, each) for k, each in zip(kernels, labels, strict=True)], 0)
 
     texts = _permuted(discrepancy, sizes, rng)
     logprobs = None
@@ -80,11 +83,10 @@ def two_sample(
     ]
     if all(np.isfinite(each).all() for each in means):
 
-        def difference(labels: Sequence[NDArray[np.bool_]]) -> float:
-            apart = [
-                m[each].mean() - m[~each].mean() for m, each in zip(means, labels, strict=True)
-            ]
-            return abs(float(np.mean(apart)))
+        def difference(labels: Labels) -> Float64:
+            signs = [np.where(each, 1.0, -1.0) for each in labels]
+            apart = [2 * each @ m / len(m) for m, each in zip(means, signs, strict=True)]
+            return np.abs(np.mean(apart, 0))
 
         logprobs = _permuted(difference, sizes, rng)
     every = [each for answers in (*plain, *drafted) for each in _distinct(answers)]
@@ -116,21 +118,18 @@ def calibration(answers: Sequence[Sequence[Said]]) -> tuple[float, float] | None
 
 
 def _permuted(
-    statistic: Callable[[Sequence[NDArray[np.bool_]]], float],
-    sizes: Sequence[int],
-    rng: np.random.Generator,
+    statistic: Callable[[Labels], Float64], sizes: Sequence[int], rng: np.random.Generator
 ) -> float:
-    """The share of relabellings, the true one among them, that give as much. sizes: of either
-    server's answers to each prompt."""
-    labels = [np.arange(2 * n) < n for n in sizes]
-    seen = statistic(labels)
-    as_much = 1
-    for _ in range(PERMUTATIONS):
-        as_much += statistic([rng.permutation(each) for each in labels]) >= seen - 1e-12
-    return as_much / (PERMUTATIONS + 1)
+    """The share of relabellings, the true one among them, that give as much. statistic: of labels
+    [B, n] by prompt, which answers are of the first server; [B]. sizes: of either server's answers
+    to each prompt."""
+    true = [np.arange(2 * n)[None] < n for n in sizes]
+    others = [rng.permuted(each.repeat(PERMUTATIONS, 0), axis=1) for each in true]
+    as_much = 1 + np.count_nonzero(statistic(others) >= statistic(true) - 1e-12)
+    return float(as_much / (PERMUTATIONS + 1))
 
 
-def _kernel(answers: Sequence[Said]) -> NDArray[np.float64]:
+def _kernel(answers: Sequence[Said]) -> Float64:
     """[n, n]"""
     tokens = [each.tokens for each in answers]
     longest = max(1, *(len(each) for each in tokens))
@@ -141,15 +140,12 @@ def _kernel(answers: Sequence[Said]) -> NDArray[np.float64]:
     return made
 
 
-def _mmd(kernel: NDArray[np.float64], first: NDArray[np.bool_]) -> float:
-    """Unbiased, squared. first: [n] which answers are of the first server."""
-    one, other = np.flatnonzero(first), np.flatnonzero(~first)
-
-    def within(rows: NDArray[np.intp]) -> float:
-        block = kernel[np.ix_(rows, rows)]
-        return float((block.sum() - np.trace(block)) / (len(rows) * (len(rows) - 1)))
-
-    return within(one) + within(other) - 2 * float(kernel[np.ix_(one, other)].mean())
+def _mmd(kernel: Float64, first: NDArray[np.bool_]) -> Float64:
+    """Unbiased, squared. first: [B, n] which answers are of the first server, half of them; [B]."""
+    n, one, other = first.shape[1] // 2, first.astype(float), (~first).astype(float)
+    pairs = kernel - np.diag(kernel.diagonal())  # of different answers
+    within = sum(((each @ pairs) * each).sum(1) for each in (one, other)) / (n * (n - 1))
+    return np.asarray(within - 2 * ((one @ kernel) * other).sum(1) / n**2)
 
 
 def _mean_logprob(said: Said) -> float:
