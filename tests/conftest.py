@@ -21,12 +21,14 @@ from policies.tracking import run_log
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks property tests, which `make slow` runs with every example, and as slow all cases but
-    every nth of a test that is marked so.
+    every nth of a test that is marked so. What is slow by itself comes first, so that no worker
+    ends with a long test.
 
     Of a product of parameters these are the cases whose places along each of them add up to a
     multiple of n, so that every value occurs in one.
     """
     seen: dict[tuple[str, ...], dict[tuple[int, ...], int]] = {}
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)

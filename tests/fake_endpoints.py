@@ -93,6 +93,7 @@ def listening(*endpoints: FakeEndpoint) -> Iterator[None]:
 class _Handler(BaseHTTPRequestHandler):
     fake: FakeEndpoint
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or what follows the headers waits
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

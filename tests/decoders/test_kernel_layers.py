@@ -194,9 +194,9 @@ def run_again(*given: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lesser", [*cpp_kernels.SETS][1:])
+@pytest.mark.parametrize("lesser", [*cpp_kernels.SETS][1:-2])
 def test_a_processor_with_fewer_instructions_does_the_same(kernel: None, lesser: str) -> None:
-    """By those for each lesser set that this processor has."""
+    """By those for each lesser set that this processor has; AVX2 is for `make avx2`."""
     if not cpp_kernels.has(lesser) or lesser == cpp_kernels.instructions():
         pytest.skip(f"this processor has {cpp_kernels.instructions()}")
     run_again(lesser)
@@ -213,8 +213,11 @@ def test_a_processor_with_tiles_does_the_same(kernel: None) -> None:
 
 
 @pytest.mark.slow
-def test_the_code_for_tiles_compiles_anywhere(tmp_path: Path) -> None:
+def test_the_code_for_tiles_compiles_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the compiler's own instructions for them, which emulated ones stand in for above."""
+    monkeypatch.setattr(cpp_kernels, "TUNED", ["-O0"])  # it comes after the level of users
     told: list[str] = []
     made = tmp_path / "kernels.so"
     refused = cpp_kernels._made(made, [*cpp_kernels.TILES.values()], told.append)

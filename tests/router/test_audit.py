@@ -122,6 +122,7 @@ def serving(*models: Model) -> Iterator[None]:
 class _Handler(BaseHTTPRequestHandler):
     model: Model
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or what follows the headers waits
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
