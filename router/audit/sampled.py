@@ -73,7 +73,8 @@ def two_sample(
     sizes = [len(a) for a in plain]
 
     def discrepancy(labels: Labels) -> Float64:
-        return np.sum([_mmd(k, each) for k, each in zip(kernels, labels, strict=True)], 0)
+        apart = [_mmd(k, each) for k, each in zip(kernels, labels, strict=True)]
+        return np.asarray(np.sum(apart, 0))
 
     texts = _permuted(discrepancy, sizes, rng)
     logprobs = None
@@ -86,7 +87,7 @@ def two_sample(
         def difference(labels: Labels) -> Float64:
             signs = [np.where(each, 1.0, -1.0) for each in labels]
             apart = [2 * each @ m / len(m) for m, each in zip(means, signs, strict=True)]
-            return np.abs(np.mean(apart, 0))
+            return np.asarray(np.abs(np.mean(apart, 0)))
 
         logprobs = _permuted(difference, sizes, rng)
     every = [each for answers in (*plain, *drafted) for each in _distinct(answers)]
