@@ -79,6 +79,7 @@ class OnRay:
         self._ours = False
         self._actor: Any = None
         self._idle: list[Any] = []
+        self._started: list[Any] = []
 
     def __enter__(self) -> Self:
         ray = _ray()
@@ -90,7 +91,7 @@ class OnRay:
 
     def __exit__(self, *failure: object) -> None:
         ray = _ray()
-        for worker in self._idle:
+        for worker in self._started:  # one at work too, where the sweep ends early
             with suppress(Exception):
                 ray.kill(worker)
         if self._ours:
@@ -155,7 +156,9 @@ class OnRay:
                 following += 1
 
     def _start(self) -> Any:
-        return self._actor.remote(self._make)
+        worker = self._actor.remote(self._make)
+        self._started.append(worker)
+        return worker
 
 
 @contextmanager

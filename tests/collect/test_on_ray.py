@@ -111,6 +111,16 @@ def test_queries_that_kill_every_worker_end_the_sweep(cluster: None, tmp_path: P
         sweep(FakeEngine(), two, queries, tmp_path / "ray", OPTIONS)
     done = {query for query, _ in pairs(tmp_path / "ray")}
     assert len(pairs(tmp_path / "ray")) == len(done) * len(ARMS)  # whole queries
+    gone(two)
+
+
+def gone(made: OnRay) -> None:
+    """None of its workers holds a core any more, though an exception's traceback holds them all."""
+    import ray
+
+    for worker in made._started:
+        with pytest.raises(ray.exceptions.RayActorError):
+            ray.get(worker.costs.remote(), timeout=30)
 
 
 @pytest.mark.slow
@@ -124,6 +134,7 @@ def test_a_stopped_sweep_goes_on_here_or_there(cluster: None, tmp_path: Path) ->
     with pytest.raises(KeyboardInterrupt), OnRay(loaded, workers=2) as two:
         sweep(FakeEngine(), two, queries, out, OPTIONS, stop)
     assert len(pairs(out)) == 6 * len(ARMS)
+    gone(two)
     engine = FakeEngine()
     sweep(engine, engine.batch, queries[:12], out, OPTIONS)
     with OnRay(loaded, workers=2) as two:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.backends.cuda.recorded import Run
@@ -23,6 +24,17 @@ class Earlier:
     """Stands in an operation's arguments for the result with that number."""
 
     number: int
+
+
+class OnTheDevice(TorchFunctionMode):
+    """Refuses what reads a tensor's numbers without an operation."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in (Tensor.tolist, Tensor.numpy):
+            raise RuntimeError(f"{func} reads a tensor on the host")
+        return func(*args, **(kwargs or {}))
 
 
 class Recording(TorchDispatchMode):
@@ -79,7 +91,7 @@ def results_of(made: Any) -> list[Any]:
 
 def traced(run: Run) -> Run:
     """The result lies where the last one did, as a graph's does."""
-    with Recording() as recording:
+    with OnTheDevice(), Recording() as recording:
         wanted = recording.number(run())
     made = recording.again(wanted)
     recording.forget()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -205,7 +206,8 @@ def test_the_context_is_not_overrun(tiny: Tiny) -> None:
 def test_what_reads_a_tensor_on_the_host_cannot_be_recorded() -> None:
     """Or the traced passes above would prove nothing."""
     x = torch.tensor([3, 1])
-    for read in (lambda: torch.ones(int(x[0])), x.nonzero, lambda: x * x.equal(x)):
+    reads: list[Callable[[], Any]] = [x.tolist, x.numpy, x.nonzero, lambda: x * x.equal(x)]
+    for read in (*reads, lambda: torch.ones(int(x[0]))):
         with pytest.raises(RuntimeError, match="on the host"):
             traced(read)
     replay = traced(lambda: x * 2)
