@@ -86,7 +86,9 @@ class Batch:
         self.lengths = np.zeros(rows, dtype=np.int32)
 
     def schedule(self) -> None:
-        """Let go of what is over, and of some by preemption; move rows, fill empty ones."""
+        """Let go of what is over, and of some by preemption, which wait a step at least; move rows,
+        fill empty ones."""
+        preempted = list[Asked]()
         for each in list(self.rows):
             lost = not each.over and self._chance.random() < self._preempt
             if each.over or lost:
@@ -95,9 +97,11 @@ class Batch:
                 self.rows.pop()
             if lost:
                 each.draft, each.unread = [], len(each.ids)
-                self.waiting.insert(self._chance.randrange(len(self.waiting) + 1), each)
+                preempted.append(each)
         while self.waiting and len(self.rows) < self._most_rows:
             self.rows.append(self.waiting.pop(0))
+        for each in preempted:
+            self.waiting.insert(self._chance.randrange(len(self.waiting) + 1), each)
         if len(self.rows) > 1 and self._chance.random() < 0.2:
             i, j = self._chance.sample(range(len(self.rows)), 2)
             self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
