@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -35,6 +36,18 @@ def loaded(deadly: str = "", mark: Path | None = None, every_time: bool = False)
             if every_time or not mark.exists():
                 mark.touch()
                 os._exit(1)
+
+    engine.batch.hook = hook
+    return engine, engine.batch
+
+
+def slow_at(word: str) -> Any:
+    """What a worker loads: the fake engine, which takes a minute over a prompt with the word."""
+    engine = FakeEngine()
+
+    def hook(name: str, prompts: list[list[int]]) -> None:
+        if any(sum(map(ord, word)) in prompt for prompt in prompts):
+            time.sleep(60)
 
     engine.batch.hook = hook
     return engine, engine.batch
@@ -111,14 +124,22 @@ def test_queries_that_kill_every_worker_end_the_sweep(cluster: None, tmp_path: P
         sweep(FakeEngine(), two, queries, tmp_path / "ray", OPTIONS)
     done = {query for query, _ in pairs(tmp_path / "ray")}
     assert len(pairs(tmp_path / "ray")) == len(done) * len(ARMS)  # whole queries
-    gone(two)
 
 
-def gone(made: OnRay) -> None:
-    """None of its workers holds a core any more, though an exception's traceback holds them all."""
+@pytest.mark.slow
+def test_who_is_at_work_when_a_sweep_ends_early_is_stopped(cluster: None, tmp_path: Path) -> None:
+    """Or its core is taken on a cluster that stays, for as long as a traceback holds the worker."""
     import ray
 
-    for worker in made._started:
+    def stop(progress: SweepProgress) -> None:
+        if progress.done:
+            raise KeyboardInterrupt
+
+    make = partial(slow_at, "math")
+    with pytest.raises(KeyboardInterrupt), OnRay(make, workers=2) as two:
+        sweep(FakeEngine(), two, make_queries(3), tmp_path / "ray", OPTIONS, stop)
+    assert len(two._idle) < len(two._started)
+    for worker in two._started:
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(worker.costs.remote(), timeout=30)
 
@@ -134,7 +155,6 @@ def test_a_stopped_sweep_goes_on_here_or_there(cluster: None, tmp_path: Path) ->
     with pytest.raises(KeyboardInterrupt), OnRay(loaded, workers=2) as two:
         sweep(FakeEngine(), two, queries, out, OPTIONS, stop)
     assert len(pairs(out)) == 6 * len(ARMS)
-    gone(two)
     engine = FakeEngine()
     sweep(engine, engine.batch, queries[:12], out, OPTIONS)
     with OnRay(loaded, workers=2) as two:
