@@ -143,11 +143,12 @@ def repeat_calibration(
 def collected(folder: Path, reward: str) -> tuple[RewardTable, list[str]]:
     """A collection's table and its lossless arms."""
     from collect.table import reward_table
-    from router.commands.training.max_loss import risk_control_table
+    from policies import with_temperature
 
     collection = Collection.open(folder)
-    table = reward_table(collection, TableOptions(reward))
-    return risk_control_table(table, collection.manifest.arms)
+    table, arms = reward_table(collection, TableOptions(reward)), collection.manifest.arms
+    lossless = [arm.name for arm in arms if arm.lossless and arm.name in table.arms]
+    return with_temperature(table), lossless
 
 
 def simulated(n: int, seed: int) -> RewardTable:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ Main = Callable[..., None]
 WORDS = ["a", "boat", "car", "house", "red", "blue", "green", "white", "sees", "the", "and", "?"]
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %} ?"
 VOCAB = 128
+OURS = ("collect", "decoders", "policies", "router")
 
 
 @pytest.fixture
@@ -26,8 +29,6 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Main:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
     def run(name: str, *options: object) -> None:
-        from importlib import import_module
-
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, options)])
         import_module(name).main()
 
@@ -398,3 +399,14 @@ def test_a_ratio_of_speeds_and_its_interval(monkeypatch: pytest.MonkeyPatch) -> 
     assert faster(ours, theirs) == {"ratio": 2.0, "low": 1.0, "high": 3.0}
     alone = faster([[3, 0.7], [7, 0.1], [1, 0.3]], [[3, 0.9], [7, 0.3], [1, 0.7]], ["one"] * 3)
     assert alone["low"] == alone["ratio"] == alone["high"]  # a unit alone shows no spread
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").rglob("*.py")), ids=lambda p: p.stem)
+def test_what_a_script_imports_of_the_packages_exists(path: Path) -> None:
+    """Inside its functions too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in OURS:
+            module = import_module(str(node.module))
+            for name in node.names:
+                if not hasattr(module, name.name):
+                    import_module(f"{node.module}.{name.name}")
