@@ -20,7 +20,7 @@ from router.audit.answers import Place, Said, broken
 from router.audit.greedy import Parting, parting, rounding, tie_of
 from router.audit.requests import AuditRequest
 from router.audit.run import Audit, Compared
-from router.audit.sampled import calibration, two_sample
+from router.audit.sampled import _mmd, calibration, two_sample
 
 WORDS = [" one", " two", " three", " four", " five"]
 LENGTH = 10
@@ -279,7 +279,19 @@ def test_one_law_is_rarely_told_from_itself_and_another_is(monkeypatch: pytest.M
     assert sum((each.logprobs or 0) <= 0.1 for each in same) <= 6
     monkeypatch.setattr("router.audit.sampled.PERMUTATIONS", 1999)
     sharper = two_sample(drawn(Model.law, 0), drawn((0.8, 0.1, 0.08, 0.01, 0.01), 1))
-    assert sharper.parted and not two_sample(drawn(Model.law, 0), drawn(Model.law, 1)).parted
+    assert sharper.texts < 0.01 and (sharper.logprobs or 0.0) < 0.01 and sharper.parted
+    assert not two_sample(drawn(Model.law, 0), drawn(Model.law, 1)).parted
+
+
+def test_the_discrepancy_is_that_of_its_formula() -> None:
+    """Of two answers each: alike within either server 0.5 and 0.25, across 0.1 to 0.4."""
+    kernel = np.array(
+        [[1, 0.5, 0.1, 0.2], [0.5, 1, 0.3, 0.4], [0.1, 0.3, 1, 0.25], [0.2, 0.4, 0.25, 1]]
+    )
+    labels = np.array([[True, True, False, False], [True, False, True, False]])
+    assert _mmd(kernel, labels) == pytest.approx(
+        [0.5 + 0.25 - 2 * (0.1 + 0.2 + 0.3 + 0.4) / 4, 0.1 + 0.4 - 2 * (0.5 + 0.2 + 0.3 + 0.25) / 4]
+    )
 
 
 def test_a_server_that_favours_the_likeliest_token_is_found_by_its_own_numbers(
