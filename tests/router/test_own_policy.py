@@ -11,6 +11,7 @@ from test_own_arms import LARGE, SAID, SMALL, saying
 from tiny_models import target_model
 
 import policies
+from collect.features import RequestContext, feature_vector
 from decoders.arms import load_arms
 from decoders.arms.file import own_arms
 from decoders.arms.fingerprint import fingerprint
@@ -75,6 +76,27 @@ def test_policies_that_ship_are_of_the_arms_that_ship() -> None:
         arms = load_arms(own_arms()[manifest.parent.name])
         assert set(policy.arms) <= set(arms)
         assert policy.origin.arms_fingerprint == fingerprint({n: arms[n] for n in policy.arms})
+
+
+@pytest.mark.parametrize(
+    ("folder", "temperature", "answers", "arm"),
+    [
+        (MODEL_POLICIES / LARGE, 0.0, 15, "hybrid"),
+        (MODEL_POLICIES / LARGE, 1.0, 16, "max-gram"),
+        (loading.DEFAULT_POLICY, 0.0, 15, "hybrid"),
+        (loading.DEFAULT_POLICY, 1.0, 2, "hybrid"),
+        (loading.DEFAULT_POLICY, 1.0, 3, "recurrent"),
+        (loading.DEFAULT_POLICY, 1.0, 15, "recurrent"),
+        (loading.DEFAULT_POLICY, 0.0, 16, "autoregressive"),
+    ],
+)
+def test_they_take_what_the_page_on_arms_says(
+    folder: Path, temperature: float, answers: int, arm: str
+) -> None:
+    policy = policies.load(folder)
+    context = RequestContext([1, 2], 64, temperature, answers - 1)
+    x = feature_vector(policy.origin.features, context)
+    assert policy.arms[int(policy.scores(x[None])[0].argmax())] == arm
 
 
 def test_arms_lists_them(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
