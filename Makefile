@@ -11,13 +11,13 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml .ci/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c .ci/constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
 # One thread a worker: their models are tiny.
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --dist worksteal
 
 # Two at a time, a thread each: they load real models. The long ones come first (tests/conftest.py).
 slow: install

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import typing
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib import metadata
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import effort  # noqa: F401  # before any test's settings
 import pytest
 from filelock import FileLock
+from httpx._transports import default as _default
 
 from policies import mlflow_store
 from policies.tracking import run_log
+from router.specbench import plots
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,6 +47,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             place += known.setdefault(tuple(id(values[name]) for name in names), len(known))
         if place % every.args[0]:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """More than there are processors, as some tests wait; not more than eight, for their memory."""
+    return min(8, (os.cpu_count() or 1) * 3 // 2)
+
+
+def pytest_collection_finish() -> None:
+    """What every test needs is no garbage: looking through it takes a twentieth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def parametrised_together(item: Any) -> list[tuple[str, ...]]:
@@ -98,6 +115,42 @@ def tracked_runs_hold_little() -> Iterator[None]:
         patch.setattr(run_log, "all_figures", small)
         patch.setattr(run_log, "copy_code", lambda *_: [])
         patch.setattr(metadata, "version", cache(metadata.version))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reports_hold_little() -> Iterator[None]:
+    """Nor are pictures of a report drawn more than once in full."""
+    drawn, whole = set[str](), plots.png
+
+    def small(figure: Any) -> bytes:
+        title = figure.axes[0].get_title()
+        if title not in drawn:
+            drawn.add(title)
+            return whole(figure)
+        figure.set_layout_engine("none")
+        figure.savefig(made := BytesIO(), format="png", dpi=20)
+        return made.getvalue()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "png", small)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_are_read_once() -> Iterator[None]:
+    """Not for every connection, as long as the environment names the same ones; nor are the
+    attributes of a protocol listed whenever an object is held to it, as up to Python 3.11."""
+
+    def context(**given: Any) -> Any:
+        named = tuple(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
+        return made(tuple(given.items()), named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        made = cache(lambda given, _, create=_default.create_ssl_context: create(**dict(given)))
+        patch.setattr(_default, "create_ssl_context", context)
+        listed = cache(typing._get_protocol_attrs)  # type: ignore[attr-defined]
+        patch.setattr(typing, "_get_protocol_attrs", listed)
         yield
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 SHARED = 227 * 1024  # bytes that one program may have
-WIDTHS = {"135M": (8, 16), "1.2B": (16,)}  # tokens at once: the more, the more registers
+TOKENS = 16  # at once: the more, the more registers
 SIZES = {  # hidden, heads, kv_heads, head_dim, mlp, vocab
     "135M": (576, 9, 3, 64, 1536, 49152),
     "1.2B": (2048, 32, 8, 64, 8192, 128256),
@@ -62,7 +62,7 @@ def main() -> None:
 
     for model, (d, heads, kv_heads, head_dim, mlp, vocab) in SIZES.items():
         for how, kind in enumerate(("bfloat16", "int8", "int4")):
-            name, query, widths = f"{model} {kind}", heads * head_dim, WIDTHS[model]
+            name, query = f"{model} {kind}", heads * head_dim
 
             def product(
                 fn: Any,
@@ -70,19 +70,17 @@ def main() -> None:
                 inputs: int,
                 how: int = how,
                 name: str = name,
-                widths: tuple[int, ...] = widths,
                 **named: Any,
             ) -> None:
                 tile = launch.tile_of(outputs, inputs, how)
                 types = dict.fromkeys(("x_ptr", "h_ptr", "norm_ptr", "w_ptr"), "*i32")
                 types |= {"start_ptr": "*i64"} | ({"scale_ptr": "*i32"} if how == 2 else {})
-                for tokens in widths:
-                    constants = {
-                        "N": outputs, "K": inputs, "KEPT": how, "PDL": True, "MMA": True,
-                        "SETS": tile.sets, "WARPS": tile.warps, "num_warps": tile.warps,
-                        "TOKENS": tokens,
-                    }  # fmt: skip
-                    compiled(f"{name} {tokens}", fn, {**constants, **named}, types)
+                constants = {
+                    "N": outputs, "K": inputs, "KEPT": how, "PDL": True, "MMA": True,
+                    "SETS": tile.sets, "WARPS": tile.warps, "num_warps": tile.warps,
+                    "TOKENS": TOKENS,
+                }  # fmt: skip
+                compiled(f"{name} {TOKENS}", fn, {**constants, **named}, types)
 
             heading = {"HEADS": heads, "KV_HEADS": kv_heads, "D": head_dim, "PDL": True}
             rows = query + 2 * kv_heads * head_dim

@@ -68,11 +68,12 @@ def queries(source: str) -> list[Query]:
 def test_every_arm_s_ids_equal_transformers(
     source: str, engine: Engine, transformers_ids: Any
 ) -> None:
-    asked, accepted = queries(source), Counter[str]()
-    for query in asked:
+    """Every other arm for a query, and the others for the next."""
+    accepted, shipped_ones = Counter[str](), source == "shipped"
+    for i, query in enumerate(queries(source), shipped_ones):
         prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])
         wanted, prefilled = transformers_ids(tuple(prompt)), engine.prefill(prompt)
-        for arm in load_arms():
+        for arm in list(load_arms())[i % 2 :: 2]:
             result = engine.decode(arm, prompt, Request(TOKENS), prefilled)
             assert result.ids == wanted, (query.id, arm)
             accepted[arm] += result.accepted
@@ -107,15 +108,15 @@ def test_batched_answers_equal_transformers(engine: Engine, transformers_ids: An
 )
 def test_rounded_every_arm_writes_the_same(dtype: str, backend: str) -> None:
     """No answer here crosses position 256 + 512 n, where a last bit may change. Where drafts are
-    copied, sampled answers are the same too."""
+    copied, sampled answers are the same too. Every other arm for a query, the others for the next."""
     engine = Engine.load(dtype=dtype, device="cpu", backend=backend)
     request, sampled = Request(24), Request(24, Sampling(0.8, top_p=0.95), seed=7)
-    for query in queries("shipped")[backend == "auto" :: 2]:
+    for i, query in enumerate(queries("shipped")[backend == "auto" :: 2]):
         prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])
         assert (len(prompt) - 256) // 512 == (len(prompt) + 24 - 256) // 512
         prefilled = engine.prefill(prompt)
         alone = engine.decode("autoregressive", prompt, request, prefilled).ids
-        for arm in engine.arm_names:
+        for arm in engine.arm_names[i % 2 :: 2]:
             assert engine.decode(arm, prompt, request, prefilled).ids == alone, (query.id, arm)
         alone = engine.decode("autoregressive", prompt, sampled, prefilled).ids
         assert engine.decode("max-gram", prompt, sampled, prefilled).ids == alone, query.id

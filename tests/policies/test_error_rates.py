@@ -11,6 +11,7 @@ from benchmarks import error_rates
 from policies.evaluation import bootstrap, bounds
 
 pytestmark = pytest.mark.slow
+TABLES = 100
 
 
 @pytest.fixture(autouse=True)
@@ -30,5 +31,5 @@ def test_bounds(shape: str, n: int) -> None:
 @pytest.mark.parametrize("kind", error_rates.KINDS)
 def test_decisions(what: str, kind: str) -> None:
     given = error_rates.KINDS[kind]
-    wrong = sum(error_rates.DECISIONS[what](seed, *given) for seed in range(200))
-    assert wrong <= binom.ppf(0.999, 200, 0.05)
+    wrong = sum(error_rates.DECISIONS[what](seed, *given) for seed in range(TABLES))
+    assert wrong <= binom.ppf(0.999, TABLES, 0.05)

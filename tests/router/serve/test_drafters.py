@@ -176,7 +176,7 @@ def test_the_reward_is_not_charged_for_loading(
     build = type(engine.arms["copy"]).build
 
     def slow(*given: Any) -> Any:
-        time.sleep(3.0)
+        time.sleep(0.5)
         return build(*given)
 
     monkeypatch.setattr(type(engine.arms["copy"]), "build", slow)
@@ -185,9 +185,9 @@ def test_the_reward_is_not_charged_for_loading(
     result = router.generate("ab", max_new_tokens=6)
     took_s = time.perf_counter() - started
     assert result.arm == "copy"
-    assert result.result.load_s is not None and result.result.load_s >= 3.0
+    assert result.result.load_s is not None and result.result.load_s >= 0.5
     (line,) = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
-    assert line["outcome"]["wall_s"] <= took_s - 3.0
+    assert line["outcome"]["wall_s"] <= took_s - 0.5
 
 
 def test_what_the_policy_picks_most_is_loaded_first(

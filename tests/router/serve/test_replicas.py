@@ -27,12 +27,19 @@ from router.commands.router_options import LogOptions
 from router.commands.serving import served as command
 from router.serve.app import Settings
 from router.serve.replicas import proxy
+from router.serve.replicas import replicas as all_replicas
 from router.serve.replicas.aggregate import aggregate
 from router.serve.replicas.proxy import Proxy
 from router.serve.replicas.replicas import Replicas
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 40}
+
+
+@pytest.fixture(autouse=True)
+def looks_are_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "HEALTH_S", 0.2)
+    monkeypatch.setattr(all_replicas, "AGAIN_S", 0.2)
 
 
 class Threads:
