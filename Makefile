@@ -20,8 +20,10 @@ test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --dist worksteal
 
 # Two at a time, a thread each: they load real models. The long ones come first (tests/conftest.py).
+# REST=0, 1 or 2: of large products that third alone.
+slow: export REST := $(REST)
 slow: install
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -m "slow or property" -n 2 --maxschedchunk 1
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -m "slow or property" -n 2 --dist loadgroup
 
 # Other engines, each in an environment of its own that has their packages and not ours. vLLM's
 # build for CPUs pins PyTorch's, which is on PyTorch's own index: ENGINES_PIP="--extra-index-url URL".

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sqlite3.dbapi2
 import typing
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from importlib import metadata
 from io import BytesIO
@@ -15,6 +17,8 @@ from typing import Any
 
 import effort  # noqa: F401  # before any test's settings
 import pytest
+import typer.main
+import typer.testing
 from filelock import FileLock
 from httpx._transports import default as _default
 
@@ -24,13 +28,14 @@ from router.specbench import plots
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks property tests, which `make slow` runs with every example, and as slow all cases but
-    every nth of a test that is marked so. What is slow by itself comes first, so that no worker
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks property tests, which `make slow` runs with every example, and as the rest all cases
+    but every nth of a test that is marked so. What is slow by itself comes first, so that no worker
     ends with a long test.
 
-    Of a product of parameters these are the cases whose places along each of them add up to a
-    multiple of n, so that every value occurs in one.
+    Of a product of parameters the nth are the cases whose places along each of them add up to a
+    multiple of n, so that every value occurs in one. The rest is slow; REST=0, 1 or 2 leaves a
+    third of it.
     """
     seen: dict[tuple[str, ...], dict[tuple[int, ...], int]] = {}
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
@@ -46,7 +51,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # a product repeats its values, which need not be hashable, and does not copy them
             place += known.setdefault(tuple(id(values[name]) for name in names), len(known))
         if place % every.args[0]:
-            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.rest)
+    rest = [item for item in items if item.get_closest_marker("rest") is not None]
+    for item in rest:
+        item.add_marker(pytest.mark.slow)
+    if third := os.environ.get("REST"):
+        left_out = {item for i, item in enumerate(rest) if i % 3 != int(third) % 3}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -151,6 +163,32 @@ def certificates_are_read_once() -> Iterator[None]:
         patch.setattr(_default, "create_ssl_context", context)
         listed = cache(typing._get_protocol_attrs)  # type: ignore[attr-defined]
         patch.setattr(typing, "_get_protocol_attrs", listed)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_read_once() -> Iterator[None]:
+    """Not out of their functions' signatures for each that is run."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = cache(typer.main.get_command)
+        patch.setattr(typer.main, "get_command", made)
+        patch.setattr(typer.testing, "_get_command", made)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def databases_are_not_synced() -> Iterator[None]:
+    """No test pulls the plug, but those of benchmarks/survive, in processes of their own."""
+    connect = sqlite3.dbapi2.connect
+
+    def loose(*given: Any, **options: Any) -> sqlite3.Connection:
+        made = connect(*given, **options)
+        with suppress(sqlite3.DatabaseError):  # it is none
+            made.execute("PRAGMA synchronous=OFF")
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite3.dbapi2, "connect", loose)
         yield
 
 

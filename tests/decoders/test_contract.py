@@ -208,16 +208,14 @@ def placed(value: Any, places: dict[str, str]) -> Any:
     return places.get(value, value) if isinstance(value, str) else value
 
 
-def on_backends(
-    names: Iterable[str], backends: Sequence[str] = BACKENDS, every: int = 3
-) -> pytest.MarkDecorator:
+def on_backends(names: Iterable[str], backends: Sequence[str] = BACKENDS) -> pytest.MarkDecorator:
     """Each method on the first backend, and on the others those that touch a backend in a way of
-    their own, of which each on every third of them; the rest of the product is slow."""
+    their own, of which each on every third of them."""
 
     def usual(name: str, backend: str) -> bool:
         if backend == BACKENDS[0] or name not in EVERYWHERE:
             return backend == BACKENDS[0]
-        return (EVERYWHERE.index(name) + BACKENDS.index(backend)) % every == 0
+        return (EVERYWHERE.index(name) + BACKENDS.index(backend)) % 3 == 0
 
     return pytest.mark.parametrize(
         ("name", "backend"),
@@ -226,7 +224,10 @@ def on_backends(
                 name,
                 backend,
                 id=f"{backend}-{name}",
-                marks=[] if usual(name, backend) else [pytest.mark.slow],
+                marks=[
+                    pytest.mark.xdist_group(backend),  # its engine is made once
+                    *(() if usual(name, backend) else (pytest.mark.rest,)),
+                ],
             )
             for backend in backends
             for name in names
@@ -296,7 +297,7 @@ def test_every_kind_is_here() -> None:
     assert {body.get("kind", name) for name, body in METHODS.items()} == set(KINDS) - remote
 
 
-@on_backends(METHODS, every=1)
+@on_backends(METHODS)
 def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
     """A prompt of one token and a longer one; never more than asked; an end token and a stop string
     wherever they come. What is lossless writes what plain decoding does."""
@@ -418,7 +419,7 @@ class Untimed:
         self._length.observe(replace(stats, draft_s=0.001 * stats.drafted, verify_s=0.01))
 
 
-@on_backends(METHODS, IN_BATCHES, every=1)
+@on_backends(METHODS, IN_BATCHES)
 def test_a_replay_counts_as_the_loop(
     name: str, backend: str, engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

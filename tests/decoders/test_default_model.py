@@ -22,7 +22,11 @@ from decoders.offline.batch import Batch
 from decoders.records import Sampling
 from decoders.zoo import TARGET
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("every_thread")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("every_thread"),
+    pytest.mark.xdist_group("default model"),  # which is loaded once then
+]
 
 BF16 = pytest.mark.skipif(
     not can_pack(torch.device("cpu"), torch.bfloat16), reason="this CPU does not multiply bfloat16"
@@ -80,13 +84,21 @@ def test_every_arm_s_ids_equal_transformers(
     assert {arm for arm, count in accepted.items() if not count} == {"autoregressive"}
 
 
-@pytest.mark.parametrize("arm", load_arms())
-def test_an_answer_that_a_streamer_ends_leaves_nothing_behind(engine: Engine, arm: str) -> None:
-    story, count = (
+@pytest.fixture(scope="module")
+def said(engine: Engine) -> tuple[list[list[int]], list[int]]:
+    """Two prompts, and the answer to the second."""
+    prompts = [
         engine.encode_chat([{"role": "user", "content": words}])
         for words in ("Tell me a story.", "Count to ten.")
-    )
-    wanted = engine.decode("autoregressive", count, Request(12)).ids
+    ]
+    return prompts, engine.decode("autoregressive", prompts[1], Request(12)).ids
+
+
+@pytest.mark.parametrize("arm", load_arms())
+def test_an_answer_that_a_streamer_ends_leaves_nothing_behind(
+    engine: Engine, arm: str, said: tuple[list[list[int]], list[int]]
+) -> None:
+    (story, count), wanted = said
     with pytest.raises(InterruptedError):
         engine.decode(arm, story, Request(40), streamer=Leaves())
     assert engine.decode(arm, count, Request(12)).ids == wanted
@@ -108,12 +120,13 @@ def test_batched_answers_equal_transformers(engine: Engine, transformers_ids: An
 )
 def test_rounded_every_arm_writes_the_same(dtype: str, backend: str) -> None:
     """No answer here crosses position 256 + 512 n, where a last bit may change. Where drafts are
-    copied, sampled answers are the same too. Every other arm for a query, the others for the next."""
+    copied, sampled answers are the same too. Every other arm for a query, the others for the next.
+    """
     engine = Engine.load(dtype=dtype, device="cpu", backend=backend)
-    request, sampled = Request(24), Request(24, Sampling(0.8, top_p=0.95), seed=7)
+    request, sampled = Request(16), Request(16, Sampling(0.8, top_p=0.95), seed=7)
     for i, query in enumerate(queries("shipped")[backend == "auto" :: 2]):
         prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])
-        assert (len(prompt) - 256) // 512 == (len(prompt) + 24 - 256) // 512
+        assert (len(prompt) - 256) // 512 == (len(prompt) + 16 - 256) // 512
         prefilled = engine.prefill(prompt)
         alone = engine.decode("autoregressive", prompt, request, prefilled).ids
         for arm in engine.arm_names[i % 2 :: 2]:
