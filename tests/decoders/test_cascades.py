@@ -679,7 +679,7 @@ def test_max_gram_is_as_if_it_had_read_the_last_context_alone(
 # -- against transformers -------------------------------------------------------------------------
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["vertical", "cs-drafting", "exit-first", "hierarchy"])
 def test_ids_equal_transformers_generate(name: str, tiny: Callable[..., Path]) -> None:
     target, model = native(tiny()), transformers_model(tiny())

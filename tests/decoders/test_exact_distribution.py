@@ -93,7 +93,7 @@ def test_the_distribution_is_the_target_s(drafter: str, sampling: str) -> None:
     check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("length", ["confident", "sits-out"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_draft_s_length_does_not_change_the_distribution(drafter: str, length: str) -> None:
@@ -127,7 +127,7 @@ def small_llama(tiny: Callable[..., Path], vocab: int = 3) -> LlamaBackend:
     return native(folder, torch.float64)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sampling", ["plain", "all"])
 @pytest.mark.parametrize("length", ["fixed", "confident", "sits-out"])
 def test_an_early_exit_keeps_the_distribution(

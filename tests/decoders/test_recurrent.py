@@ -193,7 +193,7 @@ class Beside:
         self.inner.commit(context)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("kind", slow_after(8, BACKENDS))
 def test_every_draft_is_that_from_scratch(kind: str, tree: bool, tiny: Tiny, tiny_t5: Tiny) -> None:
@@ -251,7 +251,7 @@ def test_more_than_one_unread_token(tiny: Tiny) -> None:
 # -- distributions --------------------------------------------------------------------------------
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("vocab", [None, [0, 2]])
 def test_the_distribution_is_the_target_s(sampling: str, vocab: list[int] | None) -> None:

@@ -226,7 +226,7 @@ def distribution_error(
     return distance(distribution, reference_distribution(toy_logits(target), prompt, request, eos))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(("branch", "every"), [((2,), False), ((3,), False), ((2,), True)])
 def test_children_drawn_without_replacement_keep_the_distribution(

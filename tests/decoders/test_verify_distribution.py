@@ -249,7 +249,7 @@ def truth_of(
     return answer_distribution(target, draft, RULES[name][1], sampling, prompt, bar)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sampling", ["plain", "cold"])
 @pytest.mark.parametrize("name", RULES)
 def test_each_drafted_position_follows_the_rule(name: str, sampling: str) -> None:
@@ -262,7 +262,7 @@ def test_each_drafted_position_follows_the_rule(name: str, sampling: str) -> Non
         assert distance(distribution, answer_distribution(target, draft, alone, chosen)) > 1e-3
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sampling", ["top_k", "nucleus", "penalty"])
 @pytest.mark.parametrize("name", ["lossy", "lossy-star", "diff", "opt-log", "bild-star", "bild"])
 def test_with_filters_and_penalty(name: str, sampling: str) -> None:
@@ -398,7 +398,7 @@ def test_an_early_exit_of_an_encoder_decoder(tiny_t5: Callable[..., Path], name:
 # -- lossless at the end of their ranges ----------------------------------------------------------
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "verifier",
     [
