@@ -29,7 +29,7 @@ from policies.selection.guard import LEARNERS, candidates
 from policies.selection.leave_one_arm_out import leave_one_arm_out
 from policies.selection.verdict import verdict
 
-SEEDS = 120 if FULL else 40
+SEEDS = 80 if FULL else 40
 
 
 @cache

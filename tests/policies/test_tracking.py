@@ -257,6 +257,7 @@ def test_an_unreachable_store_is_refused_before_training(
         raise AssertionError("training began")
 
     monkeypatch.setattr(policies, "fit", never)
+    monkeypatch.setattr(mlflow_store, "PING_S", 1)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     (tmp_path / "text").write_text("not a database, just text")
     server = silent_server()
