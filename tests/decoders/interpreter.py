@@ -32,8 +32,6 @@ _cast = interpreter.InterpreterBuilder.cast_impl
 def interpret() -> None:
     """From now on this process interprets the fused kernels."""
     make_cheaper()
-    interpreter._patch_lang = cache(_once)
-    interpreter._patch_lang_tensor = _with_index
     interpreter.InterpreterBuilder.create_dot = _dot_of_wide
     interpreter.InterpreterBuilder.cast_impl = _cast_to_nearest
     interpreter.InterpreterBuilder.create_fp_to_fp = _to_nearest
@@ -50,8 +48,11 @@ def interpret() -> None:
 
 
 def make_cheaper() -> None:
-    """Sums are checked for overflow in debugging alone, but both ways are computed without it;
-    a tuple's type is for compiling it; a block's IR type is the type."""
+    """The same numbers in less time, whatever is interpreted. Triton's language stays patched from
+    one kernel to the next. Sums are not computed twice to look for an overflow that is told in
+    debugging alone. A tuple's type is for compiling it, and a block's IR type is the type."""
+    interpreter._patch_lang = cache(_once)
+    interpreter._patch_lang_tensor = _with_index
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(
         sanitize_overflow=False
     )
@@ -94,7 +95,6 @@ class _Stays:
 
 
 def _once(fn: Any) -> _Stays:
-    """The language stays patched: to do that for every call takes most of the time."""
     _patch_language(fn)
     return _Stays()
 
