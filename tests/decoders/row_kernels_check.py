@@ -6,13 +6,11 @@ interpreter runs the kernels, on CUDA they run as they are.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import triton
+from interpreter import make_cheaper
 from torch import Tensor
-from triton.runtime import interpreter
 
 from decoders.backends import noise
 from decoders.backends.batched.row_passes import RowPasses
@@ -23,14 +21,7 @@ from decoders.backends.llama.rope import Rotation
 from decoders.backends.noise import key_of
 
 if triton.knobs.runtime.interpret:
-    _patch = interpreter._patch_lang_tensor
-
-    def _patched(tensor: Any, scope: Any) -> None:
-        """numpy 2.4 makes no index of an array of one number, as the interpreter wants it to."""
-        _patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    interpreter._patch_lang_tensor = _patched
+    make_cheaper()
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # the interpreter multiplies bfloat16's bits as if they were whole numbers

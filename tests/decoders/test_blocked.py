@@ -184,7 +184,7 @@ import sys, torch
 from pathlib import Path
 from decoders.backends import cpp_kernels
 told = []
-cpp_kernels.TUNED = ["-O1"]  # faster to make, and GCC knows little of what tiles read at any level
+cpp_kernels.TUNED = ["-O0", "-g0", "-w"]  # faster to make
 assert cpp_kernels.load_kernel(Path(sys.argv[1]), told.append), told
 from decoders.backends.weights.blocked import to_int4_blocks
 made = to_int4_blocks(torch.eye(32).bfloat16())

@@ -385,4 +385,4 @@ def test_kernels_compile_for_hopper(tmp_path: Path) -> None:
         [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 2 * 3 * (5 + 2)
+    assert len(done.stdout.splitlines()) == 3 * (6 + 4)
