@@ -61,6 +61,14 @@ NEW_STORES = 0.25  # of the trainings
 CLIENTS = 4
 
 CONTEXT = multiprocessing.get_context("forkserver")  # imports once, and forks what is killed
+CONTEXT.set_forkserver_preload(  # which does not look where this file lies
+    [
+        "collect.sweeps.run", "matplotlib.backends.backend_agg", "mlflow.pyfunc",
+        "mlflow.store.tracking.sqlalchemy_store", "policies.tracking.run",
+        "rouge_score.rouge_scorer", "router.routing.router", "router.serve.app",
+        "router.serve.server", "transformers",
+    ]
+)  # fmt: skip
 
 
 def begun_in(begun: Any, work: Callable[..., None], given: tuple[object, ...]) -> None:
