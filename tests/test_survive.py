@@ -75,8 +75,8 @@ def test_a_stream_ends_well_or_not(script: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "told"),
     [
-        ("soak", "--clients 6 --seconds 4 --growth 300", "answers a client"),
-        ("soak", "--clients 6 --seconds 4 --growth 300 --tiny", "answers a client"),
+        ("soak", "--clients 6 --seconds 6 --growth 300", "answers a client"),
+        ("soak", "--clients 6 --seconds 6 --growth 300 --tiny", "answers a client"),
         ("fuzz", "--requests 120", "prompts: 200"),
         ("kill", "--kills 3", "serve: kills: 3"),
         ("disk", "--points 2 --slow 0.001", "slow disk: writes that were held up"),
