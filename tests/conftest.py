@@ -17,8 +17,6 @@ from typing import Any
 
 import effort  # noqa: F401  # before any test's settings
 import pytest
-import typer.main
-import typer.testing
 from filelock import FileLock
 from httpx._transports import default as _default
 
@@ -29,13 +27,13 @@ from router.specbench import plots
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks property tests, which `make slow` runs with every example, and as the rest all cases
-    but every nth of a test that is marked so. What is slow by itself comes first, so that no worker
+    """Marks property tests, which `make slow` runs with every example, and as slow all cases but
+    every nth of a test that is marked so. What is slow by itself comes first, so that no worker
     ends with a long test.
 
     Of a product of parameters the nth are the cases whose places along each of them add up to a
-    multiple of n, so that every value occurs in one. The rest is slow; REST=0, 1 or 2 leaves a
-    third of it.
+    multiple of n, so that every value occurs in one. The others are its rest; REST=0, 1 or 2 leaves
+    a third of it.
     """
     seen: dict[tuple[str, ...], dict[tuple[int, ...], int]] = {}
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
@@ -46,12 +44,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if every is None:
             continue
         values, place = item.callspec.params, 0  # type: ignore[attr-defined]
-        for names in parametrised_together(item):
+        groups = parametrised_together(item)
+        for names in groups:
             known = seen.setdefault((item.nodeid.partition("[")[0], *names), {})
             # a product repeats its values, which need not be hashable, and does not copy them
             place += known.setdefault(tuple(id(values[name]) for name in names), len(known))
         if place % every.args[0]:
-            item.add_marker(pytest.mark.rest)
+            item.add_marker(pytest.mark.rest if len(groups) > 1 else pytest.mark.slow)
     rest = [item for item in items if item.get_closest_marker("rest") is not None]
     for item in rest:
         item.add_marker(pytest.mark.slow)
@@ -163,16 +162,6 @@ def certificates_are_read_once() -> Iterator[None]:
         patch.setattr(_default, "create_ssl_context", context)
         listed = cache(typing._get_protocol_attrs)  # type: ignore[attr-defined]
         patch.setattr(typing, "_get_protocol_attrs", listed)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def commands_are_read_once() -> Iterator[None]:
-    """Not out of their functions' signatures for each that is run."""
-    with pytest.MonkeyPatch.context() as patch:
-        made = cache(typer.main.get_command)
-        patch.setattr(typer.main, "get_command", made)
-        patch.setattr(typer.testing, "_get_command", made)
         yield
 
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from fake_endpoints import FakeEndpoint, listening
 from router_fakes import FakeEngine
 from stored_tables import table_of
@@ -310,6 +312,14 @@ def cases() -> list[tuple[str, str, str]]:
         for value in KINDS[kind]
         if (option, value) not in RIGHT and (command, option, value) not in RIGHT
     ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def commands_are_read_once() -> Iterator[None]:
+    """Not out of their functions' signatures for each that is run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 CLASS = re.compile(r"\b\w+(?:Error|Exception|Warning)\b|Traceback|Errno")

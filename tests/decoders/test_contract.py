@@ -48,8 +48,6 @@ from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
 
-pytestmark = pytest.mark.instructions
-
 Tiny = Callable[..., Path]
 
 SMALL = {"kind": "neural", "drafter": "small"}
@@ -297,6 +295,7 @@ def test_every_kind_is_here() -> None:
     assert {body.get("kind", name) for name, body in METHODS.items()} == set(KINDS) - remote
 
 
+@pytest.mark.instructions
 @on_backends(METHODS)
 def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
     """A prompt of one token and a longer one; never more than asked; an end token and a stop string
@@ -326,6 +325,7 @@ def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None
             assert stopped.text == Letters().decode(free.ids[: len(stopped.ids)])
 
 
+@pytest.mark.instructions
 @on_backends(SAME_TWICE)
 def test_seeds_reproduce(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
     engine = ready(engines, backend, name)
@@ -342,6 +342,7 @@ def test_seeds_reproduce(name: str, backend: str, engines: Callable[[str], Engin
         assert (ended.ids[-1] == end) == (ended.finish_reason == "eos")
 
 
+@pytest.mark.instructions
 @on_backends(METHODS)
 def test_a_method_that_sits_out_rounds(
     name: str, backend: str, engines: Callable[[str], Engine]
