@@ -9,6 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=  # or each of the tests' many processes compil
 
 install: $(STAMP)
 
+# Python compiles the modules that are used, when they are; pip would compile all, one by one.
 $(STAMP): pyproject.toml .ci/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c .ci/constraints.txt torch==2.13.0

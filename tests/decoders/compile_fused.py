@@ -1,10 +1,10 @@
 """Compiles the fused kernels for a Hopper GPU, which needs none, and prints what each takes.
 
 For the sizes of SmolLM2-135M and of a Llama of 1.2B, in bfloat16, int8 and int4. Fails where a
-kernel keeps more than a few registers in memory or wants more shared memory than there is. Of
-products that a kernel makes alike only those of which each thread holds the most for the registers
-that it may have: by the second matrix of an MLP instead of attention's, and of what ends with
-neither turning nor adding those of SmolLM2-135M, of which a program holds two sets of rows.
+kernel keeps more than a few registers in memory or wants more shared memory than there is. Where
+one kernel multiplies by several matrices, those that need most registers are compiled: an MLP's
+second matrix, not attention's output; and SmolLM2-135M's gated matrix and head, of which a program
+holds two sets of rows.
 
     python tests/decoders/compile_fused.py [CACHE]
 """
