@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ def test_a_stream_ends_well_or_not(script: Any) -> None:
     for lines in ([event("47")], [], ['data: {"error": {}}']):
         with pytest.raises(ValueError, match="ended with"):
             text_of(lines)
+
+
+def test_what_is_imported_before_the_kills_exists(script: Any) -> None:
+    for name in script("kill").PRELOADED:
+        assert find_spec(name) is not None, name
 
 
 @pytest.mark.slow

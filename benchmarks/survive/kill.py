@@ -60,15 +60,13 @@ TRAINING = {"policy": "knn", "guard": False, "held_out": 0.25}
 NEW_STORES = 0.25  # of the trainings
 CLIENTS = 4
 
+PRELOADED = [  # a fork server does not look where this file lies, and passes over what is not there
+    "collect.sweeps.run", "matplotlib.backends.backend_agg", "mlflow.pyfunc",
+    "mlflow.store.tracking.sqlalchemy_store", "policies.tracking.run", "rouge_score.rouge_scorer",
+    "router.routing.router", "router.serve.app", "router.serve.server", "transformers",
+]  # fmt: skip
 CONTEXT = multiprocessing.get_context("forkserver")  # imports once, and forks what is killed
-CONTEXT.set_forkserver_preload(  # which does not look where this file lies
-    [
-        "collect.sweeps.run", "matplotlib.backends.backend_agg", "mlflow.pyfunc",
-        "mlflow.store.tracking.sqlalchemy_store", "policies.tracking.run",
-        "rouge_score.rouge_scorer", "router.routing.router", "router.serve.app",
-        "router.serve.server", "transformers",
-    ]
-)  # fmt: skip
+CONTEXT.set_forkserver_preload(PRELOADED)
 
 
 def begun_in(begun: Any, work: Callable[..., None], given: tuple[object, ...]) -> None:
