@@ -8,7 +8,6 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "attention_vectors.h"
 #endif
 #include "eight_bits.h"
+#include "tensors.h"
 
 namespace attention {
 

@@ -4,8 +4,6 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <tuple>
 #include <vector>
 
@@ -13,6 +11,7 @@
 #include "layers.h"
 #include "norms.h"
 #include "products.h"
+#include "tensors.h"
 
 namespace cell {
 

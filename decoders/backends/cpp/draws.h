@@ -3,13 +3,14 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "lines.h"
+#include "tensors.h"
 
 namespace draws {
 

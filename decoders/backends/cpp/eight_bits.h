@@ -3,13 +3,13 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
 #include <c10/util/BFloat16.h>
 
 #include <cmath>
 #include <cstring>
 
 #include "lines.h"
+#include "tensors.h"
 
 namespace eight_bits {
 

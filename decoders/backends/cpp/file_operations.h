@@ -2,12 +2,11 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "file_products.h"
+#include "tensors.h"
 
 namespace file_products {
 

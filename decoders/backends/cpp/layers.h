@@ -4,7 +4,6 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <vector>
@@ -12,6 +11,7 @@
 #include "attention.h"
 #include "norms.h"
 #include "products.h"
+#include "tensors.h"
 
 namespace layers {
 

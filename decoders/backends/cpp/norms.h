@@ -2,11 +2,10 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 
 #include "lines.h"
+#include "tensors.h"
 
 namespace norms {
 

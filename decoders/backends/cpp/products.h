@@ -3,8 +3,6 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
-
 #ifdef __AMX_BF16__
 #include "products_amx.h"
 #else
@@ -12,6 +10,7 @@
 #endif
 
 #include "file_operations.h"
+#include "tensors.h"
 
 namespace products {
 
