@@ -31,7 +31,7 @@ pytestmark = [
 BF16 = pytest.mark.skipif(
     not can_pack(torch.device("cpu"), torch.bfloat16), reason="this CPU does not multiply bfloat16"
 )
-TOKENS = 24
+TOKENS = 16
 A_TASK = 1
 DEV = Path(__file__).resolve().parents[3] / "shared" / "data" / "dev"
 
