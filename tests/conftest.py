@@ -110,43 +110,44 @@ def one_mlflow_store(
 
 @pytest.fixture(scope="session", autouse=True)
 def tracked_runs_hold_little() -> Iterator[None]:
-    """Each picture of a tracked run is laid out once, and later ones are small, as laying one out
-    takes a third of a second. Nor are the versions of packages read from disk for every run, nor is
-    the code copied with every logged model: tests/test_served_policies.py has it travel."""
-    drawn, whole = set[str](), run_log.all_figures
-
-    def small(*given: Any) -> Any:
-        figures = whole(*given)
-        for name in figures.keys() & drawn:
-            figures[name].set_layout_engine("none")
-            figures[name].savefig = partial(figures[name].savefig, dpi=20)
-        drawn.update(figures)
-        return figures
-
+    """The versions of packages are not read from disk for every run, nor is the code copied with
+    every logged model: tests/test_served_policies.py has it travel."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_log, "all_figures", small)
         patch.setattr(run_log, "copy_code", lambda *_: [])
         patch.setattr(metadata, "version", cache(metadata.version))
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def reports_hold_little() -> Iterator[None]:
-    """Nor are pictures of a report drawn more than once in full."""
-    drawn, whole = set[str](), plots.png
+def pictures_are_drawn_once() -> Iterator[None]:
+    """Of a run and of a report: the later ones of a name are the first, as drawing takes long."""
+    drawn: dict[str, bytes] = {}
+    of_run, png = run_log.all_figures, plots.png
 
-    def small(figure: Any) -> bytes:
-        title = figure.axes[0].get_title()
-        if title not in drawn:
-            drawn.add(title)
-            return whole(figure)
-        figure.set_layout_engine("none")
-        figure.savefig(made := BytesIO(), format="png", dpi=20)
-        return made.getvalue()
+    def once(name: str, draw: Callable[[], bytes]) -> bytes:
+        if name not in drawn:
+            drawn[name] = draw()
+        return drawn[name]
+
+    def of_a_run(*given: Any) -> Any:
+        figures = of_run(*given)
+        for name, figure in figures.items():
+            draw = partial(once, name, partial(drawn_by, figure.savefig))
+            figure.savefig = lambda path, draw=draw, **_: Path(path).write_bytes(draw())
+        return figures
+
+    def of_a_report(figure: Any) -> bytes:
+        return once(figure.axes[0].get_title(), lambda: png(figure))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "png", small)
+        patch.setattr(run_log, "all_figures", of_a_run)
+        patch.setattr(plots, "png", of_a_report)
         yield
+
+
+def drawn_by(savefig: Callable[..., None]) -> bytes:
+    savefig(made := BytesIO(), format="png")
+    return made.getvalue()
 
 
 @pytest.fixture(scope="session", autouse=True)
