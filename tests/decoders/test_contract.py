@@ -152,7 +152,7 @@ EVERYWHERE = (
 )
 SAME_TWICE = [m for m in METHODS if not m.startswith("beam") and m != "neural-adaptive"]
 PROMPTS = ([3], [3, 1, 4, 1, 5, 1])
-LONG = 16
+LONG = 12
 IN_BATCHES = ("native-float32", "hf", "hf-seq2seq")  # others have near-ties in a batch
 
 
