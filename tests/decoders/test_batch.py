@@ -191,7 +191,7 @@ def one_by_one(engine: Engine, most: int) -> list[list[int]]:
     return [engine.decode("autoregressive", p, Request(most)).ids for p in PROMPTS]
 
 
-@pytest.mark.parametrize("most", [1, 2, 20])
+@pytest.mark.parametrize("most", [1, 2, 14])
 def test_a_batch_equals_one_by_one(engine: Engine, most: int) -> None:
     out = batch_of(engine).target(PROMPTS, most)
     assert out.ids == one_by_one(engine, most)
@@ -202,7 +202,7 @@ def test_a_batch_equals_one_by_one(engine: Engine, most: int) -> None:
 
 
 def test_some_answers_end_early_and_some_do_not(engine: Engine) -> None:
-    ends = [ids[-1] in EOS for ids in one_by_one(engine, 20)]
+    ends = [ids[-1] in EOS for ids in one_by_one(engine, 14)]
     assert any(ends) and not all(ends)  # else the tests here would prove less than they say
 
 
@@ -291,9 +291,9 @@ def test_max_gram_alone_copies(engine: Engine) -> None:
 
 @pytest.mark.parametrize("name", [*WRITERS, "copy", "hybrid"])
 def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None:
-    results = [engine.decode(name, p, Request(20, seed=0)) for p in PROMPTS]
+    results = [engine.decode(name, p, Request(14, seed=0)) for p in PROMPTS]
     answers = [r.ids for r in results]
-    forced = batch_of(engine).replay(name, PROMPTS, answers, 20)
+    forced = batch_of(engine).replay(name, PROMPTS, answers, 14)
     accepted = 0
     for made, result in zip(forced, results, strict=True):
         assert (made.rounds, made.accepted) == (result.rounds, result.accepted)
@@ -306,8 +306,8 @@ def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None
 
 @pytest.mark.parametrize("context", [5, 12, 24])
 def test_a_drafter_of_a_shorter_context(tiny: Tiny, context: int) -> None:
-    """Of five prompts, of 1 to 15 tokens, with 20 new ones it can follow none or some."""
-    engine, most = make_engine(tiny), 20
+    """Of five prompts, of 1 to 15 tokens, with 14 new ones it can follow none or some."""
+    engine, most = make_engine(tiny), 14
     folder = tiny(seed=0, num_hidden_layers=2)
     small = LlamaBackend.load(folder, CPU, torch.float32, context=context)
     whole = batch_of(engine).arm("small", PROMPTS, most).ids
@@ -329,8 +329,8 @@ def test_a_drafter_of_a_shorter_context(tiny: Tiny, context: int) -> None:
 def test_known_drafts_take_the_steps_of_the_live_loop(
     eos: tuple[int, ...], name: str, engine: Engine
 ) -> None:
-    results = [engine.decode(name, p, Request(20, eos_ids=eos, seed=0)) for p in PROMPTS]
-    forced = batch_of(engine).replay(name, PROMPTS, [r.ids for r in results], 20)
+    results = [engine.decode(name, p, Request(14, eos_ids=eos, seed=0)) for p in PROMPTS]
+    forced = batch_of(engine).replay(name, PROMPTS, [r.ids for r in results], 14)
     assert [made.calls for made in forced] == [result.draft_calls for result in results]
     assert sum(result.draft_calls for result in results) > 0
 
@@ -421,8 +421,8 @@ def test_what_is_not_known_beforehand_is_not_taken_apart(engine: Engine) -> None
 @pytest.mark.parametrize("name", CHOOSING)
 def test_teacher_forcing_through_transformers_equals_the_live_loop(name: str, tiny: Tiny) -> None:
     engine = make_engine(tiny, hf=True)
-    results = [engine.decode(name, p, Request(20, eos_ids=(), seed=0)) for p in PROMPTS]
-    forced = batch_of(engine).replay(name, PROMPTS, [r.ids for r in results], 20)
+    results = [engine.decode(name, p, Request(14, eos_ids=(), seed=0)) for p in PROMPTS]
+    forced = batch_of(engine).replay(name, PROMPTS, [r.ids for r in results], 14)
     assert sum(result.accepted for result in results) > 0
     for made, result in zip(forced, results, strict=True):
         assert figures(made) == figures(result)
@@ -480,10 +480,10 @@ def test_a_drafter_writes_alone_what_it_writes_in_a_batch(
 def test_a_drafter_alone_is_replayed_as_in_a_batch(
     name: str, engine: Engine, request: pytest.FixtureRequest
 ) -> None:
-    answers = one_by_one(engine, 20)
-    batched = batch_of(engine).replay(name, PROMPTS, answers, 20)
+    answers = one_by_one(engine, 14)
+    batched = batch_of(engine).replay(name, PROMPTS, answers, 14)
     request.getfixturevalue("no_adapters")
-    alone = batch_of(engine).replay(name, PROMPTS, answers, 20)
+    alone = batch_of(engine).replay(name, PROMPTS, answers, 14)
     for one, other in zip(alone, batched, strict=True):
         assert (one.agree, one.rounds, one.accepted) == (other.agree, other.rounds, other.accepted)
     assert sum(one.accepted for one in alone) > 0
@@ -494,10 +494,10 @@ def test_a_drafter_alone_is_replayed_as_it_runs(
     name: str, engine: Engine, no_adapters: None
 ) -> None:
     """Its drafts are the live loop's own, so that what `min_confidence` stops is known exactly."""
-    answers = one_by_one(engine, 20)
-    made = batch_of(engine).replay(name, PROMPTS, answers, 20)
+    answers = one_by_one(engine, 14)
+    made = batch_of(engine).replay(name, PROMPTS, answers, 14)
     for prompt, forced in zip(PROMPTS, made, strict=True):
-        assert figures(forced) == figures(engine.decode(name, prompt, Request(20)))
+        assert figures(forced) == figures(engine.decode(name, prompt, Request(14)))
 
 
 @pytest.mark.parametrize("pattern", [[3, 0, 0, 0], [2, 0, 4], [1]])
@@ -513,7 +513,7 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
     engine._strategies[name] = strategy
     alone = UnbatchedDrafter(strategy.drafter, engine.target)
     for prompt in PROMPTS:
-        result = engine.decode(name, prompt, Request(20, eos_ids=()))
+        result = engine.decode(name, prompt, Request(14, eos_ids=()))
         context = prompt + result.ids
         alone.start(prompt)
 
@@ -522,7 +522,7 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
             assert engine.target.length == len(prompt) + at - 1  # as before any round
             return made
 
-        forced = replay(result.ids, Draft(draft), ReplayedLoop(strategy.length, 20))
+        forced = replay(result.ids, Draft(draft), ReplayedLoop(strategy.length, 14))
         assert figures(forced) == figures(result)
 
 
@@ -557,7 +557,7 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
 ) -> None:
     """Alone and at each token it is the chain that the same model drafts; its rounds are those of
     the loop, where side branches are accepted too."""
-    trees, answers = make_engine(tiny), one_by_one(engine, 20)
+    trees, answers = make_engine(tiny), one_by_one(engine, 14)
     model = native(tiny(seed=0, num_hidden_layers=2))
     drafter = grown(model, None, TreeShape((3, 2), every), trees.target.context)
     trees._strategies["small"] = SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3))
@@ -565,11 +565,11 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
         batch_of(trees).arm("small", PROMPTS, 8).ids
         == batch_of(engine).arm("small", PROMPTS, 8).ids
     )
-    made = batch_of(trees).replay("small", PROMPTS, answers, 20)
-    chains = batch_of(engine).replay("small", PROMPTS, answers, 20)
+    made = batch_of(trees).replay("small", PROMPTS, answers, 14)
+    chains = batch_of(engine).replay("small", PROMPTS, answers, 14)
     assert [tree.agree for tree in made] == [chain.agree for chain in chains]
     for prompt, forced in zip(PROMPTS, made, strict=True):
-        assert figures(forced) == figures(trees.decode("small", prompt, Request(20)))
+        assert figures(forced) == figures(trees.decode("small", prompt, Request(14)))
     assert sum(tree.rounds for tree in made) < sum(chain.rounds for chain in chains)
 
 
@@ -626,9 +626,9 @@ def test_what_is_copied_is_not_charged_as_the_models(tiny: Tiny, apart: bool) ->
     adapter = adapter_of(strategy.drafter)
     assert adapter.counts_calls
     for prompt in PROMPTS:
-        result = run(target, strategy, prompt, Request(40))
+        result = run(target, strategy, prompt, Request(28))
         known = TeacherForcing(target, Stack.of_backend(target), [prompt], [result.ids])
-        loop = ReplayedLoop(strategy.length, 40, agreement=False)
+        loop = ReplayedLoop(strategy.length, 28, agreement=False)
         batched = adapter.replay(known, loop)
         assert (batched is None) == apart
         (made,) = batched or UnbatchedReplay(strategy, target).replay(known, loop)

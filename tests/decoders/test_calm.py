@@ -184,7 +184,7 @@ def test_at_threshold_1_the_answer_is_the_target_s(
     target: LayeredBackend, confidence: str, sampling: Sampling
 ) -> None:
     for prompt in PROMPTS:
-        request = Request(20, sampling, seed=1)
+        request = Request(14, sampling, seed=1)
         result = run(target, Calm("calm", 1.0, confidence), prompt, request)
         theirs = run(target, autoregressive(), prompt, request)
         assert result.ids == theirs.ids
@@ -195,9 +195,9 @@ def test_at_threshold_1_the_answer_is_the_target_s(
 def test_at_threshold_0_nothing_goes_far(target: LayeredBackend) -> None:
     for confidence, layers in (("softmax", 1), ("saturation", 2)):  # a cosine needs two states
         strategy = Calm("calm", 0.0, confidence, decay=1e9)
-        result = run(target, strategy, PROMPTS[1], Request(20))
+        result = run(target, strategy, PROMPTS[1], Request(14))
         assert result.mean_layers == layers
-        assert result.ids != run(target, autoregressive(), PROMPTS[1], Request(20)).ids
+        assert result.ids != run(target, autoregressive(), PROMPTS[1], Request(14)).ids
 
 
 def test_thresholds_decay() -> None:

@@ -102,9 +102,9 @@ def engine(tiny: Tiny, target_folder: Path, tmp_path: Path) -> Engine:
 def test_every_arm_answers_as_transformers(
     engine: Engine, tiny: Tiny, prompt: list[int], reason: str
 ) -> None:
-    theirs = generate(transformers_model(tiny()), prompt, 20, eos_token_id=[15])
+    theirs = generate(transformers_model(tiny()), prompt, 14, eos_token_id=[15])
     for name in engine.arm_names:
-        result = engine.decode(name, prompt, Request(20))
+        result = engine.decode(name, prompt, Request(14))
         assert (result.ids, result.arm, result.prompt_ids) == (theirs, name, prompt)
         assert result.text == engine.tokenizer.decode(theirs, skip_special_tokens=True)
         assert result.finish_reason == reason
@@ -128,8 +128,8 @@ def test_a_drafter_that_loads_after_the_prefill_drafts_as_well(
     folder = adapter_folder(tiny, tmp_path)
     early, late = (Engine(native(target_folder), arms(exit_arm(folder))) for _ in range(2))
     early.strategy("exit")
-    first = early.decode("exit", PROMPT, Request(20))
-    second = late.decode("exit", PROMPT, Request(20), late.prefill(PROMPT))
+    first = early.decode("exit", PROMPT, Request(14))
+    second = late.decode("exit", PROMPT, Request(14), late.prefill(PROMPT))
     assert second.accepted_per_position == first.accepted_per_position
     assert sum(first.accepted_per_position) > 0
 
@@ -186,7 +186,7 @@ def test_a_request_s_own_ends(engine: Engine) -> None:
 
 
 def test_seeds_reproduce_and_differ(engine: Engine) -> None:
-    request = [Request(20, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
+    request = [Request(14, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
     for name in engine.arm_names:
         one, two, other = (engine.decode(name, PROMPT, r).ids for r in request)
         assert one == two != other
@@ -218,7 +218,7 @@ def test_a_transformers_streamer(engine: Engine, arm: str) -> None:
 
     streamer = Caught(engine.tokenizer, skip_prompt=True, skip_special_tokens=True)
     streamer.chunks, streamer.out = [], StringIO()
-    result = engine.decode(arm, PROMPT, Request(20), streamer=streamer)
+    result = engine.decode(arm, PROMPT, Request(14), streamer=streamer)
     assert streamer.chunks[0].flatten().tolist() == PROMPT
     assert torch.cat(streamer.chunks[1:]).tolist() == result.ids
     assert len(streamer.chunks) == result.rounds + 2
@@ -242,7 +242,7 @@ def test_a_round_streamer_is_told_what_was_drafted(engine: Engine, arm: str) -> 
             self.made.append(([], 0))
 
     rounds = Rounds()
-    result = engine.decode(arm, PROMPT, Request(20), streamer=rounds)
+    result = engine.decode(arm, PROMPT, Request(14), streamer=rounds)
     assert [i for ids, _ in rounds.made for i in ids] == result.ids
     assert sum(accepted for _, accepted in rounds.made) == result.accepted
     assert rounds.made[-1] == ([], 0)
@@ -253,12 +253,12 @@ def test_a_round_streamer_is_told_what_was_drafted(engine: Engine, arm: str) -> 
 def test_an_answer_that_a_streamer_ends_leaves_nothing_behind(
     engine: Engine, left: str, reuse: bool
 ) -> None:
-    wanted = engine.decode("autoregressive", PROMPT, Request(20)).ids
+    wanted = engine.decode("autoregressive", PROMPT, Request(14)).ids
     for arm in ("autoregressive", "small", "copy", "exit"):
         with pytest.raises(InterruptedError):
-            engine.decode(left, [*PROMPT, 3], Request(20), streamer=Leaves())
+            engine.decode(left, [*PROMPT, 3], Request(14), streamer=Leaves())
         prefilled = engine.prefill(PROMPT, reuse=reuse)
-        assert engine.decode(arm, PROMPT, Request(20), prefilled).ids == wanted
+        assert engine.decode(arm, PROMPT, Request(14), prefilled).ids == wanted
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs(engine: Engine) -> None:
@@ -412,7 +412,7 @@ def test_heads_padded_differently_are_aligned(
     drafter = with_tokenizer(tiny(seed=5, num_hidden_layers=2, vocab_size=width), tmp_path, words)
     engine = Engine(native(target_folder), arms(neural_arm(drafter)), tokenizer=tokenizer(words))
     for first in range(8):
-        request = Request(30, Sampling(temperature), seed=first)
+        request = Request(20, Sampling(temperature), seed=first)
         result = engine.decode("small", [first, 2], request)
         assert result.drafted > 0
         if temperature == 0:
@@ -440,7 +440,7 @@ def test_a_reduced_vocabulary_from_its_folder(
     DraftVocab([1, 2, 3, 5, 8, 13, 15], 16).save(folder)
     engine = Engine(native(target_folder), arms(neural_arm(folder)), eos_ids=(15,))
     for temperature in (0.0, 1.0):
-        request = Request(20, Sampling(temperature), seed=1)
+        request = Request(14, Sampling(temperature), seed=1)
         assert engine.decode("small", PROMPT, request).drafted > 0
 
 
@@ -453,7 +453,7 @@ def test_exits_after_different_layers_of_one_target(
         adapter_folder(tiny, folder, layer)
     recipes = arms(exit_arm(folders[0], "a"), exit_arm(folders[1], "b"))
     engine = Engine(native(target_folder), recipes)
-    request = Request(20)
+    request = Request(14)
     expected = engine.decode("autoregressive", PROMPT, request).ids
     prefilled = engine.prefill(PROMPT)
     for arm in ("a", "b", "a"):  # of one prompt that was read once
@@ -486,9 +486,9 @@ def test_an_untrained_exit_is_the_target_s_first_layers(
         {"kind": "early_exit", "layer": 2, "length": {"k": 2}},
         {"kind": "max_gram", "shortest": 1, "length": {"k": 2}},
     ])))  # fmt: skip
-    plain = engine.decode("autoregressive", PROMPT, Request(20)).ids
+    plain = engine.decode("autoregressive", PROMPT, Request(14)).ids
     for name in ("exit", "row"):
-        result = engine.decode(name, PROMPT, Request(20))
+        result = engine.decode(name, PROMPT, Request(14))
         assert result.ids == plain and result.drafted > 0
     engine.prefill(PROMPT)
     drafter = engine.strategy("exit").drafter  # type: ignore[attr-defined]

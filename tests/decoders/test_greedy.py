@@ -163,8 +163,8 @@ def test_native_ids_equal_transformers_generate(name: str, penalty: float, tiny:
     strategy = arm(name, target, tiny)
     drafted = 0
     for prompt in PROMPTS:
-        theirs = generate(model, prompt, 24, repetition_penalty=penalty)
-        result = run(target, strategy, prompt, Request(24, Sampling(repetition_penalty=penalty)))
+        theirs = generate(model, prompt, 16, repetition_penalty=penalty)
+        result = run(target, strategy, prompt, Request(16, Sampling(repetition_penalty=penalty)))
         assert result.ids == theirs
         drafted += result.drafted
     assert drafted > 0 or name == "autoregressive"
@@ -175,7 +175,7 @@ def test_hf_backend_ids_equal_transformers_generate(name: str, tiny: Tiny) -> No
     target, model = HFBackend.load(tiny(), CPU, torch.float32), transformers_model(tiny())
     strategy = arm(name, target, tiny)
     for prompt in PROMPTS:
-        assert run(target, strategy, prompt, Request(24)).ids == generate(model, prompt, 24)
+        assert run(target, strategy, prompt, Request(16)).ids == generate(model, prompt, 16)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "mistral"])
@@ -184,7 +184,7 @@ def test_other_shapes_equal_transformers_generate(kind: str, tiny: Tiny) -> None
     target, model = native(folder), transformers_model(folder)
     strategy = speculative(random_exit(target, 1, seed=4), 3)
     for prompt in PROMPTS:
-        assert run(target, strategy, prompt, Request(20)).ids == generate(model, prompt, 20)
+        assert run(target, strategy, prompt, Request(14)).ids == generate(model, prompt, 14)
 
 
 @pytest.mark.parametrize("name", ARMS)

@@ -233,7 +233,7 @@ def test_an_early_exit_as_draft_model(tiny: Tiny, cascade: Any) -> None:
     drafter, other = (random_exit(t, 1, seed=3, noise=0.1) for t in (target, fresh))
     alpha, accepted = 0.35 if cascade is TokenCascade else 0.02, 0
     for prompt in ([3, 1, 4, 1, 5], [7]):
-        result = run(target, cascade("t", drafter, alpha), prompt, Request(20))
+        result = run(target, cascade("t", drafter, alpha), prompt, Request(14))
         accepted += result.accepted
         context = list(prompt)
         for token in result.ids:
@@ -244,7 +244,7 @@ def test_an_early_exit_as_draft_model(tiny: Tiny, cascade: Any) -> None:
             defer = q < 1 - alpha if cascade is TokenCascade else q < p - alpha
             assert token == int((logits if defer else drafted).argmax())
             context.append(token)
-    assert 0 < accepted < 40
+    assert 0 < accepted < 28
 
 
 def _from_scratch(drafter: Any, target: Any, context: list[int]) -> Tensor:
@@ -305,15 +305,15 @@ class Asked(ToyBackend):
 def test_a_token_cascade_asks_the_target_once_for_each_deferred_token(seed: int) -> None:
     target = Asked(ToyBackend.random(5, seed).table)
     draft = ToyBackend.random(5, seed + 50, sharpness=1.0)
-    result = run(target, TokenCascade("t", NeuralDrafter(draft), 0.55), [3, 0], Request(30))
+    result = run(target, TokenCascade("t", NeuralDrafter(draft), 0.55), [3, 0], Request(20))
     q = toy_logits(draft)
     sure = [
         float(q([3, 0, *result.ids[:at]]).softmax(-1).max()) >= 0.45
         for at in range(len(result.ids))
     ]
     deferred = sure.count(False)
-    assert 0 < deferred < 30
-    assert (result.drafted, result.accepted) == (30, 30 - deferred)
+    assert 0 < deferred < 20
+    assert (result.drafted, result.accepted) == (20, 20 - deferred)
     # the prompt's own pass answers a deferred first token
     assert len(target.widths) == result.target_calls == deferred + sure[0]
     # each call reads what the target had not read, the prompt's last token anew with the first one
@@ -369,22 +369,22 @@ def balanced(result: DecodeResult, most: int) -> None:
 def test_ends(name: str, prompt: list[int], tiny: Tiny) -> None:
     """However an answer ends, it is the free one up to there."""
     target, strategy = make(name, tiny)
-    free = run(target, strategy, prompt, Request(24))
-    assert (len(free.ids), free.finish_reason) == (24, "length")
-    balanced(free, 24)
+    free = run(target, strategy, prompt, Request(16))
+    assert (len(free.ids), free.finish_reason) == (16, "length")
+    balanced(free, 16)
     for most in range(1, 8):
         result = run(target, strategy, prompt, Request(most))
         assert (result.ids, result.finish_reason) == (free.ids[:most], "length")
         balanced(result, most)
     for token in set(free.ids):
-        result = run(target, strategy, prompt, Request(24), eos_ids=(token, 99))
+        result = run(target, strategy, prompt, Request(16), eos_ids=(token, 99))
         cut = free.ids[: free.ids.index(token) + 1]
         assert (result.ids, result.finish_reason) == (cut, "eos")
-        balanced(result, 24)
+        balanced(result, 16)
     letters = Letters()
-    for at in range(1, 24, 5):
+    for at in range(1, 16, 5):
         stop = letters.decode(free.ids[at - 1 : at + 1])
-        request = Request(24, stop=(stop, "zz"))
+        request = Request(16, stop=(stop, "zz"))
         result = run(target, strategy, prompt, request, tokenizer=letters)
         end = letters.decode(free.ids).index(stop) + 2
         assert (result.ids, result.finish_reason) == (free.ids[:end], "stop")
@@ -409,7 +409,7 @@ def test_what_is_streamed_is_the_answer(name: str, sampling: Sampling, tiny: Tin
 def test_seeds_reproduce(name: str, tiny: Tiny) -> None:
     target, strategy = make(name, tiny)
     one, two, other, fresh = (
-        run(target, strategy, [1], Request(20, Sampling(1.5), seed=seed)).ids
+        run(target, strategy, [1], Request(14, Sampling(1.5), seed=seed)).ids
         for seed in (5, 5, 6, None)
     )
     assert one == two != other

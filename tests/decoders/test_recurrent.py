@@ -206,8 +206,8 @@ def test_every_draft_is_that_from_scratch(kind: str, tree: bool, tiny: Tiny, tin
     beside = Beside(recurrent(target, 3), fresh, near)
     drafter: Any = WidenedDrafter(beside, (5, 3), target.context) if tree else beside
     strategy = speculative(drafter, ListedLengths([3, 0, 1, 4]))
-    made = run(target, strategy, LONGER, Request(40))
-    plain = run(fresh, autoregressive(), LONGER, Request(40))
+    made = run(target, strategy, LONGER, Request(28))
+    plain = run(fresh, autoregressive(), LONGER, Request(28))
     assert made.ids == plain.ids and beside.drafts > 5
     assert made.accepted < made.drafted
     if tree:
@@ -358,7 +358,7 @@ def test_recorded_answers_and_counts_are_the_ordinary_ones(
         lengths = ListedLengths([3, 0, 1])
         lengths.min_confidence = bar
         results.append(
-            run(target, speculative(drafter, lengths), LONGER, Request(24, sampling, seed=3))
+            run(target, speculative(drafter, lengths), LONGER, Request(16, sampling, seed=3))
         )
     one, other = results
     fields = ["ids", "rounds", "drafted", "accepted_per_position"]
@@ -457,9 +457,9 @@ def test_every_verifier(rule: dict[str, Any], temperature: float, tiny: Tiny, ce
         "autoregressive": recipe(kind="autoregressive", name="autoregressive"),
     }
     engine = Engine(native(tiny()), arms)
-    request = Request(30, Sampling(temperature), seed=2)
+    request = Request(20, Sampling(temperature), seed=2)
     made = engine.decode("a", LONGER, request)
-    assert made.accepted + made.rounds + 1 == len(made.ids) == 30
+    assert made.accepted + made.rounds + 1 == len(made.ids) == 20
     plain = engine.decode("autoregressive", LONGER, request)
     if temperature == 0 and rule["rule"] in ("lossless", "lossy", "lossy_star"):
         assert made.ids == plain.ids
@@ -492,9 +492,9 @@ def test_the_target_is_told_before_it_reads_a_prompt(tiny: Tiny, cell: Path) -> 
         arms = {n: recipe(name=n, **b) for n, b in ((name, body), ("autoregressive", plain))}
         engine = Engine(native(tiny()), arms)
         read = engine.prefill(LONGER)
-        made = engine.decode(name, LONGER, Request(20), read)
+        made = engine.decode(name, LONGER, Request(14), read)
         if arms[name].lossless:
-            again = engine.decode("autoregressive", LONGER, Request(20), engine.prefill(LONGER))
+            again = engine.decode("autoregressive", LONGER, Request(14), engine.prefill(LONGER))
             assert made.ids == again.ids
         assert made.drafted > 0
 
@@ -575,7 +575,7 @@ def test_led_along_an_answer_it_drafts_as_it_does_live(tiny_t5: Tiny, tiny: Tiny
             return made
 
         drafter.propose = noted  # type: ignore[method-assign]
-        live = run(target, speculative(drafter, 3), LONGER, Request(20))
+        live = run(target, speculative(drafter, 3), LONGER, Request(14))
         drafted = dict(seen)
         alone = UnbatchedDrafter(drafter, target)
         alone.start(LONGER)

@@ -137,8 +137,8 @@ def test_answers_are_the_ordinary_ones(kind: str, tiny: Tiny) -> None:
         if record:
             target.record_passes(traced)
         made = strategy(kind, target, tiny, record)
-        assert ahead(target, made, Request(30)) == record
-        answers = [run(target, made, p, Request(30)) for p in (PROMPT, PROMPT[2:9], PROMPT)]
+        assert ahead(target, made, Request(20)) == record
+        answers = [run(target, made, p, Request(20)) for p in (PROMPT, PROMPT[2:9], PROMPT)]
         results.append(answers)
     ours, ordinary = results
     for one, other in zip(ours, ordinary, strict=True):
@@ -155,7 +155,7 @@ def test_rounds_and_drafts_are_the_ordinary_ones(kind: str, tiny: Tiny) -> None:
         target = native(tiny(), torch.float64)
         if record:
             target.record_passes(traced)
-        made = run(target, strategy(kind, target, tiny, record), PROMPT, Request(24))
+        made = run(target, strategy(kind, target, tiny, record), PROMPT, Request(16))
         counts.append((made.rounds, made.drafted, made.accepted_per_position, made.target_calls))
     assert counts[0] == counts[1]
 
@@ -166,10 +166,10 @@ def test_it_ends_where_the_answer_ends(most: int, tiny: Tiny) -> None:
     target = native(tiny(), torch.float64)
     target.record_passes(traced)
     made = strategy("copies", target, tiny, True)
-    whole = run(target, made, PROMPT, Request(30)).ids
+    whole = run(target, made, PROMPT, Request(20)).ids
     assert run(target, made, PROMPT, Request(most)).ids == whole[:most]
     end = whole[most]
-    cut = run(target, made, PROMPT, Request(30), eos_ids=(end,))
+    cut = run(target, made, PROMPT, Request(20), eos_ids=(end,))
     assert cut.ids == whole[: whole.index(end) + 1] and cut.finish_reason == "eos"
     assert target.length == len(PROMPT) + len(cut.ids) - 1
     room = target.context - len(PROMPT)
@@ -216,7 +216,7 @@ def test_the_target_holds_the_answer(tiny: Tiny) -> None:
         model.keep_states()
         model.open_exit(1)
     made = strategy("copies", target, tiny, True)
-    ids = run(target, made, PROMPT, Request(20)).ids
+    ids = run(target, made, PROMPT, Request(14)).ids
     plain.prefill([*PROMPT, *ids[:-1]])
     target.truncate(plain.length)
     close = torch.testing.assert_close
@@ -357,7 +357,7 @@ def test_graphs_on_cuda_write_what_the_ordinary_loop_writes(kind: str, tiny: Tin
                 made = speculative(NeuralDrafter(models[1]), 3)
             case _:
                 made = speculative(MaxGramDrafter(cuda, TABLE, passes=EVEN), 16)
-        answers.append(run(models[0], made, PROMPT, Request(40)).ids)
+        answers.append(run(models[0], made, PROMPT, Request(28)).ids)
     assert answers[0] == answers[1]
 
 

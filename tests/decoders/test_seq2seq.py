@@ -97,7 +97,7 @@ def test_the_source_is_encoded_once(tiny_t5: Tiny) -> None:
     for block in target.model.decoder.block:
         block.layer[1].EncDecAttention.k.register_forward_hook(count("keys"))
     result = run(
-        target, speculative(max_gram(shortest=1, source_apart=True), 3), SOURCES[1], Request(20)
+        target, speculative(max_gram(shortest=1, source_apart=True), 3), SOURCES[1], Request(14)
     )
     assert result.rounds > 5
     assert calls == {"encoder": 1, "keys": len(target.model.decoder.block)}
@@ -180,8 +180,8 @@ def check_ids(name: str, folder: Path, tiny_t5: Tiny, penalty: float = 1.0) -> i
     target, model, drafted = seq2seq(folder), seq2seq_model(folder), 0
     strategy = arm(name, tiny_t5, target)
     for source in SOURCES:
-        theirs = generate_t5(model, source, 20, repetition_penalty=penalty)
-        result = run(target, strategy, source, Request(20, Sampling(repetition_penalty=penalty)))
+        theirs = generate_t5(model, source, 14, repetition_penalty=penalty)
+        result = run(target, strategy, source, Request(14, Sampling(repetition_penalty=penalty)))
         assert result.ids == theirs
         assert result.prompt_ids == source
         assert result.target_calls == 1 + result.rounds
@@ -212,7 +212,7 @@ def test_every_arm_s_ids_equal_transformers_generate(
 def test_the_answers_differ(tiny_t5: Tiny) -> None:
     """The sources above are listened to: equal ids are no accident of a model that drones."""
     model = seq2seq_model(tiny_t5())
-    answers = [generate_t5(model, source, 20) for source in SOURCES]
+    answers = [generate_t5(model, source, 14) for source in SOURCES]
     assert len({tuple(answer) for answer in answers}) == len(SOURCES)
     assert max(len(set(answer)) for answer in answers) > 3
 

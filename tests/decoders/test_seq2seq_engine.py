@@ -87,10 +87,10 @@ def test_every_arm_answers_as_transformers(engine: Engine, folder: Path) -> None
     """On one prefill, each arm in turn and back again."""
     ended = set()
     for source in (SOURCE, [3, EOS], [7, 11, 7, 11, EOS], [*range(2, 16), EOS]):
-        theirs = generate_t5(seq2seq_model(folder), source, 24)
+        theirs = generate_t5(seq2seq_model(folder), source, 16)
         prefilled = engine.prefill(source)
         for name in [*engine.arm_names, *reversed(engine.arm_names)]:
-            result = engine.decode(name, source, Request(24), prefilled)
+            result = engine.decode(name, source, Request(16), prefilled)
             assert (result.ids, result.prompt_ids) == (theirs, source)
             assert result.text == engine.tokenizer.decode(theirs, skip_special_tokens=True)
             assert result.draft_calls > 0 or name == "autoregressive"
@@ -128,9 +128,9 @@ def test_drafters_of_drafters_answer_as_transformers(
         text = text.replace(name, str(model))
     (tmp_path / "arms.yaml").write_text(text)
     engine = Engine.load(str(folder), tmp_path / "arms.yaml", dtype="float32", device="cpu")
-    request = Request(24, Sampling(repetition_penalty=penalty))
+    request = Request(16, Sampling(repetition_penalty=penalty))
     for source in (SOURCE, [7, 11, 7, 11, EOS], [*range(2, 16), EOS]):
-        theirs = generate_t5(seq2seq_model(folder), source, 24, repetition_penalty=penalty)
+        theirs = generate_t5(seq2seq_model(folder), source, 16, repetition_penalty=penalty)
         for name in engine.arm_names[1:]:
             result = engine.decode(name, source, request)
             assert result.ids == theirs, name
@@ -149,19 +149,19 @@ def test_beams_and_early_leavers_share_a_target(folder: Path, tiny_t5: Tiny) -> 
         "tree": recipe(name="tree", kind="tree", branch=[3], **drafter),
     }
     engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms, eos_ids=(EOS,))
-    greedy = generate_t5(seq2seq_model(folder), SOURCE, 20)
-    beams = generate_t5(seq2seq_model(folder), SOURCE, 20, num_beams=3)
-    few = engine.decode("few", SOURCE, Request(20)).ids
+    greedy = generate_t5(seq2seq_model(folder), SOURCE, 14)
+    beams = generate_t5(seq2seq_model(folder), SOURCE, 14, num_beams=3)
+    few = engine.decode("few", SOURCE, Request(14)).ids
     assert greedy != beams and few not in (greedy, beams)
     expected = {"beams": beams, "ahead": beams, "few": few}
     prefilled = engine.prefill(SOURCE)
     for name in [*engine.arm_names, *reversed(engine.arm_names)]:
-        result = engine.decode(name, SOURCE, Request(20), prefilled)
+        result = engine.decode(name, SOURCE, Request(14), prefilled)
         assert result.ids == expected.get(name, greedy), name
 
 
 def test_seeds_reproduce_and_differ(engine: Engine) -> None:
-    requests = [Request(20, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
+    requests = [Request(14, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
     for name in engine.arm_names:
         one, two, other = (engine.decode(name, SOURCE, request).ids for request in requests)
         assert one == two != other
@@ -221,11 +221,11 @@ def test_collection_reads_sources_and_copies(folder: Path) -> None:
     engine = Engine(target, {"autoregressive": recipe(kind="autoregressive"), "copy": copy})
     batch = Batch(engine, Costs((0.01,) * 4, {"copy": 0.001}))  # the length is fixed
     sources = [SOURCE, [7, 11, 7, 11, EOS], [*range(2, 16), EOS]]
-    answers = batch.target(sources, 20)
+    answers = batch.target(sources, 14)
     assert answers.embeddings.shape == (3, 32)
-    replays = batch.replay("copy", sources, answers.ids, 20)
+    replays = batch.replay("copy", sources, answers.ids, 14)
     for source, ids, replayed in zip(sources, answers.ids, replays, strict=True):
-        live = engine.decode("copy", source, Request(20))
+        live = engine.decode("copy", source, Request(14))
         assert ids == live.ids
         assert (replayed.rounds, replayed.drafted, replayed.accepted, replayed.widths) == (
             live.rounds,
@@ -255,15 +255,15 @@ def test_collection_reads_trees(folder: Path, tiny_t5: Tiny) -> None:
     engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms)
     batch = Batch(engine, Costs((0.01,) * 4, dict.fromkeys(arms, 0.001)))
     sources = [SOURCE, [3], [*range(2, 16), EOS]]
-    answers = batch.target(sources, 20).ids
+    answers = batch.target(sources, 14).ids
     for chained, branched in (("chain", "tree"), ("nest", "nest-tree")):
         alone = [batch.arm(name, sources, 9).ids for name in (chained, branched)]
         assert alone[0] == alone[1]
-        trees = batch.replay(branched, sources, answers, 20)
-        chains = batch.replay(chained, sources, answers, 20)
+        trees = batch.replay(branched, sources, answers, 14)
+        chains = batch.replay(chained, sources, answers, 14)
         assert [tree.agree for tree in trees] == [chain.agree for chain in chains]
         for source, tree in zip(sources, trees, strict=True):
-            live = engine.decode(branched, source, Request(20))
+            live = engine.decode(branched, source, Request(14))
             assert (tree.rounds, tree.drafted, tree.accepted, tree.widths) == (
                 live.rounds,
                 live.drafted,
@@ -285,23 +285,23 @@ def test_collection_at_a_temperature(folder: Path, tiny_t5: Tiny) -> None:
     engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms)
     batch = Batch(engine, Costs((0.01,) * 4, dict.fromkeys(arms, 0.001)))
     sources, seeds = [SOURCE, [3], [*range(2, 16), EOS]], [1, 2, 3]
-    answers = batch.target(sources, 20).ids
+    answers = batch.target(sources, 14).ids
     for name in ("chain", "copy"):
-        cold = batch.expected(name, sources, answers, 20, 1e-4, seeds)
+        cold = batch.expected(name, sources, answers, 14, 1e-4, seeds)
         assert cold is not None
-        for one, greedy in zip(cold, batch.replay(name, sources, answers, 20), strict=True):
+        for one, greedy in zip(cold, batch.replay(name, sources, answers, 14), strict=True):
             assert one.how == "exact"
             assert one.rounds == pytest.approx(greedy.rounds, abs=1e-6)
             assert one.accepted == pytest.approx(greedy.accepted, abs=1e-6)
-    drawn = batch.target(sources, 20, 1.0, seeds).ids
-    hot = batch.expected("chain", sources, drawn, 20, 1.0, seeds)
+    drawn = batch.target(sources, 14, 1.0, seeds).ids
+    hot = batch.expected("chain", sources, drawn, 14, 1.0, seeds)
     assert hot is not None
     for one, ids in zip(hot, drawn, strict=True):
         # an end of sequence that was drafted is accepted, and no token of the target follows it
         assert len(ids) - 1 - 1e-9 <= one.rounds + one.accepted <= len(ids) + 1e-9
     assert sum(one.accepted for one in hot) > 0
-    assert batch.expected("tree", sources, drawn, 20, 1.0, seeds) is None
-    assert batch.live("tree", sources, 20, 1.0, seeds).replays is not None
+    assert batch.expected("tree", sources, drawn, 14, 1.0, seeds) is None
+    assert batch.live("tree", sources, 14, 1.0, seeds).replays is not None
 
 
 def test_one_drafter_s_weights_are_in_memory_once(folder: Path, tiny_t5: Tiny) -> None:
@@ -314,9 +314,9 @@ def test_one_drafter_s_weights_are_in_memory_once(folder: Path, tiny_t5: Tiny) -
     one, two = (engine.strategy(name).drafter.backend for name in arms)  # type: ignore[attr-defined]
     assert isinstance(one, HFSeq2SeqBackend)
     assert one is not two and one.model is two.model
-    theirs = generate_t5(seq2seq_model(folder), SOURCE, 20)
+    theirs = generate_t5(seq2seq_model(folder), SOURCE, 14)
     for name in ("one", "two", "one"):
-        assert engine.decode(name, SOURCE, Request(20), engine.prefill(SOURCE)).ids == theirs
+        assert engine.decode(name, SOURCE, Request(14), engine.prefill(SOURCE)).ids == theirs
 
 
 # -- what does not go together --------------------------------------------------------------------

@@ -282,7 +282,7 @@ def test_no_layer_runs_a_position_twice(folder: Path) -> None:
             runs[number][given[0].shape[1]] += 1
 
         block.register_forward_pre_hook(noted)
-    result = run(target, speculative(drafter, 3), SOURCE, Request(40))
+    result = run(target, speculative(drafter, 3), SOURCE, Request(28))
     assert 0 < result.accepted < result.drafted
     positions = [sum(t * times for t, times in widths.items()) for widths in runs]
     # the start token; then each round the newest token and all that was drafted
@@ -405,11 +405,11 @@ def test_every_arm_on_one_prefill(engine: Engine, model: Path) -> None:
     assert [name for name in engine.arm_names if engine.arm(name).lossless] == lossless
     reference, accepted = seq2seq_model(model), Counter[str]()
     for source in SOURCES:
-        theirs = generate_t5(reference, source, 24, eos_token_id=EOS)
-        alone = {name: engine.decode(name, source, Request(24)) for name in engine.arm_names}
+        theirs = generate_t5(reference, source, 16, eos_token_id=EOS)
+        alone = {name: engine.decode(name, source, Request(16)) for name in engine.arm_names}
         prefilled = engine.prefill(source)
         for name in [*engine.arm_names, *reversed(engine.arm_names)]:
-            result = engine.decode(name, source, Request(24), prefilled)
+            result = engine.decode(name, source, Request(16), prefilled)
             assert result.ids == alone[name].ids, name
             if name != "adaptive":  # its lengths depend on what passes cost
                 assert result.accepted_per_position == alone[name].accepted_per_position, name
@@ -448,13 +448,13 @@ def test_seeds_streams_and_counts(engine: Engine) -> None:
 
             def end(self) -> None: ...
 
-        requests = [Request(20, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
+        requests = [Request(14, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
         one, two, other = (engine.decode(name, SOURCE, r, streamer=Caught()) for r in requests)
         assert one.ids == two.ids != other.ids
         streamed = [token for chunk in chunks for token in chunk]
         assert streamed == [t for r in (one, two, other) for t in (*SOURCE, *r.ids)]
         assert sum(one.accepted_per_position) == one.accepted <= one.drafted
-        assert len(one.ids) == 20
+        assert len(one.ids) == 14
 
 
 def test_it_loads_after_the_prefill_too(model: Path, adapter: Path) -> None:
@@ -462,8 +462,8 @@ def test_it_loads_after_the_prefill_too(model: Path, adapter: Path) -> None:
     arms = {"exit": recipe(name="exit", **named(ARMS["exit"], adapter))}
     early, late = (Engine(seq2seq(model), dict(arms)) for _ in range(2))
     early.strategy("exit")
-    first = early.decode("exit", SOURCE, Request(20))
-    second = late.decode("exit", SOURCE, Request(20), late.prefill(SOURCE))
+    first = early.decode("exit", SOURCE, Request(14))
+    second = late.decode("exit", SOURCE, Request(14), late.prefill(SOURCE))
     assert first.ids == second.ids
     assert first.accepted_per_position == second.accepted_per_position
 
@@ -471,13 +471,13 @@ def test_it_loads_after_the_prefill_too(model: Path, adapter: Path) -> None:
 def test_collection_writes_and_replays(engine: Engine, model: Path) -> None:
     """One by one: the exit's own answer is the cut model's, and its rounds are the loop's."""
     batch = Batch(engine, Costs((0.01,) * 4, {"exit": 0.001}))
-    answers = batch.target(SOURCES, 20).ids
+    answers = batch.target(SOURCES, 14).ids
     alone = batch.arm("exit", SOURCES, 9).ids
     cut = cut_model(model, 1)
     assert alone == [generate_t5(cut, source, 9) for source in SOURCES]
-    replays = batch.replay("exit", SOURCES, answers, 20)
+    replays = batch.replay("exit", SOURCES, answers, 14)
     for source, replayed in zip(SOURCES, replays, strict=True):
-        live = engine.decode("exit", source, Request(20))
+        live = engine.decode("exit", source, Request(14))
         assert (replayed.rounds, replayed.drafted, replayed.accepted) == (
             live.rounds,
             live.drafted,

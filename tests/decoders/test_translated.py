@@ -278,8 +278,8 @@ def test_an_arm_writes_what_the_target_writes(
 ) -> None:
     made = engine(byte_level(340, TEXTS[1:]), translate=translate)
     prompt = made.tokenizer.encode("The naïve", add_special_tokens=False)
-    plain = made.decode("autoregressive", prompt, Request(24))
-    drafted = made.decode("small", prompt, Request(24))
+    plain = made.decode("autoregressive", prompt, Request(16))
+    drafted = made.decode("small", prompt, Request(16))
     assert drafted.ids == plain.ids
     assert drafted.drafted > 0 and drafted.draft_calls > drafted.rounds
 

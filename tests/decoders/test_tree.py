@@ -141,9 +141,9 @@ def test_ids_equal_transformers_generate(kind: str, shape: str, tiny: Tiny) -> N
     strategy, accepted = speculative(tiny_tree(tiny, kind, shape), 4), 0
     for prompt in PROMPTS:
         for penalty in (1.0, 1.3):
-            theirs = generate(model, prompt, 24, repetition_penalty=penalty)
+            theirs = generate(model, prompt, 16, repetition_penalty=penalty)
             result = run(
-                target, strategy, prompt, Request(24, Sampling(repetition_penalty=penalty))
+                target, strategy, prompt, Request(16, Sampling(repetition_penalty=penalty))
             )
             assert result.ids == theirs
             accepted += result.accepted
@@ -156,7 +156,7 @@ def test_a_target_with_an_exit_open(tiny: Tiny) -> None:
     target.open_exit(1)
     strategy = speculative(tiny_tree(tiny, "native", "every"), 3)
     for prompt in PROMPTS:
-        assert run(target, strategy, prompt, Request(24)).ids == generate(model, prompt, 24)
+        assert run(target, strategy, prompt, Request(16)).ids == generate(model, prompt, 16)
 
 
 def test_branches_save_rounds() -> None:
@@ -181,11 +181,11 @@ def test_a_tree_without_branches_is_the_chain() -> None:
     target = ToyBackend.random(6, seed=1)
     for seed in range(5):
         chain = run(
-            target, speculative(NeuralDrafter(ToyBackend.random(6, seed)), 3), [2], Request(30)
+            target, speculative(NeuralDrafter(ToyBackend.random(6, seed)), 3), [2], Request(20)
         )
         for every in (False, True):
             strategy = speculative(tree(ToyBackend.random(6, seed), 1, every=every), 3)
-            result = run(target, strategy, [2], Request(30))
+            result = run(target, strategy, [2], Request(20))
             assert (result.ids, result.rounds) == (chain.ids, chain.rounds)
             assert (result.drafted, result.accepted) == (chain.drafted, chain.accepted)
 
@@ -365,7 +365,7 @@ def test_seeds_reproduce() -> None:
     for every in (False, True):
         strategy = speculative(toy_tree(6, 1, 3, 2, every=every), 3)
         one, again, other = (
-            run(target, strategy, [1], Request(20, Sampling(1.0), seed=seed)).ids
+            run(target, strategy, [1], Request(14, Sampling(1.0), seed=seed)).ids
             for seed in (5, 5, 6)
         )
         assert one == again != other
@@ -502,7 +502,7 @@ def test_a_recipe_becomes_an_arm(tiny: Tiny, tmp_path: Path) -> None:
     target, model = native(tiny()), transformers_model(tiny())
     strategy: Any = arm.build(target, None)
     assert arm.lossless and isinstance(strategy.drafter, WidenedDrafter)
-    assert run(target, strategy, PROMPTS[1], Request(20)).ids == generate(model, PROMPTS[1], 20)
+    assert run(target, strategy, PROMPTS[1], Request(14)).ids == generate(model, PROMPTS[1], 14)
 
 
 @pytest.mark.parametrize(

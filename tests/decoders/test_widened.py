@@ -145,9 +145,9 @@ def test_ids_equal_transformers_generate(penalty: float, tiny: Any) -> None:
         [native(tiny(seed=5, num_hidden_layers=2))], max_gram(shortest=1), [[2, 3], [0, 3]], 2.0, 64
     )
     for prompt in ([3], [3, 1, 4, 1, 5, 9], [7, 11, 7, 11, 7]):
-        request = Request(24, Sampling(repetition_penalty=penalty))
+        request = Request(16, Sampling(repetition_penalty=penalty))
         result = run(target, speculative(widened(nest, 4, 2), 64), prompt, request)
-        assert result.ids == generate(model, prompt, 24, repetition_penalty=penalty)
+        assert result.ids == generate(model, prompt, 16, repetition_penalty=penalty)
         accepted += result.accepted
     assert accepted > 0
 
@@ -246,7 +246,7 @@ def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(
 
     exits[0].inner.propose = watched  # type: ignore[method-assign]
     strategy = speculative(exits[0], ListedLengths([3, 0, 2]))
-    result = run(target, strategy, [3, 1, 4], Request(24))
+    result = run(target, strategy, [3, 1, 4], Request(16))
     assert result.accepted > 0 and len(drafted) > 4
     for context, ids in drafted:
         fresh.prefill(context[:-1])
@@ -301,7 +301,7 @@ def test_seeds_reproduce() -> None:
             target,
             speculative(widened(nest, 3, 2), 9),
             [1, 2, 1],
-            Request(20, Sampling(1.0), seed=seed),
+            Request(14, Sampling(1.0), seed=seed),
         )
         for seed in (5, 5, 6)
     )
