@@ -81,8 +81,8 @@ def file(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     DraftVocab([1, 2, 3, 5, 8, 13, 15], 16).save(part)
     (folder / "exit").mkdir()
     places = {
-        "one": tiny(seed=5, num_hidden_layers=2),
-        "two": tiny(seed=6, num_hidden_layers=1),
+        "one": tiny(seed=15, num_hidden_layers=2),
+        "two": tiny(seed=16, num_hidden_layers=1),
         "part": part,
         "exit": adapter_folder(tiny, folder / "exit"),
     }
@@ -158,7 +158,7 @@ def test_a_transformers_model_s_weights_too(
     tiny: Tiny, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = targets.load_backend
-    gc.collect()  # no native model of these files is left from another test
+    gc.collect()  # no native model of these files, which others do not use, is left
     monkeypatch.setattr(targets, "load_backend", lambda *args, **more: real(*args, "hf", **more))
     engine = Engine(native(tiny()), load_arms(file), eos_ids=(15,))
     users = [engine.strategy(name).drafter for name in ("vertical", "two-deep")]  # type: ignore[attr-defined]
