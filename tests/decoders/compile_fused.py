@@ -6,7 +6,7 @@ one kernel multiplies by several matrices, those that need most registers are co
 second matrix, not attention's output; and SmolLM2-135M's gated matrix and head, of which a program
 holds two sets of rows.
 
-    python tests/decoders/compile_fused.py [CACHE]
+    python tests/decoders/compile_fused.py [CACHE [KIND]]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 SHARED = 227 * 1024  # bytes that one program may have
+KINDS = "bfloat16", "int8", "int4"
 TOKENS = 16  # at once: the more, the more registers
 SIZES = {  # hidden, heads, kv_heads, head_dim, mlp, vocab
     "135M": (576, 9, 3, 64, 1536, 49152),
@@ -57,14 +58,16 @@ def compiled(name: str, fn: Any, constants: dict[str, Any], types: dict[str, str
     assert stack <= 64 and made.metadata.shared <= SHARED, told
 
 
-def main() -> None:
+def main(only: str | None) -> None:
     import triton
 
     from decoders.backends.cuda import fused_kernels as kernels
     from decoders.backends.cuda import fused_launch as launch
 
     for model, (d, heads, kv_heads, head_dim, mlp, vocab) in SIZES.items():
-        for how, kind in enumerate(("bfloat16", "int8", "int4")):
+        for how, kind in enumerate(KINDS):
+            if only not in (None, kind):
+                continue
             name, query = f"{model} {kind}", heads * head_dim
 
             def product(
@@ -111,4 +114,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         os.environ["TRITON_CACHE_DIR"] = sys.argv[1]
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    main()
+    main(sys.argv[2] if len(sys.argv) > 2 else None)

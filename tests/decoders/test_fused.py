@@ -19,6 +19,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from compile_fused import KINDS
 from decoder_toys import ListedLengths, autoregressive, random_exit, run, speculative
 from torch import Tensor
 
@@ -377,12 +378,12 @@ def test_what_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fused.unsupported_reason(shape, on_cuda) == "Triton is not installed"
 
 
-@pytest.mark.slow
-def test_kernels_compile_for_hopper(tmp_path: Path) -> None:
+@pytest.mark.rest
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_compile_for_hopper(tmp_path: Path, kind: str) -> None:
     """Apart, since this process may interpret them. Registers that do not fit spill to memory."""
     script = Path(__file__).with_name("compile_fused.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=300
-    )
+    command = [sys.executable, str(script), str(tmp_path), kind]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 3 * (6 + 4)
+    assert len(done.stdout.splitlines()) == 6 + 4
