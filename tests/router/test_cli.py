@@ -284,7 +284,7 @@ def test_specbench_then_report(
     page = (out / "report.html").read_text()
     assert str(out / "report.html") in capsys.readouterr().out
     assert page.count("data:image/png;base64,") == 4
-    assert "http" not in page and "<script" not in page, "self-contained"
+    assert "://" not in page and "<script" not in page, "self-contained"
     assert "&lt;small&gt;" in page and "<small>" not in page
     assert "0.250" in page and "Training the policy" in page
 
