@@ -500,6 +500,7 @@ def test_a_drafter_alone_is_replayed_as_it_runs(
         assert figures(forced) == figures(engine.decode(name, prompt, Request(14)))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("pattern", [[3, 0, 0, 0], [2, 0, 4], [1]])
 @pytest.mark.parametrize("name", ["small", "few-words", "exit", "copy"])
 def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(

@@ -516,6 +516,7 @@ def pair(
     yield engine(folder), engine(place)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", DRAFTED)
 def test_all_and_none_accepted(name: str, pair: tuple[Engine, Engine]) -> None:
     prompt, request = PROMPTS[1], Request(17)

@@ -76,6 +76,7 @@ def features(target: Any, head: Path, n: int) -> list[torch.Tensor]:
     return [target.exit_hidden(layer, 0, n) for layer in layers]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("backend", TARGETS)
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
@@ -174,6 +175,7 @@ def test_a_prompt_of_one_token(folder: Path, tmp_path: Path) -> None:
     assert drafts == other.draft([5, 7], features(target, head, 1), 3)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("length", [1, 2, 4])
 @pytest.mark.parametrize("backend", TARGETS)
 @pytest.mark.parametrize("fields", [{}, {"branch": [2]}, {"branch": [2, 2], "every": True}])
@@ -232,6 +234,7 @@ def other_after(
     return int(logits[-1].argmax())
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", SAMPLINGS)
 @pytest.mark.parametrize("fields", [{}, {"branch": [2], "every": True}])
 def test_sampled_answers_follow_the_target_s_law(

@@ -124,6 +124,7 @@ def test_an_oracle_cascade_has_diff_s_distribution(sampling: str, alpha: float) 
     assert distance(distribution, greedy_or_distribution(mixed, request, eos=(2,))) < EXACT
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 0.8, 0.95, 1.0])
 @pytest.mark.parametrize("sampling", SAMPLINGS)

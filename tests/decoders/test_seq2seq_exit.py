@@ -80,6 +80,7 @@ def test_is_an_exit_backend(folder: Path) -> None:
     assert isinstance(seq2seq(folder), ExitBackend)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("layer", [1, 2])
 @pytest.mark.parametrize("ahead", [0, 1, 2, 3])
 def test_running_ahead_changes_nothing(folder: Path, ahead: int, layer: int) -> None:
