@@ -33,7 +33,7 @@ import httpx
 from ending import end
 from kill import collecting, rows, training
 from soak import CHAT, numbers
-from toys import Running, running
+from toy_server import Running, running
 
 import policies
 from decoders.common.errors import DraftpickError

@@ -31,7 +31,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from soak import CHAT, DRAWN, NULLS, forgotten, request
-from toys import SPECIAL, Running, expected, running, special_tokens
+from toy_server import SPECIAL, Running, expected, running, special_tokens
 
 TEXT = "/v1/completions"
 GETS = 10  # requests of each operation that takes no body, valid and not

@@ -33,9 +33,7 @@ from typing import Any
 
 import httpx
 from ending import end
-from toys import LONGEST_NUMBER, Running, expected, running, special_tokens, tiny_engine
-
-from decoders.records import Request
+from toy_server import LONGEST_NUMBER, Running, expected, running, special_tokens
 
 CHAT = "/v1/chat/completions"
 ARMS = ("auto", "copy", "autoregressive")
@@ -84,6 +82,10 @@ def numbers(client: int, turn: int) -> Asked:
 
 def alone(folder: Path) -> Ask:
     """Prompts with the answers that the tiny model gives to each when nobody else asks."""
+    from toys import tiny_engine
+
+    from decoders.records import Request
+
     engine, made = tiny_engine(folder), list[Asked]()
     for number in range(TINY_PROMPTS):
         text = f"{number} green bottles " * (1 + number % 9)

@@ -6,25 +6,22 @@ Its model is no model: the answer to a prompt is how many special tokens the pro
 the first number in it, several times over: `3:4711 4711 4711 4711`. So a client can tell whether
 the answer is its own, and whether something that it wrote became a special token. `--tiny` serves a
 random Llama of a few thousand weights instead, whose passes answers share.
+
+What those need who ask it is in toy_server.py, which imports nothing large.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import socket
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from toy_server import SPECIAL, expected
 
 from decoders import Engine
 from decoders.arms import arms_of
@@ -40,29 +37,14 @@ from router.serve.queue import FairQueue
 from router.serve.scheduler import DEFAULT, Scheduler
 from router.serve.server import bound, serve
 
-HERE = Path(__file__).resolve().parent
-SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 END = 256 + SPECIAL.index("<|im_end|>")  # bytes come first
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-TIMES = 4  # that an answer says its number
-LONGEST_NUMBER = 12
 ARMS = {"copy": {"kind": "max_gram", "shortest": 1, "length": {"k": 4}}}
 CONTEXT = 4096
 PLACES = 256  # of the queue
-
-
-def expected(special: int, text: str) -> str:
-    """The answer to a prompt of this text, which has so many special tokens."""
-    found = re.search(rf"[0-9]{{1,{LONGEST_NUMBER}}}", text)
-    return f"{special}:" + " ".join([found[0] if found else "none"] * TIMES)
-
-
-def special_tokens(messages: int) -> int:
-    """What the template writes around so many messages."""
-    return 2 * messages + 1
 
 
 def tokenizer() -> Any:
@@ -149,43 +131,6 @@ def serving(
     scheduler = Scheduler({DEFAULT: router}, FairQueue(PLACES), batch_engine(engine, slots))
     settings = Settings(Limits(most_tokens=256), timeout_s=timeout_s)
     serve(make_app(scheduler, settings), scheduler, held, drain_s=5.0)
-
-
-@dataclass
-class Running:
-    """A server in a process of its own. log: what it wrote to standard error."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
-
-    def resident(self) -> int:
-        """Bytes of its memory, as Linux tells them."""
-        words = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+) kB", words)[0]) * 1024
-
-
-@contextmanager
-def running(*options: object, seconds: float = 120) -> Iterator[Running]:
-    """The toys' server on a free port of 127.0.0.1, with the options of this script; it is killed
-    at the end. Raises SystemExit where it does not start in time."""
-    command = [sys.executable, str(HERE / "toys.py"), *map(str, options)]
-    with tempfile.NamedTemporaryFile(suffix=".log") as log:
-        process = subprocess.Popen(command, stderr=log)
-        try:
-            path, until = Path(log.name), time.monotonic() + seconds
-            while not (found := re.search(r"serving on (\S+)\n", path.read_text())):
-                if process.poll() is not None or time.monotonic() > until:
-                    raise SystemExit(f"the toys' server did not start: {path.read_text()}")
-                time.sleep(0.02)
-            yield Running(found[1], process, path)
-        finally:
-            process.kill()
-            process.wait()
 
 
 def main() -> None:
