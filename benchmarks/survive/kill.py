@@ -36,22 +36,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import mlflow.pyfunc
 import numpy as np
 from ending import end
 from soak import CHAT, numbers
-from toys import echo_engine, serving
 
 import policies
 from collect import SweepOptions, sweep
 from collect.queries import Query
 from collect.store.tables import read_table
 from decoders.costs.measured import Costs
-from decoders.offline.batch import Batch
 from policies.mlflow_store import sqlite_uri, using
 from policies.tracking.run import Task, train_run
 from router.logs.reader import read_log
-from router.serve.server import bound
 
 QUERIES, BATCH = 60, 3
 ODD = "%20 50% #1? é [*]"  # of every folder's name
@@ -61,15 +57,18 @@ NEW_STORES = 0.25  # of the trainings
 CLIENTS = 4
 
 PRELOADED = [  # a fork server does not look where this file lies, and passes over what is not there
-    "collect.sweeps.run", "matplotlib.backends.backend_agg", "mlflow.pyfunc",
-    "mlflow.store.tracking.sqlalchemy_store", "policies.tracking.run", "rouge_score.rouge_scorer",
-    "router.routing.router", "router.serve.app", "router.serve.server", "transformers",
+    "collect.sweeps.run", "decoders.backends.toy", "decoders.offline.batch",
+    "matplotlib.backends.backend_agg", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store",
+    "policies.tracking.run", "rouge_score.rouge_scorer", "router.routing.router",
+    "router.serve.app", "router.serve.server", "transformers",
 ]  # fmt: skip
 CONTEXT = multiprocessing.get_context("forkserver")  # imports once, and forks what is killed
 CONTEXT.set_forkserver_preload(PRELOADED)
 
 
 def begun_in(begun: Any, work: Callable[..., None], given: tuple[object, ...]) -> None:
+    import toys  # noqa: F401  # for the work; who kills does not need it
+
     begun.set()
     work(*given)
 
@@ -100,10 +99,31 @@ def killed(process: Any, after_s: float) -> bool:
     return bool(process.exitcode == -9)
 
 
+def elsewhere(work: Callable[..., Any], *given: object) -> Any:
+    """What it returns, from a process that has imported what it needs. Raises EOFError where it
+    fails."""
+    here, there = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=told_by, args=(there, work, given), daemon=True)
+    process.start()
+    there.close()
+    try:
+        return here.recv()
+    finally:
+        process.join()
+
+
+def told_by(there: Any, work: Callable[..., Any], given: tuple[object, ...]) -> None:
+    there.send(work(*given))
+
+
 # -- collect ---------------------------------------------------------------------------------------
 
 
 def collecting(folder: Path) -> None:
+    from toys import echo_engine
+
+    from decoders.offline.batch import Batch
+
     engine = echo_engine()
     costs = Costs((0.01, 0.011), {"copy": 0.001})
     queries = [
@@ -209,8 +229,28 @@ def train_kills(scratch: Path, kills: int, chance: random.Random, wrong: list[st
     left = sorted(scratch.glob("new-*.db"))
     for store in (held, *left[:3]):
         undisturbed(training, scratch / "last", store)
-    finished, running = 0, 0
-    with using(sqlite_uri(held)) as uri:
+    finished, running, faults = elsewhere(runs_of, held, must)
+    wrong += faults
+    if finished < ended + 1:
+        wrong.append(f"train: {ended + 1} runs ended, {finished} are called finished")
+    return {
+        "train: kills": hit,
+        "train: kills after which a policy lay there": whole,
+        "train: new stores that a kill left, whole": len(left),
+        "train: runs finished": finished,
+        "train: runs that MLflow still calls running": running,
+    }
+
+
+def runs_of(store: Path, must: str) -> tuple[int, int, list[str]]:
+    """How many MLflow calls finished and running, and what is wrong with those that are finished.
+
+    must: the fingerprint of their policy.
+    """
+    import mlflow
+
+    finished, running, wrong = 0, 0, list[str]()
+    with using(sqlite_uri(store)) as uri:
         client = mlflow.MlflowClient()
         experiments = client.search_experiments(filter_string="name = 'draftpick'")
         if len(experiments) != 1:
@@ -228,21 +268,17 @@ def train_kills(scratch: Path, kills: int, chance: random.Random, wrong: list[st
                     wrong.append(f"train: the finished run {run.info.run_id} has another policy")
             except policies.PolicyError as error:
                 wrong.append(f"train: the finished run {run.info.run_id}: {error}")
-    if finished < ended + 1:
-        wrong.append(f"train: {ended + 1} runs ended, {finished} are called finished")
-    return {
-        "train: kills": hit,
-        "train: kills after which a policy lay there": whole,
-        "train: new stores that a kill left, whole": len(left),
-        "train: runs finished": finished,
-        "train: runs that MLflow still calls running": running,
-    }
+    return finished, running, wrong
 
 
 # -- serve -----------------------------------------------------------------------------------------
 
 
 def answering(port: int, log: Path) -> None:
+    from toys import echo_engine, serving
+
+    from router.serve.server import bound
+
     serving(echo_engine(0.0005), bound("127.0.0.1", port), log)
 
 
