@@ -6,15 +6,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
-import openai
 import uvicorn
 from starlette.types import ASGIApp
 from torch import Tensor
@@ -27,10 +27,17 @@ from policies import Decision
 from router.routing.router import Router
 from router.serve.app import Settings, make_app
 from router.serve.queue import FairQueue
+from router.serve.replicas.proxy import Proxy
+from router.serve.replicas.replicas import Replicas
 from router.serve.scheduler import DEFAULT, Scheduler
 from router.serve.server import bound
 from router.serve.timeouts import HeaderTimeout
 
+if TYPE_CHECKING:
+    import openai
+
+CHAT = "/v1/chat/completions"
+ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 40}
 LETTERS = "abcdefghijklmnopqrstuvwxyz .\n"
 EOS = len(LETTERS)
 
@@ -120,6 +127,8 @@ class Served:
     server: uvicorn.Server
 
     def client(self, key: str = "any") -> openai.OpenAI:
+        import openai
+
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=20)
 
     def http(self, **named: Any) -> httpx.Client:
@@ -166,6 +175,23 @@ def listening(app: ASGIApp) -> Iterator[tuple[str, uvicorn.Server]]:
     finally:
         server.should_exit = True
         thread.join(10)
+
+
+@contextmanager
+def in_front(replicas: Replicas, settings: Settings) -> Iterator[str]:
+    """The address of a proxy; its replicas are closed with it."""
+    try:
+        with listening(Proxy(replicas, settings)) as (url, _):
+            yield url
+    finally:
+        replicas.close()
+
+
+@contextmanager
+def asking(url: str, count: int) -> Iterator[list[Future[httpx.Response]]]:
+    """So many requests under way at once; all have ended afterwards."""
+    with ThreadPoolExecutor(count) as pool:
+        yield [pool.submit(httpx.post, url + CHAT, json=ASKED, timeout=60) for _ in range(count)]
 
 
 def until(true: Any, timeout_s: float = 5.0) -> bool:

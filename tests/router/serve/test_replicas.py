@@ -4,12 +4,10 @@ not begun is lost."""
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import SecretStr
-from serve_toys import Served, listening, served, toy_engine, until
+from serve_toys import ASKED, CHAT, Served, asking, in_front, served, toy_engine, until
 from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
@@ -29,11 +27,7 @@ from router.serve.app import Settings
 from router.serve.replicas import proxy
 from router.serve.replicas import replicas as all_replicas
 from router.serve.replicas.aggregate import aggregate
-from router.serve.replicas.proxy import Proxy
 from router.serve.replicas.replicas import Replicas
-
-CHAT = "/v1/chat/completions"
-ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 40}
 
 
 @pytest.fixture(autouse=True)
@@ -93,23 +87,6 @@ def proxied(
             yield url, replicas, starter
     finally:
         starter.close()
-
-
-@contextmanager
-def in_front(replicas: Replicas, settings: Settings) -> Iterator[str]:
-    """The address of a proxy; its replicas are closed with it."""
-    try:
-        with listening(Proxy(replicas, settings)) as (url, _):
-            yield url
-    finally:
-        replicas.close()
-
-
-@contextmanager
-def asking(url: str, count: int) -> Iterator[list[Future[httpx.Response]]]:
-    """So many requests under way at once; all have ended afterwards."""
-    with ThreadPoolExecutor(count) as pool:
-        yield [pool.submit(httpx.post, url + CHAT, json=ASKED, timeout=60) for _ in range(count)]
 
 
 def requests_of(server: Served) -> int:
@@ -369,90 +346,3 @@ def test_paths_hold_in_another_folder(tmp_path: Path, monkeypatch: pytest.Monkey
         EngineOptions(chat_template="{{ x }}" * 999), {}, None, log, Settings(), 1, False, 1, True
     )
     assert text.placed().options.chat_template == "{{ x }}" * 999
-
-
-# -- on Ray ---------------------------------------------------------------------------------------
-
-
-def toy_application() -> Any:
-    """What a replica on the cluster loads."""
-    from serve_toys import ToyPolicy, toy_engine
-
-    from router.routing.router import Router
-    from router.serve.app import make_app
-    from router.serve.queue import FairQueue
-    from router.serve.scheduler import DEFAULT, Scheduler
-
-    scheduler = Scheduler({DEFAULT: Router(toy_engine(0.02), ToyPolicy())}, FairQueue(8))  # type: ignore[arg-type]
-    return make_app(scheduler), scheduler
-
-
-def broken() -> Any:
-    raise DraftpickError("this engine cannot be loaded here")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
-
-    here = Path(__file__).parent  # workers import this file and the toys
-    path = os.pathsep.join(map(str, (here.parents[2], here)))
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
-    )
-    yield
-    ray.shutdown()
-
-
-@pytest.mark.slow
-def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> None:
-    import psutil
-
-    from router.serve.replicas.on_ray import OnRay
-
-    assert OnRay(toy_application).n == 1  # one a machine
-    starter = OnRay(toy_application, replicas=2)
-    replicas = Replicas(starter, starter.n)
-    with in_front(replicas, Settings()) as url:
-        before = {each.url for each in replicas.live}
-        assert len(before) == 2
-        with asking(url, 6) as asked:
-            assert until(lambda: min(each.under_way for each in replicas.live) > 0)
-            port = int(replicas.live[0].url.rpartition(":")[2])
-            (pid,) = {
-                each.pid
-                for each in psutil.net_connections("tcp")
-                if each.laddr.port == port and each.status == "LISTEN"
-            }
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-        assert [each.result().status_code for each in asked] == [200] * 6
-        assert until(lambda: len(replicas.live) == 2, 180)
-        assert len({each.url for each in replicas.live} - before) == 1
-        stats = httpx.get(f"{url}/stats", timeout=20).json()
-        assert stats["lost"] == 1 and len(stats["replicas"]) == 2
-
-
-@pytest.mark.slow
-def test_on_ray_a_mistake_is_told_in_its_own_words(cluster: None) -> None:
-    from router.serve.replicas.on_ray import OnRay
-
-    starter = OnRay(broken, replicas=1)
-    with pytest.raises(DraftpickError, match="this engine cannot be loaded here"):
-        Replicas(starter, starter.n)
-
-
-@pytest.mark.slow
-def test_on_ray_more_replicas_than_cores_begin(cluster: None) -> None:
-    from router.serve.replicas.on_ray import OnRay
-
-    starter = OnRay(toy_application, replicas=3)
-    replicas = Replicas(starter, starter.n)
-    try:
-        assert len({each.url for each in replicas.live}) == 3
-    finally:
-        replicas.close()

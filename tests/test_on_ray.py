@@ -1,17 +1,23 @@
-"""Collecting on Ray: the same folder as in one process, whoever dies on the way."""
+"""On Ray: collecting gives the same folder as in one process, whoever dies on the way; replicas
+answer, and a dead one is replaced.
+
+Ray and its workers start slowly, so one Ray does for all of this.
+"""
 
 from __future__ import annotations
 
 import os
-import time
+import signal
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
+from ray_workers import broken, loaded, plain_application, slow_at, toy_application
+from serve_toys import asking, in_front, until
 
 from collect.store.manifest import read_manifest
 from collect.sweeps.batch import SweepOptions
@@ -20,41 +26,14 @@ from collect.sweeps.progress import SweepProgress
 from collect.sweeps.ray_cluster import cores_each
 from collect.sweeps.run import sweep
 from decoders.common.errors import DraftpickError
+from router.serve.app import Settings
+from router.serve.replicas import proxy
+from router.serve.replicas import replicas as all_replicas
+from router.serve.replicas.on_ray import OnRay as ReplicasOnRay
+from router.serve.replicas.replicas import Replicas
 
+ON_ONE = pytest.mark.xdist_group("ray")  # process, or each would start Ray
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=3)
-
-
-def loaded(deadly: str = "", mark: Path | None = None, every_time: bool = False) -> Any:
-    """What a worker loads: the fake engine, whose process ends at a prompt that holds the word,
-    the first time or every time."""
-    engine = FakeEngine()
-    word = sum(map(ord, deadly))
-
-    def hook(name: str, prompts: list[list[int]]) -> None:
-        if deadly and any(word in prompt for prompt in prompts):
-            assert mark is not None
-            if every_time or not mark.exists():
-                mark.touch()
-                os._exit(1)
-
-    engine.batch.hook = hook
-    return engine, engine.batch
-
-
-def slow_at(word: str) -> Any:
-    """What a worker loads: the fake engine, which takes a minute over a prompt with the word."""
-    engine = FakeEngine()
-
-    def hook(name: str, prompts: list[list[int]]) -> None:
-        if any(sum(map(ord, word)) in prompt for prompt in prompts):
-            time.sleep(60)
-
-    engine.batch.hook = hook
-    return engine, engine.batch
-
-
-def broken() -> Any:
-    raise DraftpickError("this engine cannot be loaded here")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -69,15 +48,11 @@ def cluster() -> Iterator[None]:
     """One for all tests; what finds Ray running leaves it running."""
     import ray
 
-    here = Path(__file__).parent  # workers import this file and the fakes
-    path = os.pathsep.join(map(str, (here.parents[1], here)))
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
-    )
+    here = Path(__file__).parent  # workers import what lies there, those too that are at hand early
+    folders = (here.parent, here, here / "collect", here / "router" / "serve")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -90,6 +65,7 @@ def test_cores_are_shared_evenly() -> None:
 
 
 @pytest.mark.slow
+@ON_ONE
 def test_rows_and_shards_are_those_of_one_process(cluster: None, tmp_path: Path) -> None:
     engine, queries = FakeEngine(), make_queries(3)
     with OnRay(loaded, workers=2) as two:
@@ -104,6 +80,7 @@ def test_rows_and_shards_are_those_of_one_process(cluster: None, tmp_path: Path)
 
 
 @pytest.mark.slow
+@ON_ONE
 def test_what_a_dead_worker_held_is_done_by_another(cluster: None, tmp_path: Path) -> None:
     queries = make_queries(3)
     make = partial(loaded, "math", tmp_path / "died")
@@ -116,6 +93,7 @@ def test_what_a_dead_worker_held_is_done_by_another(cluster: None, tmp_path: Pat
 
 
 @pytest.mark.slow
+@ON_ONE
 def test_queries_that_kill_every_worker_end_the_sweep(cluster: None, tmp_path: Path) -> None:
     queries = make_queries(3)
     make = partial(loaded, "math", tmp_path / "died", every_time=True)
@@ -127,6 +105,7 @@ def test_queries_that_kill_every_worker_end_the_sweep(cluster: None, tmp_path: P
 
 
 @pytest.mark.slow
+@ON_ONE
 def test_who_is_at_work_when_a_sweep_ends_early_is_stopped(cluster: None, tmp_path: Path) -> None:
     """Or its core is taken on a cluster that stays, for as long as a traceback holds the worker."""
     import ray
@@ -145,6 +124,7 @@ def test_who_is_at_work_when_a_sweep_ends_early_is_stopped(cluster: None, tmp_pa
 
 
 @pytest.mark.slow
+@ON_ONE
 def test_a_stopped_sweep_goes_on_here_or_there(cluster: None, tmp_path: Path) -> None:
     queries, out = make_queries(4), tmp_path / "out"
 
@@ -164,7 +144,64 @@ def test_a_stopped_sweep_goes_on_here_or_there(cluster: None, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@ON_ONE
 def test_what_a_worker_raises_is_told_in_its_words(cluster: None, tmp_path: Path) -> None:
     told = pytest.raises(DraftpickError, match=r"^this engine cannot be loaded here$")
     with told, OnRay(broken, workers=1) as one:
         sweep(FakeEngine(), one, make_queries(1), tmp_path / "ray", OPTIONS)
+
+
+# -- serving -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@ON_ONE
+def test_both_answer_and_a_killed_process_is_replaced(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psutil
+
+    monkeypatch.setattr(proxy, "HEALTH_S", 0.2)
+    monkeypatch.setattr(all_replicas, "AGAIN_S", 0.2)
+    assert ReplicasOnRay(toy_application).n == 1  # one a machine
+    starter = ReplicasOnRay(toy_application, replicas=2)
+    replicas = Replicas(starter, starter.n)
+    with in_front(replicas, Settings()) as url:
+        before = {each.url for each in replicas.live}
+        assert len(before) == 2
+        with asking(url, 6) as asked:
+            assert until(lambda: min(each.under_way for each in replicas.live) > 0)
+            port = int(replicas.live[0].url.rpartition(":")[2])
+            (pid,) = {
+                each.pid
+                for each in psutil.net_connections("tcp")
+                if each.laddr.port == port and each.status == "LISTEN"
+            }
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        assert [each.result().status_code for each in asked] == [200] * 6
+        assert until(lambda: len(replicas.live) == 2, 180)
+        assert len({each.url for each in replicas.live} - before) == 1
+        stats = httpx.get(f"{url}/stats", timeout=20).json()
+        assert stats["lost"] == 1 and len(stats["replicas"]) == 2
+
+
+@pytest.mark.slow
+@ON_ONE
+def test_what_a_replica_raises_is_told_in_its_own_words(cluster: None) -> None:
+    starter = ReplicasOnRay(broken, replicas=1)
+    with pytest.raises(DraftpickError, match="this engine cannot be loaded here"):
+        Replicas(starter, starter.n)
+
+
+@pytest.mark.slow
+@ON_ONE
+def test_more_replicas_than_cores_begin(cluster: None) -> None:
+    starter = ReplicasOnRay(plain_application, replicas=3)
+    replicas = Replicas(starter, starter.n)
+    try:
+        urls = {each.url for each in replicas.live}
+        assert len(urls) == 3
+        assert {httpx.get(url).text for url in urls} == {"here"}
+    finally:
+        replicas.close()

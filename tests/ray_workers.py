@@ -1,0 +1,67 @@
+"""What workers on Ray load: with a process for each, none imports what it does not need."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from decoders.common.errors import DraftpickError
+
+
+def loaded(deadly: str = "", mark: Path | None = None, every_time: bool = False) -> Any:
+    """What a worker loads: the fake engine, whose process ends at a prompt that holds the word,
+    the first time or every time."""
+    from collect_fakes import FakeEngine
+
+    engine = FakeEngine()
+    word = sum(map(ord, deadly))
+
+    def hook(name: str, prompts: list[list[int]]) -> None:
+        if deadly and any(word in prompt for prompt in prompts):
+            assert mark is not None
+            if every_time or not mark.exists():
+                mark.touch()
+                os._exit(1)
+
+    engine.batch.hook = hook
+    return engine, engine.batch
+
+
+def slow_at(word: str) -> Any:
+    """What a worker loads: the fake engine, which takes a minute over a prompt with the word."""
+    from collect_fakes import FakeEngine
+
+    engine = FakeEngine()
+
+    def hook(name: str, prompts: list[list[int]]) -> None:
+        if any(sum(map(ord, word)) in prompt for prompt in prompts):
+            time.sleep(60)
+
+    engine.batch.hook = hook
+    return engine, engine.batch
+
+
+def broken() -> Any:
+    raise DraftpickError("this engine cannot be loaded here")
+
+
+def toy_application() -> Any:
+    """What a replica on the cluster loads."""
+    from serve_toys import ToyPolicy, toy_engine
+
+    from router.routing.router import Router
+    from router.serve.app import make_app
+    from router.serve.queue import FairQueue
+    from router.serve.scheduler import DEFAULT, Scheduler
+
+    scheduler = Scheduler({DEFAULT: Router(toy_engine(0.02), ToyPolicy())}, FairQueue(8))  # type: ignore[arg-type]
+    return make_app(scheduler), scheduler
+
+
+def plain_application() -> Any:
+    """What a replica loads that need only answer."""
+    from starlette.responses import PlainTextResponse
+
+    return PlainTextResponse("here"), None
