@@ -141,7 +141,6 @@ class OnRay:
                     ready[task.index] = ray.get(finished)
                 self._idle.append(worker)
             except ray.exceptions.RayActorError as error:
-                self._idle.append(self._start())
                 task.deaths += 1
                 if task.deaths == MOST_DEATHS:
                     first = task.group[0].query.id
@@ -150,6 +149,7 @@ class OnRay:
                         f"(the first is {first!r}); lower --batch-size, or see Ray's logs: "
                         f"{first_line(error)}"
                     ) from error
+                self._idle.append(self._start())
                 again.append(task)
             while following in ready:
                 yield ready.pop(following)
