@@ -196,7 +196,7 @@ def test_both_answer_and_a_killed_process_is_replaced(
 @ON_ONE
 def test_what_a_replica_raises_is_told_in_its_own_words(cluster: None) -> None:
     starter = ReplicasOnRay(broken, replicas=1)
-    with pytest.raises(DraftpickError, match="this engine cannot be loaded here"):
+    with pytest.raises(DraftpickError, match=r"^this engine cannot be loaded here$"):
         Replicas(starter, starter.n)
 
 
