@@ -19,10 +19,11 @@ from stored_tables import table_of
 from tiny_models import tokenizer
 
 import policies
+from decoders.common import plugins
 from router import cli
 
 LONG = "x" * 300
-DEEP = "[" * 100_000
+DEEP = ("[" + " " * 20) * 100_000  # YAML looks back over 1024 characters, for what a key may begin
 # What a file may hold, or be, where another is asked for.
 FILES = {
     "nothing": None,
@@ -316,9 +317,11 @@ def cases() -> list[tuple[str, str, str]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def commands_are_read_once() -> Iterator[None]:
-    """Not out of their functions' signatures for each that is run."""
+    """Not out of their functions' signatures for each that is run; nor are plugins looked for in
+    every installed package again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        patch.setattr(plugins, "entry_points", cache(plugins.entry_points))
         yield
 
 
