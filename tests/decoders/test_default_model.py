@@ -171,7 +171,8 @@ def test_its_tokenizer_is_auto_tokenizer_s() -> None:
 def test_starting_imports_no_model_code_of_transformers() -> None:
     """Nor PyTorch's compiler: each would take longer than reading the weights."""
     run = (
-        "import sys; from decoders import Engine; Engine.load(device='cpu', backend='native'); "
+        "import sys; from decoders import Engine; "
+        "engine = Engine.load(device='cpu', backend='native'); engine.strategy('hybrid'); "
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True)

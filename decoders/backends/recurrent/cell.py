@@ -52,8 +52,11 @@ class RecurrentCell(nn.Module):
         self.down = nn.ParameterList()  # [d, w]
         for block in range(config.blocks):
             inputs = d if block else 2 * d
-            self.gate_up.append(nn.Parameter(new(2 * w, inputs) * inputs**-0.5))
-            self.down.append(nn.Parameter(new(d, w) * 0.1 * w**-0.5))
+            gate_up, down = new(2 * w, inputs), new(d, w)
+            if drawn:  # scaling what holds nothing would import PyTorch's compiler, a second
+                gate_up, down = gate_up * inputs**-0.5, down * 0.1 * w**-0.5
+            self.gate_up.append(nn.Parameter(gate_up))
+            self.down.append(nn.Parameter(down))
 
     def forward(self, state: Tensor, embedded: Tensor) -> Tensor:
         """The next state [..., d], of a state and the embedding of the token that follows it."""
