@@ -110,8 +110,6 @@ class EarlyExitRecipe(DraftingRecipe):
     def _trained(self, target: ExitBackend) -> ExitHead:
         from ..backends.early_exit import AdapterHead
         from ..backends.native import LlamaBackend
-        from ..backends.transformers.hf_seq2seq import HFSeq2SeqBackend
-        from ..backends.transformers.seq2seq_exit import LensHead, load_lens
         from ..models.drafts import draft_vocab_of
 
         folder = self._folder()
@@ -119,6 +117,9 @@ class EarlyExitRecipe(DraftingRecipe):
         vocab = None if vocab is None else vocab.to(target.device)
         if isinstance(target, LlamaBackend):
             return AdapterHead.load(folder, target, vocab)
+        from ..backends.transformers.hf_seq2seq import HFSeq2SeqBackend  # transformers' models
+        from ..backends.transformers.seq2seq_exit import LensHead, load_lens
+
         if isinstance(target, HFSeq2SeqBackend):
             return LensHead(target, load_lens(folder, target), vocab)
         raise DraftpickError(
@@ -131,12 +132,13 @@ def _plain(layer: int, target: ExitBackend) -> ExitHead:
     from ..backends.early_exit import Adapter, AdapterHead
     from ..backends.llama.exit_head import ReadOutHead
     from ..backends.native import LlamaBackend
-    from ..backends.transformers.hf_seq2seq import HFSeq2SeqBackend
-    from ..backends.transformers.seq2seq_exit import LensHead, plain_lens
     from ..protocols import LayeredBackend, StateBackend
 
     if isinstance(target, LlamaBackend):
         return AdapterHead(target, Adapter.plain(target, layer), None)
+    from ..backends.transformers.hf_seq2seq import HFSeq2SeqBackend  # transformers' models
+    from ..backends.transformers.seq2seq_exit import LensHead, plain_lens
+
     if isinstance(target, HFSeq2SeqBackend):
         return LensHead(target, plain_lens(target, layer).to(target.dtype), None)
     if isinstance(target, LayeredBackend) and isinstance(target, StateBackend):
