@@ -301,9 +301,9 @@ def counted(engine: Engine, several: list[Session], most: int) -> dict[str, dict
     passes.assume(engine.target, flat)
     asked = answered(engine, several, most)
     found: dict[str, dict[str, float]] = {}
+    batch = Batch(engine, Costs(flat.verify_s, dict.fromkeys(engine.arm_names, STEP)))
+    prompts, answers = [each.prompt for each in asked], [each.answer for each in asked]
     for name in [arm for arm in engine.arm_names if arm != PLAIN]:
-        batch = Batch(engine, Costs(flat.verify_s, dict.fromkeys(engine.arm_names, STEP)))
-        prompts, answers = [each.prompt for each in asked], [each.answer for each in asked]
         kept = batch.replay(name, prompts, answers, most)
         by_name = {name: kept}
         if name in ("suffix", "hybrid-suffix"):  # each as the only answer that there ever was
