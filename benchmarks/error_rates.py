@@ -80,14 +80,16 @@ def bounds_table(many: int, seed: int) -> tuple[list[str], list[list[str]]]:
     return ["shape", "n", *BOUNDS], rows
 
 
-def bound_errors(shape: str, n: int, many: int, seed: int = 0) -> dict[str, tuple[float, float]]:
+def bound_errors(
+    shape: str, n: int, many: int, seed: int = 0, names: Sequence[str] = tuple(BOUNDS)
+) -> dict[str, tuple[float, float]]:
     """Bound -> (share of errors, power)."""
-    rng, found = np.random.default_rng(seed), {name: [0, 0] for name in BOUNDS}
+    rng, found = np.random.default_rng(seed), {name: [0, 0] for name in names}
     spread = float(SHAPES[shape](np.random.default_rng(99), 200_000).std())
     for _ in range(many):
         drawn = SHAPES[shape](rng, n)
-        for name, lower in BOUNDS.items():
-            low = lower(drawn)
+        for name in names:
+            low = BOUNDS[name](drawn)
             found[name][0] += low > 0
             found[name][1] += low + 0.3 * spread > 0  # a bound moves with its sample
     return {name: (wrong / many, right / many) for name, (wrong, right) in found.items()}
@@ -143,8 +145,7 @@ def risk_errs(seed: int, each: int, shared: float, heavy: bool) -> bool:
     rng, n = np.random.default_rng(seed), 600
     lost = correlated(rng, n // each, each, shared)
     worst = 1.0 if heavy else 0.5
-    edge = float(np.quantile(NORMAL, 1 - TRUE_LOSS / worst))
-    losses = np.where(lost > edge, worst, 0.0)
+    losses = np.where(lost > _normal_quantile(1 - TRUE_LOSS / worst), worst, 0.0)
     rewards = np.stack([np.ones(len(lost)), np.full(len(lost), 2.0)], axis=1)
     table = _table(rng, rewards + rng.normal(size=rewards.shape) / 10, each, ["plain", "lossy"])
     table = replace(
@@ -165,6 +166,11 @@ DECISIONS: dict[str, Callable[[int, int, float, bool], bool]] = {
     "risk control": risk_errs,
 }
 NORMAL = np.random.default_rng(7).normal(size=1_000_000)
+
+
+@lru_cache
+def _normal_quantile(level: float) -> float:
+    return float(np.quantile(NORMAL, level))
 
 
 def noise(seed: int, n: int, each: int, shared: float, heavy: bool) -> RewardTable:
