@@ -102,8 +102,10 @@ def gain_of(
         needed = math.ceil(max(ratio**2, LEAST) * float(sizes.mean()))
     low, high = -math.inf, math.inf
     if n >= LEAST:
-        low = mean + _lower(np.append(moved, moved.min()), counts, level)
-        high = mean - _lower(-np.append(moved, moved.max()), counts, level)
+        sums, more = counts[:, :n] @ moved, counts[:, n]  # [B] each
+        worst, best = moved.min(), moved.max()
+        low = mean + _lower(np.append(moved, worst), sums + more * worst, level)
+        high = mean - _lower(-np.append(moved, best), -(sums + more * best), level)
     made = Gain(mean, low, high, units.queries, needed, groups)
     return made if by_costs is None else _with_costs(made, by_costs, level)
 
@@ -144,13 +146,14 @@ def _with_costs(gain: Gain, by_costs: Float64, level: float) -> Gain:
     )
 
 
-def _lower(values: Float64, counts: Float64, level: float) -> float:
-    """The lower of two lower bounds of the mean of independent values [n]. counts: [B, n]."""
+def _lower(values: Float64, sums: Float64, level: float) -> float:
+    """The lower of two lower bounds of the mean of independent values [n]. sums: [B], of the
+    values as they were resampled."""
     from scipy.stats import t
 
     n, mean = len(values), float(values.mean())
     margin = float(t.ppf(level, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
-    return min(mean - margin, float(np.quantile(counts @ values / n, 1 - level)))
+    return min(mean - margin, float(np.quantile(sums / n, 1 - level)))
 
 
 def _normal(level: float) -> float:
