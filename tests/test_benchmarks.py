@@ -368,7 +368,8 @@ def test_answers_in_json_are_validated(
 def test_the_default_target_writes_valid_json(tmp_path: Path, script: Main) -> None:
     out = tmp_path / "json.json"
     with pytest.raises(SystemExit) as ended:
-        script("json_answers", "--requests", 3, "--ways", "json", "--temperature", 1, "--out", out)
+        script("json_answers", "--requests", 3, "--ways", "json", "--temperature", 1, "--out", out,
+               "--", "--slots", 2)  # of more it would measure what their passes cost  # fmt: skip
     assert ended.value.code == 0 and held(out)["figures"]["all"]["valid"] == 3
 
 

@@ -138,6 +138,7 @@ def test_help_teaches() -> None:
 def test_the_real_command(tmp_path: Path) -> None:
     words = ["-m", "router.cli", "serve", "--port", "0", "--log", str(tmp_path / "log")]
     words += ["--dtype", "float32"]  # so that all arms say the same to the last token
+    words += ["--slots", "2"]  # of more it would measure what their passes cost
     words += ["--policy", f"mine={ROOT / 'router' / 'default_policy'}"]
     with process(words, 150) as (server, url):
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
