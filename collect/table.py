@@ -77,13 +77,13 @@ def fingerprint_of(manifest: Manifest, names: Sequence[str]) -> str:
     recipes, and counts only if the recipes of all of them still give the collection's: draft models
     count by their files, which may have changed since.
     """
-    from decoders.arms.fingerprint import fingerprint
-    from decoders.arms.kinds import recipe_of
-    from decoders.endpoints.engine import fingerprint_of_endpoints
-
     whole = manifest.identity.arms_fingerprint
     if set(names) == {info.name for info in manifest.arms}:
         return whole
+    from decoders.arms.fingerprint import fingerprint  # with PyTorch, a second
+    from decoders.arms.kinds import recipe_of
+    from decoders.endpoints.engine import fingerprint_of_endpoints
+
     try:
         arms = {info.name: recipe_of({**info.recipe, "name": info.name}) for info in manifest.arms}
         made = fingerprint_of_endpoints if any(a.remote for a in arms.values()) else fingerprint

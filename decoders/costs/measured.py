@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .pass_costs import PassCosts
+
 TIMES = 5  # that costs are measured, to see how far they can be trusted
 PLAIN = "autoregressive"  # the arm without drafts, whose rounds speed-ups are over
 
@@ -73,8 +75,6 @@ class Costs:
 
     def verify(self, width: float) -> float:
         """Seconds of one target pass over `width` tokens, which need not be whole."""
-        from .passes import PassCosts
-
         return PassCosts(self.verify_s)(width)
 
     def passes_s(self, widths: Sequence[float], answers: int = 1) -> float:
@@ -136,8 +136,6 @@ def _mean_of(shares: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
 @lru_cache(64)
 def _prices(verify_s: tuple[float, ...], answers: int, count: int) -> NDArray[np.float64]:
     """[count] seconds of passes over 1, 1 + 1 / answers, 1 + 2 / answers ... tokens."""
-    from .passes import PassCosts
-
     passes = PassCosts(verify_s)
     return np.array([passes(1 + i / answers) for i in range(count)])
 

@@ -14,7 +14,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,66 +28,12 @@ from ..common.identity import identity
 from ..common.machine import cpu_name
 from ..common.text import from_json
 from ..protocols import Backend
+from .pass_costs import PassCosts as PassCosts
 
 WIDEST = 17
 CONTEXT = 192  # prompt tokens held while measuring
 REPEATS = 9
 QUIET = 1.3  # the usual time over the least above which something else was running too
-
-
-@dataclass(frozen=True)
-class PassCosts:
-    """verify_s: seconds of one pass of the target over i + 1 tokens; at least one.
-    busy: what a pass usually took over the least of its width while this was measured, 1 on a quiet
-        machine.
-    """
-
-    verify_s: tuple[float, ...]
-    busy: float = 1.0
-
-    def __call__(self, width: float) -> float:
-        """Seconds of a pass over `width` >= 1 tokens, which need not be a whole number.
-
-        A straight line between the measured widths. Beyond the widest, each token more costs what
-        it did on average up to there: the last step alone may be that of a kernel which takes
-        several rows at a time, and the widest pass's share per token would charge every token for
-        the weights, which are read once. Where one width was measured, its share per token.
-        """
-        least, widest = self.verify_s[0], len(self.verify_s)
-        if widest == 1:
-            return least * width
-        if width >= widest:
-            a_token = max(0.0, self.verify_s[-1] - least) / (widest - 1)
-            return self.verify_s[-1] + (width - widest) * a_token
-        below = int(width)
-        low, high = self.verify_s[below - 1 : below + 1]
-        return low + (width - below) * (high - low)
-
-    def turns(self) -> float:
-        """What a pass of a model that reads for one answer at a time costs in passes over one
-        token, over what it costs beside no other answer: each answer waits for all of them."""
-        return 1.0
-
-    def ratios(self, longest: int) -> tuple[float, ...]:
-        """At index k, a pass over k + 1 tokens in passes over one, up to k = longest."""
-        return _ratios(self, longest)
-
-    def best_cut(self, chances: Sequence[float]) -> int:
-        """How many drafted tokens to send to the target: the fewest that give the most tokens a
-        second, as a round gives 1 + sum(chances[:k]) tokens for one pass over k + 1.
-
-        chances: at i, that the first i + 1 drafted tokens are all accepted.
-        """
-        expected = itertools.accumulate(chances, initial=1.0)
-        ratios = self.ratios(len(chances))
-        speeds = [tokens / ratio for tokens, ratio in zip(expected, ratios, strict=True)]
-        return speeds.index(max(speeds))
-
-
-@lru_cache(1024)  # asked for in every round of every answer
-def _ratios(costs: PassCosts, longest: int) -> tuple[float, ...]:
-    one = costs(1)
-    return tuple(costs(k + 1) / one for k in range(longest + 1))
 
 
 @dataclass(frozen=True)

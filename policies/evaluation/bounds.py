@@ -120,13 +120,13 @@ def costs_margin(mean: float, by_costs: Float64, level: float) -> float:
     R - 1 degrees of freedom. The costs in use are medians of the measurements: of five normal ones
     a bound of 95% then holds in 94.3% of cases, one of 99% in 99.0%.
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     measured = len(by_costs)
     if measured < 2:
         return 0.0
     variance = float(((by_costs - mean) ** 2).sum()) / (measured - 1)
-    return float(t.ppf(level, measured - 1)) * math.sqrt(variance / measured)
+    return float(stdtrit(measured - 1, level)) * math.sqrt(variance / measured)
 
 
 def _with_costs(gain: Gain, by_costs: Float64, level: float) -> Gain:
@@ -149,14 +149,14 @@ def _with_costs(gain: Gain, by_costs: Float64, level: float) -> Gain:
 def _lower(values: Float64, sums: Float64, level: float) -> float:
     """The lower of two lower bounds of the mean of independent values [n]. sums: [B], of the
     values as they were resampled."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     n, mean = len(values), float(values.mean())
-    margin = float(t.ppf(level, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
+    margin = float(stdtrit(n - 1, level)) * float(values.std(ddof=1)) / math.sqrt(n)
     return min(mean - margin, float(np.quantile(sums / n, 1 - level)))
 
 
 def _normal(level: float) -> float:
-    from scipy.stats import norm
+    from scipy.special import ndtri
 
-    return float(norm.ppf(level))
+    return float(ndtri(level))

@@ -89,21 +89,21 @@ def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibrat
 
 
 def _of_mean(values: Float64, groups: NDArray[np.intp]) -> tuple[float, float]:
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     mean, index = float(values.mean()), np.unique(groups, return_inverse=True)[1]
     many = int(index.max()) + 1
     if many < 2:
         return -math.inf, math.inf
-    around = float(t.ppf(0.975, many - 1)) * float(grouped_error(values - mean, index))
+    around = float(stdtrit(many - 1, 0.975)) * float(grouped_error(values - mean, index))
     return mean - around, mean + around
 
 
 def _of_share(hits: Float64, groups: NDArray[np.intp]) -> tuple[float, float]:
     """As if each group had been seen once."""
-    from scipy.stats import norm
+    from scipy.special import ndtri
 
-    z, n, share = float(norm.ppf(0.975)), len(np.unique(groups)), float(hits.mean())
+    z, n, share = float(ndtri(0.975)), len(np.unique(groups)), float(hits.mean())
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     around = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     low, high = middle - around, middle + around

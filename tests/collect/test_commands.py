@@ -306,6 +306,21 @@ def test_importing_the_commands_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_what_is_stored_is_looked_at_without_pytorch(tmp_path: Path) -> None:
+    rewards = tmp_path / "rewards"
+    sweep(FakeEngine(), make_queries(30, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
+    script = (
+        "import sys; from router.cli import main; rewards = sys.argv[1]; "
+        "assert main(['headroom', rewards, '--reward', 'saved-passes']) == 0; "
+        "assert main(['collect', '--summary', rewards]) == 0; "
+        "print(sorted({'torch', 'scipy.stats'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", script, str(rewards)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Where the gap lies" in done.stdout and done.stdout.splitlines()[-1] == "[]"
+
+
 def test_judged_by_another_reward_after_learning_from_few(app: typer.Typer, tmp_path: Path) -> None:
     rewards = tmp_path / "rewards"
     sweep(FakeEngine(), make_queries(20, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
