@@ -175,6 +175,7 @@ def test_a_wrong_task_is_told_before_anything_is_trained(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_script_needs_little(tmp_path: Path, shard: Path, target: Path) -> None:
     """It runs where most of what draftpick is installed with is missing."""
     for name in ABSENT:

@@ -179,6 +179,7 @@ def test_a_run_cut_short_has_as_much_of_each_task(write: Write, tmp_path: Path) 
     assert sum(counts) < 29 * 2 and abs(counts[0] - counts[1]) <= 6
 
 
+@pytest.mark.slow
 def test_sampling_begins_anew_where_there_is_time(write: Write, tmp_path: Path) -> None:
     write(tmp_path, tokens=6_000, greedy=1, cool=1, warm=0, own=0, held_out_percent=0)
     made, names = read(tmp_path, "train")

@@ -114,6 +114,7 @@ def last_layer_loss(target: Path, written: tuple[Path, Path]) -> float:
     return sum(losses) / len(losses)
 
 
+@pytest.mark.slow
 def test_an_exit_learns_together_with_a_copy_of_the_target(
     tmp_path: Path, target: Path, written: tuple[Path, Path]
 ) -> None:

@@ -122,6 +122,7 @@ def nothing(*args: Any) -> None:
     pass
 
 
+@pytest.mark.slow
 def test_training_improves_figures_which_are_those_of_what_it_writes(
     teacher: Teacher, tokens: Tokens, folder: Path, vocab: DraftVocab, tmp_path: Path
 ) -> None:

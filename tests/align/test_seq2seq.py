@@ -192,6 +192,7 @@ def accepted(target: Path, drafter: Path, kind: str = "early_exit", prompt: str 
     return accepted / drafted
 
 
+@pytest.mark.slow
 def test_a_lens_learns_and_drafts(tmp_path: Path, t5: Path, own: tuple[Path, Path]) -> None:
     before = fingerprint(t5)
     config = config_for("exit", tmp_path / "out", t5, own, exit_layer=1)
@@ -218,6 +219,7 @@ def test_an_exit_learns_together_with_a_copy_of_the_target(
     assert "a copy of" in (exit_ / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_small_t5_learns_and_drafts(tmp_path: Path, t5: Path, own: tuple[Path, Path]) -> None:
     """Over the whole vocabulary, with the target's tokenizer beside it; and goes on from there."""
     sizes = tmp_path / "sizes.json"

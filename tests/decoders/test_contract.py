@@ -302,15 +302,13 @@ def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None
     wherever they come. What is lossless writes what plain decoding does."""
     engine = ready(engines, backend, name)
     lossless = engine.arms[name].lossless or name in ("lossy", "lossy-star", "sampled-beams")
-    for prompt in PROMPTS:
+    for prompt, most in zip(PROMPTS, (1, 7), strict=True):
         free = answer(engine, name, prompt, Request(LONG))
+        short = answer(engine, name, prompt, Request(most))
+        assert short.finish_reason == "length"
         if lossless:
             assert free.ids == plain(engine, prompt)
-        for most in (1, 7):
-            short = answer(engine, name, prompt, Request(most))
-            assert short.finish_reason == "length"
-            if lossless:
-                assert short.ids == free.ids[:most]
+            assert short.ids == free.ids[:most]
         end = free.ids[LONG // 2]
         ended = answer(engine, name, prompt, Request(LONG, eos_ids=(end, 99)))
         assert end not in ended.ids[:-1] and (ended.ids[-1] == end) == (
@@ -336,7 +334,7 @@ def test_seeds_reproduce(name: str, backend: str, engines: Callable[[str], Engin
     assert one.ids == two.ids != other.ids
     assert (one.drafted, one.accepted, one.rounds) == (two.drafted, two.accepted, two.rounds)
     end = one.ids[LONG // 2]
-    for seed in (5, 6, 7):
+    for seed in (5, 6):
         ended = answer(engine, name, PROMPTS[1], Request(LONG, sampling, (), (end,), seed))
         assert end not in ended.ids[:-1]
         assert (ended.ids[-1] == end) == (ended.finish_reason == "eos")
@@ -437,7 +435,7 @@ def test_a_replay_counts_as_the_loop(
     reasons = set[str]()
     for prompt in PROMPTS:
         free = plain(engine, prompt)
-        ends = [Request(LONG, eos_ids=(free[at], 99)) for at in (2, 5, LONG // 2)]
+        ends = [Request(LONG, eos_ids=(free[at], 99)) for at in (2, 5)]
         stops = [Request(LONG, stop=(Letters().decode(free[at : at + 2]),)) for at in (3, 5)]
         live = [engine.decode(name, prompt, request) for request in (Request(LONG), *ends, *stops)]
         answers = [each.ids for each in live]

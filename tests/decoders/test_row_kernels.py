@@ -34,6 +34,7 @@ def test_the_kernels_compute_what_pytorch_does() -> None:
     passes("row_kernels_check.py", not torch.cuda.is_available(), "-k", "not test_a_pass")
 
 
+@pytest.mark.slow
 def test_the_kernels_of_rounds_compute_what_pytorch_does() -> None:
     passes("round_kernels_check.py", interpreted=not torch.cuda.is_available())
 

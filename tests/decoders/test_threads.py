@@ -85,6 +85,7 @@ def test_what_the_system_tells_grows() -> None:
     assert second.wall > first.wall and second.own > first.own and second.busy >= first.busy
 
 
+@pytest.mark.slow
 def test_waiting_threads_spin_shortly_where_torch_comes_later() -> None:
     clean = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
 

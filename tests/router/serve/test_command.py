@@ -72,6 +72,7 @@ def test_at_sigterm_answers_under_way_end_and_the_process_goes() -> None:
         assert server.wait(15) == 0
 
 
+@pytest.mark.slow
 def test_answers_that_take_longer_than_the_drain_are_told() -> None:
     with process([str(Path(__file__).parent / "serve_main.py"), "0.2"], 60) as (server, url):
         long = ASKED | {"max_tokens": 400}
