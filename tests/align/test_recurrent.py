@@ -346,6 +346,7 @@ def trained(teacher: Teacher, vocab: DraftVocab, tokens: Tokens, steps: int = 60
     return student.result()
 
 
+@pytest.mark.slow
 def test_training_improves_agreement(
     tmp_path: Path, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
 ) -> None:

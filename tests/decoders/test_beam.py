@@ -193,7 +193,7 @@ def test_a_drafter_of_a_part_of_the_vocabulary(tiny: Tiny) -> None:
 GATED = {"feed_forward_proj": "gated-gelu"}
 
 
-@pytest.mark.parametrize(("seed", "beams", "penalty"), slow_after(2, CASES))
+@pytest.mark.parametrize(("seed", "beams", "penalty"), slow_after(1, CASES))
 @pytest.mark.parametrize("kind", ["t5", "t5-gated", "umt5"])
 def test_an_encoder_decoder(
     kind: str, seed: int, beams: int, penalty: float, tiny_t5: Tiny
