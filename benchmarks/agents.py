@@ -38,6 +38,7 @@ from decoders.arms import recipe
 from decoders.common.provenance import hardware
 from decoders.costs import passes
 from decoders.costs.measured import Costs
+from decoders.costs.pass_costs import PassCosts
 from decoders.offline.batch import Batch
 from decoders.records import DecodeResult, Request
 from decoders.seats.prefixes import PrefixStore
@@ -297,7 +298,7 @@ def figures(engine: Engine, asked: list[Asked], replays: list[Replay]) -> dict[s
 
 def counted(engine: Engine, several: list[Session], most: int) -> dict[str, dict[str, float]]:
     """By traffic and arm."""
-    flat = passes.PassCosts(tuple(1 + SLOPE * n for n in range(17)))
+    flat = PassCosts(tuple(1 + SLOPE * n for n in range(17)))
     passes.assume(engine.target, flat)
     asked = answered(engine, several, most)
     found: dict[str, dict[str, float]] = {}

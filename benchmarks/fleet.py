@@ -29,7 +29,7 @@ from collect.store.collection import Collection
 from collect.store.manifest import read_manifest
 from decoders.common.errors import DraftpickError
 from decoders.common.files import replacing, write_atomically
-from decoders.costs.passes import PassCosts
+from decoders.costs.pass_costs import PassCosts
 from policies.base import moments
 from policies.learners.regression import ridge_weights
 

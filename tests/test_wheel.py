@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -38,10 +39,15 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / name, source / name, ignore=ignored)
         else:
             shutil.copy(ROOT / name, source / name)
+    compiled = source / "decoders" / "zoo" / "__pycache__"  # among the models' files
+    compiled.mkdir()
+    (compiled / "catalogue.cpython-311.pyc").touch()
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     build = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", made, source)
     run(*pip, *build, cwd=made)
     (wheel,) = made.glob("draftpick-*.whl")
+    with ZipFile(wheel) as whole:
+        assert not [name for name in whole.namelist() if name.endswith(".pyc")]
     place = made / "venv"
     venv.create(place)
     programs = place / ("Scripts" if os.name == "nt" else "bin")

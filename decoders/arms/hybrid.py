@@ -65,7 +65,8 @@ class HybridRecipe(DraftingRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..costs.drafted import draft_cost, in_turn
-        from ..costs.passes import PassCosts, known
+        from ..costs.pass_costs import PassCosts
+        from ..costs.passes import known
         from ..drafters import HybridDrafter, MaxGramDrafter
         from ..drafters.copying import Copying
         from ..protocols import EncoderDecoder

@@ -75,7 +75,8 @@ def suffix_drafter(
     by_cost: bool = True,
 ) -> SuffixDrafter:
     """For this target; as of the recipe. longest: tokens of a draft."""
-    from ..costs.passes import PassCosts, known
+    from ..costs.pass_costs import PassCosts
+    from ..costs.passes import known
     from ..drafters import SuffixDrafter
     from ..protocols import EncoderDecoder
     from ..seats.seat import seat_of

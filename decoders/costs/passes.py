@@ -28,7 +28,7 @@ from ..common.identity import identity
 from ..common.machine import cpu_name
 from ..common.text import from_json
 from ..protocols import Backend
-from .pass_costs import PassCosts as PassCosts
+from .pass_costs import PassCosts
 
 WIDEST = 17
 CONTEXT = 192  # prompt tokens held while measuring

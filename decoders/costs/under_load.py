@@ -22,7 +22,8 @@ from ..backends.sync import synchronize
 from ..common.machine import look, others
 from ..common.text import from_json
 from . import passes
-from .passes import CostKey, PassCosts
+from .pass_costs import PassCosts
+from .passes import CostKey
 
 CONTEXT = 192  # positions that each answer is given while measuring
 ROWS = (1, 2, 4, 8, 16, 32, 64)

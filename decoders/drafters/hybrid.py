@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..backends.cuda.rounds import DeviceDrafter
-from ..costs.passes import PassCosts
+from ..costs.pass_costs import PassCosts
 from ..lengths.tries import Tries
 from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal

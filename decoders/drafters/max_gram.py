@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import torch
 
 from ..backends.cuda.rounds import BEFORE
-from ..costs.passes import PassCosts
+from ..costs.pass_costs import PassCosts
 from ..protocols import DraftRequest
 from ..records import Proposal
 from ..seats.prefixes import agreeing

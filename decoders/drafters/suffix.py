@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from ..costs.passes import PassCosts
+from ..costs.pass_costs import PassCosts
 from ..protocols import DraftRequest
 from ..records import Proposal
 from ..sampling.tree_shape import lead, lead_first

@@ -19,7 +19,8 @@ import httpx
 from ..arms.endpoint import EndpointRecipe
 from ..common.errors import DraftpickError
 from ..costs.measured import Costs
-from ..costs.passes import WIDEST, PassCosts
+from ..costs.pass_costs import PassCosts
+from ..costs.passes import WIDEST
 from .stream import Unavailable, completions
 
 LEAST = 8  # tokens of each answer in the stretch that counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-from ..costs.passes import PassCosts
+from ..costs.pass_costs import PassCosts
 from ..costs.theory import best_length
 from ..records import StepStats
 from .tries import Tries

@@ -18,7 +18,8 @@ from torch import Tensor
 from ..arms import ArmRecipe
 from ..common.errors import DraftpickError
 from ..costs.measured import Costs
-from ..costs.passes import PassCosts, assume
+from ..costs.pass_costs import PassCosts
+from ..costs.passes import assume
 from ..loop import SpeculativeDecoding
 from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Prefilled, Replay

@@ -14,7 +14,7 @@ from collect.records import ArmInfo, Outcome
 from collect.rewards import REWARDS, Context, compute, get
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
-from decoders.costs.passes import PassCosts
+from decoders.costs.pass_costs import PassCosts
 
 
 def arm(name: str, parameters: float, kind: str = "neural") -> ArmInfo:

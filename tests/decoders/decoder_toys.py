@@ -40,7 +40,7 @@ from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.toy import ToyBackend
 from decoders.backends.weights.file_blocks import FileBlocks, FileRows, to_file_blocks
 from decoders.backends.weights.packed import Matrix, Rounding, dense
-from decoders.costs.passes import PassCosts
+from decoders.costs.pass_costs import PassCosts
 from decoders.drafters import (
     EarlyExitDrafter,
     HybridDrafter,

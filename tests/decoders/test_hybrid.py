@@ -9,7 +9,7 @@ from decoder_toys import CPU, greedy, hybrid, neural
 
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
-from decoders.costs.passes import PassCosts
+from decoders.costs.pass_costs import PassCosts
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.drafters import HybridDrafter
 from decoders.protocols import DraftRequest

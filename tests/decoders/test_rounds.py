@@ -22,7 +22,8 @@ from decoders.backends.batched.slots import SlotBackend
 from decoders.backends.native import LlamaBackend
 from decoders.costs import measured
 from decoders.costs.measured import Costs
-from decoders.costs.passes import PassCosts, assume
+from decoders.costs.pass_costs import PassCosts
+from decoders.costs.passes import assume
 from decoders.offline.batch import Batch
 from decoders.offline.rounds import OverheadTimer
 from decoders.records import Request

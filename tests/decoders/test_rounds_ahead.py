@@ -35,7 +35,7 @@ from decoders.backends.cuda.rounds import BEFORE, Line
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.head import RecurrentHead
 from decoders.common.errors import NotANumber
-from decoders.costs.passes import PassCosts
+from decoders.costs.pass_costs import PassCosts
 from decoders.drafters import HybridDrafter, MaxGramDrafter, NeuralDrafter, RecurrentDrafter
 from decoders.drafters.next_token_table import NextTokenTable
 from decoders.drafters.on_device import SHORT, Behind, Chain, Copies, Either

@@ -33,7 +33,7 @@ from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.costs.measured import Costs
-from decoders.costs.passes import PassCosts
+from decoders.costs.pass_costs import PassCosts
 from decoders.drafters import NeuralDrafter, NullDrafter, VerticalDrafter
 from decoders.engine import Engine
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength

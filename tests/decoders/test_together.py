@@ -20,7 +20,8 @@ from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch
 from decoders.costs import under_load
-from decoders.costs.passes import PassCosts, assume, known
+from decoders.costs.pass_costs import PassCosts
+from decoders.costs.passes import assume, known
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
