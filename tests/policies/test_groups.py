@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from policy_tables import ARMS, separable, table, with_features
-from scipy.stats import binom
+from scipy.stats import binom, t
 
 from policies import PolicyError, RewardTable, fixed_policy, report
 from policies.evaluation.bounds import gain_of, resamples
@@ -31,6 +31,25 @@ def of_sources(sources: int, each: int, shared: float, seed: int = 0) -> np.ndar
 def in_groups(data: RewardTable, each: int) -> RewardTable:
     groups = [f"s{i // each}" for i in range(len(data))]
     return replace(data, groups=groups, queries=data.query_ids)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_bounds_are_worked_out_from_the_resampled_groups(sign: float) -> None:
+    """One group more is as bad as the worst, and as good as the best. Rare and large values are on
+    one side, where the percentile lies further out than Student's t."""
+    rng = np.random.default_rng(3)
+    group_of = np.sort(rng.integers(0, 90, 300))
+    group_of = np.unique(group_of, return_inverse=True)[1]
+    units, gains = Units(np.arange(300), group_of), sign * rng.exponential(size=300) ** 3
+    counts = resamples(units, 0)
+    found, mean, n = gain_of(gains, units, counts), gains.mean(), units.groups
+    moved = np.bincount(group_of, gains - mean) / (300 / n)
+    for bound, end, one in ((found.low, 1, moved.min()), (found.high, -1, moved.max())):
+        values = end * np.append(moved, one)
+        percentile = np.quantile(counts @ values / (n + 1), 0.05)
+        by_t = values.mean() - t.ppf(0.95, n) * values.std(ddof=1) / (n + 1) ** 0.5
+        assert bound == pytest.approx(mean + end * min(percentile, by_t), rel=1e-12)
+        assert (percentile < by_t) == (end != sign)
 
 
 def test_a_table_knows_its_queries_and_their_groups() -> None:
