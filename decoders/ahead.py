@@ -1,8 +1,9 @@
 """The speculative loop with the host a round behind (backends/cuda/rounds.py).
 
 `decode` in loop.py goes this way by itself where it can: on a GPU, for one sequence at a time,
-greedy, without a penalty, a grammar or logprobs, for lossless arms whose drafts need not the host.
-The answers are the same.
+without a penalty, a grammar or logprobs, for lossless arms whose drafts need not the host. Greedy
+answers are the ordinary loop's. So are sampled ones, of arms that draft without drawing; a model
+drafts its most likely tokens here at any temperature, and its answers have the same distribution.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from .backends.cuda.rounds import DeviceDrafter, RecordedRounds
 from .backends.native import LlamaBackend
 from .protocols import Drafter, DraftLength, Job, Verifier
 from .records import StepStats
+from .sampling.randomness import Generator
 from .tally import Tally
 from .verify.lossless import Lossless
 
@@ -50,8 +52,11 @@ def rounds_ahead(
     target, request = job.target, job.request
     if type(target) is not LlamaBackend or target.recorded is None:
         return None  # one of many sequences shares its passes (backends/batched/slots.py)
-    plain = request.sampling.greedy and request.sampling.repetition_penalty == 1
-    if not plain or job.grammar is not None or request.logprobs is not None:
+    if request.sampling.repetition_penalty != 1:
+        return None
+    if not request.sampling.greedy and not isinstance(job.chance, Generator):
+        return None
+    if job.grammar is not None or request.logprobs is not None:
         return None
     if type(verifier) is not Lossless or length.min_confidence:
         return None
@@ -65,7 +70,8 @@ def write_ahead(
 ) -> None:
     """Round after round until the answer ends; `context` grows by what is written."""
     stopper = job.stopper
-    rounds.begin(job.prompt_ids, context)
+    chance = job.chance if isinstance(job.chance, Generator) else None
+    rounds.begin(job.prompt_ids, context, job.request.sampling, chance)
     tally.prefill_s += tally.clock.lap()
     if not stopper.reason:
         rounds.launch(length.next())

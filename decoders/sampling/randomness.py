@@ -66,23 +66,18 @@ class Generator:
 
     def heights(self, count: int) -> Tensor:
         """[count] float64 from 0 to below 1: the numbers that draw `count` tokens, one each."""
-        heights = self._ahead(count)
+        heights = self.coming(count)
         self.use(count)
         return heights
 
     def follow(self, probs: Tensor, ids: Tensor) -> Tensor:
-        heights = self._ahead(len(probs))
-        if probs.device.type == "cpu":
-            if _kernel is not None:
-                return _kernel(probs, heights)
-            if probs.shape[-1] % WIDTH == 0:
-                return _drawn_by_parts(probs, heights)
-        return _drawn(probs, heights)
+        return drawn_at(probs, self.coming(len(probs)))
 
     def use(self, count: int) -> None:
         self._next = self._next[count:]
 
-    def _ahead(self, count: int) -> Tensor:
+    def coming(self, count: int) -> Tensor:
+        """[count] as `heights`, none of them used."""
         while len(self._next) < count:  # by blocks, as a GPU's numbers depend on the size
             self._next = torch.cat([self._next, self._uniform((BLOCK,), torch.float64)])
         return self._next[:count]
@@ -93,6 +88,16 @@ class Generator:
     def _uniform(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         device = self._generator.device
         return torch.rand(shape, dtype=dtype, device=device, generator=self._generator)
+
+
+def drawn_at(probs: Tensor, heights: Tensor) -> Tensor:
+    """Tokens [n] of probabilities [n, V], each by its number of heights [n], from 0 to below 1."""
+    if probs.device.type == "cpu":
+        if _kernel is not None:
+            return _kernel(probs, heights)
+        if probs.shape[-1] % WIDTH == 0:
+            return _drawn_by_parts(probs, heights)
+    return _drawn(probs, heights)
 
 
 def _drawn(probs: Tensor, heights: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def answers(
     slow_after(
         3,
         [
-            ("another", Sampling(0.8)),
+            ("another", Sampling(0.8, repetition_penalty=1.1)),
             ("exit", Sampling()),
             ("alone", Sampling()),
             ("itself", Sampling()),

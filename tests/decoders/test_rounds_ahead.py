@@ -9,6 +9,7 @@ import gc
 import itertools
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from decoder_toys import (
     CPU,
     ListedLengths,
+    Walk,
     autoregressive,
     native,
     random_cell,
@@ -31,6 +33,7 @@ from replayed import traced
 
 from decoders.ahead import rounds_ahead
 from decoders.backends.cuda.recorded import WIDEST, cuda_graphs
+from decoders.backends.cuda.round_sampling import RoundSampling
 from decoders.backends.cuda.rounds import BEFORE, Line
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.head import RecurrentHead
@@ -44,6 +47,7 @@ from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Job
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
 
@@ -146,6 +150,52 @@ def test_answers_are_the_ordinary_ones(kind: str, tiny: Tiny) -> None:
         assert one.rounds < 29 or kind in ("plain", "another", "exit", "cell", "copies and a table")
         assert one.accepted + one.rounds + 1 == len(one.ids)
         assert sum(width * n for width, n in enumerate(one.widths)) == one.drafted
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(1.3, top_k=5, top_p=0.7)], ids=str)
+@pytest.mark.parametrize("kind", slow_after(3, KINDS))
+def test_sampled_answers_are_plain_decoding_s(kind: str, sampling: Sampling, tiny: Tiny) -> None:
+    """To the same seed, whatever is drafted; so they have its distribution. A greedy answer in
+    between changes nothing."""
+    target, plain = (native(tiny(), torch.float64) for _ in range(2))
+    target.record_passes(traced)
+    made = strategy(kind, target, tiny, True)
+    assert ahead(target, made, Request(20, sampling))
+    drafted = 0
+    for seed, how in ((1, sampling), (1, Sampling()), (2, sampling), (3, Sampling(0.5))):
+        request = Request(20, how, seed=seed)
+        answer = run(target, made, PROMPT, request)
+        assert answer.ids == run(plain, autoregressive(), PROMPT, request).ids
+        assert answer.accepted + answer.rounds + 1 == len(answer.ids)
+        drafted += answer.drafted
+    assert drafted or kind == "plain"
+
+
+def test_a_long_sampled_answer_goes_on_with_its_own_numbers(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come to the device a few at a time."""
+    monkeypatch.setattr("decoders.backends.cuda.round_sampling.AHEAD", 2)
+    target, plain = (native(tiny(), torch.float64) for _ in range(2))
+    target.record_passes(traced)
+    request = Request(target.context - len(PROMPT), Sampling(1.1), seed=5)
+    made = strategy("copies and a table", target, tiny, True)
+    ids = run(target, made, PROMPT, request).ids
+    assert ids == run(plain, autoregressive(), PROMPT, request).ids and len(ids) == 72
+
+
+@given(st.integers(0, 2**31), st.floats(0.2, 3), st.integers(0, 12), st.floats(0.05, 1))
+def test_what_rounds_draw_from_is_what_is_asked_for(
+    seed: int, temperature: float, top_k: int, top_p: float
+) -> None:
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(seed)).mul(3).round()
+    sampling, chance = Sampling(temperature, top_k, top_p), Generator(CPU, seed)
+    drawing = RoundSampling(30, 9, CPU)
+    drawing.begin(sampling, chance, 7)
+    drawing.ready(11)
+    ids, probs = drawing.drawn(drawing.kind, logits, torch.tensor([7]))
+    torch.testing.assert_close(probs, probabilities(logits, sampling))
+    assert ids.tolist() == Generator(CPU, seed).follow(probs, ids).tolist()
 
 
 @pytest.mark.parametrize("kind", slow_after(2, ("exit", "cell", "itself")))
@@ -261,11 +311,10 @@ def test_the_host_is_a_round_behind(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        Request(9, Sampling(0.7)),
         Request(9, Sampling(repetition_penalty=1.2)),
         Request(9, logprobs=2),
     ],
-    ids=["sampled", "penalised", "logprobs"],
+    ids=["penalised", "logprobs"],
 )
 def test_other_answers_go_the_ordinary_way(request_: Request, tiny: Tiny) -> None:
     target = native(tiny(), torch.float64)
@@ -275,14 +324,22 @@ def test_other_answers_go_the_ordinary_way(request_: Request, tiny: Tiny) -> Non
     unsure = strategy("itself", target, tiny, True)
     unsure.length.min_confidence = 0.3
     assert not ahead(target, unsure, Request(9))
+    walked = job(target, Request(9, Sampling(0.7)))
+    made = autoregressive()
+    parts = made.drafter, made.verifier, made.length, made.ahead, made.drafts_to
+    assert rounds_ahead(walked, *parts) is not None
+    assert rounds_ahead(replace(walked, chance=Walk([])), *parts) is None
 
 
-def test_scores_that_are_no_numbers_are_refused(tiny: Tiny) -> None:
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.7), Sampling(top_p=0.9, temperature=1)]
+)
+def test_scores_that_are_no_numbers_are_refused(sampling: Sampling, tiny: Tiny) -> None:
     target = native(tiny(), torch.float64)
     target.record_passes(traced)
     prefilled = target.prefill(PROMPT)
     target.weights.norm.fill_(float("nan"))
-    made, request = strategy("copies", target, tiny, True), Request(9)
+    made, request = strategy("copies", target, tiny, True), Request(9, sampling)
     stopper = Stopper(request, ())
     bad = Job(target, PROMPT, prefilled, request, stopper, Generator(CPU, 0), lambda *_: None)
     with pytest.raises(NotANumber):
@@ -342,8 +399,11 @@ def placed(line: list[int], room: int = 64) -> Line:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8), Sampling(0.9, top_k=9, top_p=0.8)])
 @pytest.mark.parametrize("kind", ["plain", "copies and a table", "itself"])
-def test_graphs_on_cuda_write_what_the_ordinary_loop_writes(kind: str, tiny: Tiny) -> None:
+def test_graphs_on_cuda_write_what_the_ordinary_loop_writes(
+    kind: str, sampling: Sampling, tiny: Tiny
+) -> None:
     cuda, answers = torch.device("cuda"), []
     for record in (True, False):
         models = [LlamaBackend.load(tiny(), cuda, torch.float32) for _ in range(2)]
@@ -357,7 +417,9 @@ def test_graphs_on_cuda_write_what_the_ordinary_loop_writes(kind: str, tiny: Tin
                 made = speculative(NeuralDrafter(models[1]), 3)
             case _:
                 made = speculative(MaxGramDrafter(cuda, TABLE, passes=EVEN), 16)
-        answers.append(run(models[0], made, PROMPT, Request(28)).ids)
+        if not record and not sampling.greedy:
+            made = autoregressive()  # a model would draw its drafts
+        answers.append(run(models[0], made, PROMPT, Request(28, sampling, seed=4)).ids)
     assert answers[0] == answers[1]
 
 

@@ -20,23 +20,23 @@ def accept(
     drafted: Tensor,
     of: Tensor,
     best: Tensor,
-    logits: Tensor,
+    scores: Tensor,
     ids: Tensor,
     state: Tensor,
     after: Tensor,
     record: Tensor,
 ) -> None:
-    """What becomes of a draft of k tokens; int64 but for the logits.
+    """What becomes of a draft of k tokens; int64 but for the scores.
 
     drafted: [k].
     of: [1], into the record.
-    best: [k + 1], the likeliest by logits [k + 1, V].
+    best: [k + 1], chosen by scores [k + 1, V].
     ids: the sequence; `best` is written behind it.
     state, after: [3], number of tokens, newest one and its position, now and then.
     record: [3 + k], how many are accepted, `of`, and `best` with -1 for what is no number.
     """
     _accept[(1,)](
-        drafted, of, best, logits, ids, state, after, record, len(best) - 1, logits.stride(0),
+        drafted, of, best, scores, ids, state, after, record, len(best) - 1, scores.stride(0),
         BLOCK=ROUND, num_warps=1,
     )  # fmt: skip
 
@@ -71,7 +71,7 @@ def copy(
 
 @triton.jit(do_not_specialize=["k", "vocab"])
 def _accept(
-    drafted_ptr, of_ptr, best_ptr, logits_ptr, ids_ptr, state_ptr, after_ptr, record_ptr, k, vocab,
+    drafted_ptr, of_ptr, best_ptr, scores_ptr, ids_ptr, state_ptr, after_ptr, record_ptr, k, vocab,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.arange(0, BLOCK)
@@ -84,7 +84,7 @@ def _accept(
     tl.store(after_ptr, count + accepted + 1)
     tl.store(after_ptr + 1, newest)
     tl.store(after_ptr + 2, count + accepted)
-    score = tl.load(logits_ptr + at.to(tl.int64) * vocab + best, at <= k, 0.0).to(tl.float32)
+    score = tl.load(scores_ptr + at.to(tl.int64) * vocab + best, at <= k, 0.0).to(tl.float32)
     tl.store(record_ptr, accepted)
     tl.store(record_ptr + 1, tl.load(of_ptr))
     tl.store(record_ptr + 2 + at, tl.where(score == score, best, -1), at <= k)

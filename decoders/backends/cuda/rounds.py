@@ -6,8 +6,11 @@ sequence itself lies on the device. A recorded round drafts from it, reads the n
 draft in one pass, keeps what the target would have written, and leaves a small record. The host
 launches the next round before it reads the record of the last, so that the device never waits.
 
-Greedy, lossless and one chain a round (`decoders/ahead.py` says for which arms); what is written
-are the target's own most likely tokens, whatever is drafted.
+Lossless and one chain a round (`decoders/ahead.py` says for which arms). What is written are the
+target's own most likely tokens, whatever is drafted; or the tokens that it draws, each by a number
+that belongs to its place. A draft, which is one of the most likely tokens, is accepted while it is
+what the target writes: at a temperature too, that leaves the target's distribution as it is, and to
+a seed every arm gives plain decoding's answer.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ import torch
 from torch import Tensor
 
 from ...common.errors import NotANumber
-from ...records import NAN
+from ...records import NAN, Sampling
 from ...sampling.argmax import likeliest
 from ...sampling.numbers import numbered
+from ...sampling.randomness import Generator
 from .recorded import WIDEST, Layers, RecordedPasses
+from .round_sampling import GREEDY, RoundSampling
 
 BEFORE = 16  # at least the longest match of a copy
 LEAST_ROOM = 1024  # tokens that are searched for a match; twice as many when they are too few
@@ -159,6 +164,7 @@ class Rounded(Protocol):
 
     context: int
     device: torch.device
+    vocab_size: int
     recorded: RecordedPasses | None
 
     @property
@@ -193,24 +199,37 @@ class RecordedRounds:
         new[:BEFORE] = -1
         self._padded, self._state = new, torch.zeros(3, dtype=torch.int64, device=device)
         self._after, self._of = torch.zeros_like(self._state), torch.zeros_like(self._state[:1])
+        self._sampling = RoundSampling(target.context + WIDEST, target.vocab_size, device)
         self._accept = _kernel() if device.type == "cuda" else accept
         self._replays: dict[tuple[object, ...], Callable[[], Tensor]] = {}
         self._flying: deque[_Flying] = deque()  # rounds that were launched and not read
         self._free: list[Tensor] = []
         self._held = 0  # tokens that the host knows of
-        self.seconds: dict[Shape, float] = {}  # of a round
+        self._seconds: dict[str, dict[Shape, float]] = {}
         self.counts: Counter[Shape] = Counter()  # rounds that were read
 
-    def begin(self, prompt_ids: list[int], context: list[int]) -> None:
+    @property
+    def seconds(self) -> dict[Shape, float]:
+        """Of a round, drawn as the present answer's are."""
+        return self._seconds.setdefault(self._sampling.kind, {})
+
+    def begin(
+        self,
+        prompt_ids: list[int],
+        context: list[int],
+        sampling: Sampling,
+        chance: Generator | None,
+    ) -> None:
         """An answer to a prompt goes on from `context`, whose last token the target has not
-        read."""
+        read. chance: where it is sampled."""
         self._flying.clear()
+        self._sampling.begin(sampling, chance, len(context))
         self._held = self._bound = len(context)
         self.draft.reset(prompt_ids)
         ids = torch.tensor(context)
         self._padded[BEFORE : BEFORE + len(ids)].copy_(ids)
         self._state.copy_(torch.tensor([len(ids), context[-1], len(ids) - 1]))
-        if not self._replays:
+        if not self.seconds:
             for shape in self.draft.first():
                 if self._bound + self.draft.width(shape) <= self._context:
                     self._recorded(shape)
@@ -221,6 +240,7 @@ class RecordedRounds:
         if self._bound + k >= self._context:
             k = 0  # so that the next round, launched before this one is read, has a position too
         shape = self.draft.next(k, self.seconds)
+        self._sampling.ready(self._bound + self.draft.width(shape) + 1)
         made = self._recorded(shape)()
         self._state.copy_(self._after)
         self._bound += 1 + self.draft.width(shape)
@@ -239,6 +259,7 @@ class RecordedRounds:
         drafted = self.draft.width(shape)
         self._bound -= drafted - accepted
         self._held += len(ids)
+        self._sampling.used(len(ids))
         self._target.hold(self._held - 1)
         self.counts[shape] += 1
         self.draft.learn(shape, of, accepted)
@@ -266,16 +287,17 @@ class RecordedRounds:
         while room < end:
             room *= 2
         room = min(room, self._target.context)
-        key = shape, room, read, self._target.kept_states
+        kind = self._sampling.kind
+        key = shape, room, read, self._target.kept_states, kind
         if key not in self._replays:
-            replay = self._passes.record(lambda: self._round(shape, room, read))
+            replay = self._passes.record(lambda: self._round(shape, room, read, kind))
             self.seconds[shape] = _seconds(replay, self._device)
             self._replays[key] = replay
         return self._replays[key]
 
-    def _round(self, shape: Shape, room: int, read: int) -> Tensor:
+    def _round(self, shape: Shape, room: int, read: int, kind: str) -> Tensor:
         """[2 + K + 1]: how many of K drafted tokens are accepted, of which drafter they are, and
-        the target's most likely tokens. It may be run again on the same sequence."""
+        the target's own tokens. It may be run again on the same sequence."""
         padded = self._padded[: BEFORE + room + WIDEST]
         line = Line(padded, self._state, room, read)
         drafted, of = self.draft.ids(shape, line)
@@ -284,10 +306,13 @@ class RecordedRounds:
         h = self._target.pass_through(self._passes.embedded(ids), line.start, layers)
         made = self._passes.read_out(layers, h)
         self._target.keep_final(made.states, line.start)
-        best = likeliest(made.logits)  # [K + 1]
+        if kind == GREEDY:
+            best, scores = likeliest(made.logits), made.logits  # [K + 1], [K + 1, V]
+        else:
+            best, scores = self._sampling.drawn(kind, made.logits, line.count)
         record = torch.empty(2 + len(best), dtype=torch.int64, device=self._device)
         of = self._of if of is None else of
-        self._accept(drafted, of, best, made.logits, line.ids, line.state, self._after, record)
+        self._accept(drafted, of, best, scores, line.ids, line.state, self._after, record)
         return record
 
 
@@ -295,7 +320,7 @@ def accept(
     drafted: Tensor,
     of: Tensor,
     best: Tensor,
-    logits: Tensor,
+    scores: Tensor,
     ids: Tensor,
     state: Tensor,
     after: Tensor,
@@ -308,7 +333,7 @@ def accept(
     ids.index_copy_(0, count + torch.arange(k + 1, device=ids.device), best)
     count = count + right
     after.copy_(torch.cat([count + 1, best.index_select(0, right), count]))
-    record.copy_(torch.cat([right, of, numbered(best, logits)]))
+    record.copy_(torch.cat([right, of, numbered(best, scores)]))
 
 
 def _kernel() -> Callable[..., None]:
