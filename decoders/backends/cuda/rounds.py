@@ -206,12 +206,17 @@ class RecordedRounds:
         self._free: list[Tensor] = []
         self._held = 0  # tokens that the host knows of
         self._seconds: dict[str, dict[Shape, float]] = {}
-        self.counts: Counter[Shape] = Counter()  # rounds that were read
+        self._counts: dict[str, Counter[Shape]] = {}
 
     @property
     def seconds(self) -> dict[Shape, float]:
-        """Of a round, drawn as the present answer's are."""
+        """Of a round that draws its tokens as the present answer's do."""
         return self._seconds.setdefault(self._sampling.kind, {})
+
+    @property
+    def counts(self) -> Counter[Shape]:
+        """Such rounds that were read."""
+        return self._counts.setdefault(self._sampling.kind, Counter())
 
     def begin(
         self,
