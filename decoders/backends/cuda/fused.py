@@ -84,8 +84,9 @@ def kept(weight: Matrix) -> PreparedWeight:
         outputs, inputs = q.shape
         more = -inputs % (4 * GROUP)
         q = F.pad(q.to(torch.uint8), (0, more)).view(outputs, -1, 4, 4, 8).transpose(2, 3)
+        q = q.reshape(outputs, -1, 4, 2).transpose(2, 3)  # every other one of eight, then the rest
         low, high = q.reshape(outputs, -1, 2).unbind(2)
-        values = (high << 4 | low).contiguous().view(torch.int32)  # the first of eight lowest
+        values = (high << 4 | low).contiguous().view(torch.int32)
         grid = F.pad(weight.grid.transpose(0, 1), (0, 0, 0, more // GROUP))
         scale = grid.contiguous().view(torch.int32).squeeze(-1)
         return PreparedWeight(INT4, outputs, inputs, values, scale)

@@ -182,8 +182,8 @@ def _widened(w, part: tl.constexpr, KEPT: tl.constexpr):
         )  # fmt: skip
     elif KEPT == 2:
         wide = (
-            _pair_of_nibbles(w[part], 0), _pair_of_nibbles(w[part], 8),
-            _pair_of_nibbles(w[part], 16), _pair_of_nibbles(w[part], 24),
+            _pair_of_nibbles(w[part], 0), _pair_of_nibbles(w[part], 4),
+            _pair_of_nibbles(w[part], 8), _pair_of_nibbles(w[part], 12),
         )  # fmt: skip
     else:
         wide = w
@@ -202,8 +202,9 @@ def _pair_of_bytes(four, shift: tl.constexpr):
 
 @triton.jit
 def _pair_of_nibbles(eight, shift: tl.constexpr):
-    """Two of eight numbers from 0 to 15, as bfloat16 numbers from 128 to 143."""
-    return ((eight >> shift) & 15) | (((eight >> (shift + 4)) & 15) << 16) | 0x43004300
+    """Two of eight numbers from 0 to 15, as bfloat16 numbers from 128 to 143. They lie 16 bits
+    apart, as the two do that they become."""
+    return ((eight >> shift) & 0x000F000F) | 0x43004300
 
 
 @triton.jit

@@ -27,8 +27,9 @@ class PreparedWeight:
     """A weight as the kernels read it.
 
     values: [N, K] in bfloat16 or int8. For int4 int32 [N, ceil(K / 128) * 16]: eight inputs in a
-        number, the first in the lowest bits; of each four groups of 32 inputs the first eight of
-        every group, then the second, third and fourth.
+        number, from the lowest bits on the first, third, fifth and seventh, then the others; of
+        each four groups of 32 inputs the first eight of every group, then the second, third and
+        fourth.
     scale: bfloat16 [N] for int8; for int4 int32 [N, ceil(K / 128) * 4], each group's step in the
         lower half of a number and its zero in the upper, both bfloat16; else the values again, not
         read.
