@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 64
-WIDTH = 512  # tokens of a part
+WIDTHS = (512, 256, 128, 64)  # tokens of a part, the first that divides a vocabulary
 
 Draws = Callable[[Tensor, Tensor], Tensor]  # as `_drawn`, for float32 and float64 on a CPU
 _kernel: Draws | None = None
@@ -92,12 +92,10 @@ class Generator:
 
 def drawn_at(probs: Tensor, heights: Tensor) -> Tensor:
     """Tokens [n] of probabilities [n, V], each by its number of heights [n], from 0 to below 1."""
-    if probs.device.type == "cpu":
-        if _kernel is not None:
-            return _kernel(probs, heights)
-        if probs.shape[-1] % WIDTH == 0:
-            return _drawn_by_parts(probs, heights)
-    return _drawn(probs, heights)
+    if probs.device.type == "cpu" and _kernel is not None:
+        return _kernel(probs, heights)
+    width = next((width for width in WIDTHS if probs.shape[-1] % width == 0), None)
+    return _drawn(probs, heights) if width is None else _drawn_by_parts(probs, heights, width)
 
 
 def _drawn(probs: Tensor, heights: Tensor) -> Tensor:
@@ -107,17 +105,18 @@ def _drawn(probs: Tensor, heights: Tensor) -> Tensor:
     return _first_above(below, heights.unsqueeze(1) * below[:, -1:]).squeeze(1)
 
 
-def _drawn_by_parts(probs: Tensor, heights: Tensor) -> Tensor:
-    """The same: first which WIDTH of tokens, then which of them. On a CPU the sums of all
-    tokens are too many for its caches (nine rows of 49152: 2.3 ms -> 0.3)."""
-    parts = probs.reshape(len(probs), probs.shape[-1] // WIDTH, WIDTH)
+def _drawn_by_parts(probs: Tensor, heights: Tensor, width: int) -> Tensor:
+    """The same: first which `width` of tokens, then which of them. On a CPU the sums of all tokens
+    are too many for its caches (nine rows of 49152: 2.3 ms -> 0.3), on a GPU one block of threads
+    would make all of a row's."""
+    parts = probs.reshape(len(probs), probs.shape[-1] // width, width)
     below = parts.sum(-1, dtype=torch.float64).cumsum(-1)
     height = heights.unsqueeze(1) * below[:, -1:]
     which = _first_above(below, height)  # [n, 1]
-    own = parts.gather(1, which.unsqueeze(2).expand(-1, 1, WIDTH)).squeeze(1)
+    own = parts.gather(1, which.unsqueeze(2).expand(-1, 1, width)).squeeze(1)
     before = torch.where(which > 0, below.gather(1, (which - 1).clamp(min=0)), 0.0)
     inside = _first_above(own.double().cumsum(-1), (height - before).clamp(min=0))
-    return (which * WIDTH + inside).squeeze(1)
+    return (which * width + inside).squeeze(1)
 
 
 def _first_above(below: Tensor, height: Tensor) -> Tensor:
