@@ -67,7 +67,7 @@ class At(Generator):
 
 @examples(100)
 @given(
-    size=st.one_of(FEW, st.integers(1, 700)),
+    size=st.one_of(FEW, st.integers(1, 700), st.integers(1, 12).map(lambda n: 64 * n)),
     tokens=st.lists(st.integers(0, 12 * WIDTH - 1), min_size=1, max_size=9),
     height=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2.0**-53])),
     seed=st.integers(0, 99),
@@ -141,5 +141,6 @@ def test_draws_do_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch) -> No
     by_parts = Generator(CPU, 3)
     ids = torch.zeros(499, dtype=torch.int64)
     made = by_parts.follow(probs, ids)
-    monkeypatch.setattr(chance_module, "WIDTH", 3)  # of which the tokens are no multiple
-    assert torch.equal(Generator(CPU, 3).follow(probs, ids), made)
+    for widths in ((), (64,), (3, 128)):
+        monkeypatch.setattr(chance_module, "WIDTHS", widths)
+        assert torch.equal(Generator(CPU, 3).follow(probs, ids), made)
