@@ -20,10 +20,12 @@ from .verify.lossless import Lossless
 class Ahead:
     """An arm's rounds on the device, made when they are first wanted.
 
+    length: of their drafts, which cost less there than in the ordinary loop; None for the arm's.
     rounds: None where there are none (yet).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, length: DraftLength | None = None) -> None:
+        self.length = length
         self.rounds: RecordedRounds | None = None
         self._asked: LlamaBackend | None = None
 

@@ -84,9 +84,10 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     """Answer one prompt: the target's own first token, then round after round."""
     target, sampling, stopper = job.target, job.request.sampling, job.stopper
     tally = Tally(job)
-    strategy.length.reset()
     parts = strategy.drafter, strategy.verifier, strategy.length
     ahead = rounds_ahead(job, *parts, strategy.ahead, strategy.drafts_to)
+    length = strategy.length if ahead is None else strategy.ahead.length or strategy.length
+    length.reset()
     drafts = len(job.prompt_ids) <= strategy.drafts_to
     if not drafts:
         strategy = replace(strategy, context_to=0)
@@ -107,7 +108,7 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
         tally.logprobs += logprobs(first.unsqueeze(0), ids, most)
     job.emit(ids)
     if ahead is not None:
-        write_ahead(ahead, job, strategy.length, tally, context)
+        write_ahead(ahead, job, length, tally, context)
         return tally.close(
             strategy.name, context[len(start) :], ahead.draft.calls, ahead.draft.work
         )

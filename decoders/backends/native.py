@@ -53,7 +53,7 @@ from .weights.rounded_store import RoundedStore
 
 Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_rope_and_mask` takes them
 PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
-LARGE_CHUNK = 256  # of a large model, which reads that many in a second or more
+LARGE_CHUNK = 256  # of a large model on a CPU, which reads that many in a second or more
 LARGE = 500_000_000  # parameters
 
 
@@ -248,7 +248,8 @@ class LlamaBackend(KeptStates):
     @property
     def part(self) -> int:
         """As in PartedBackend."""
-        return PREFILL_CHUNK if self.parameters < LARGE else min(PREFILL_CHUNK, LARGE_CHUNK)
+        slow = self.device.type == "cpu" and self.parameters >= LARGE
+        return min(PREFILL_CHUNK, LARGE_CHUNK) if slow else PREFILL_CHUNK
 
     # -- copies of positions ------------------------------------------------------------------
 

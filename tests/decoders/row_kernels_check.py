@@ -106,6 +106,33 @@ def test_a_pass(dtype: torch.dtype, heads: tuple[int, int, int], bias: bool) -> 
     assert not torch.equal(kept[:, 0, :, 0], randn(*held.shape, dtype=dtype, seed=7)[:, 0, :, 0])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_pass_over_chains(dtype: torch.dtype) -> None:
+    """Of rows in any order, one token or several of each, the last of them once more; two layers
+    of three."""
+    of = shape(4, 2, 16, layers=3)
+    weights, rope = layers(of, dtype, True), rope_table(of, DEVICE, dtype)
+    rows = torch.tensor([4, 4, 4, 0, 2, 2, 2], device=DEVICE)
+    positions = torch.tensor([63, 64, 65, 0, 199, 200, 200], device=DEVICE)
+    tokens = randn(7, of.hidden, dtype=dtype, seed=3)
+    tokens[6] = tokens[5]
+    made = []
+    for fast in (False, True):
+        cache = KVCache(of.layers, 5, of.kv_heads, 256, of.head_dim, dtype, DEVICE)
+        cache.all.copy_(randn(*cache.all.shape, dtype=dtype, seed=7))
+        cache.all[:, 0, :, 1:] = 1e4  # not to be looked at
+        passes = RowPasses(of, weights, rope, cache, fast)
+        made.append((passes.chains(tokens.clone(), rows, positions, 201, 1, 3), cache.all))
+    (slow, held), (quick, kept) = made
+    near(quick, slow, 16)
+    near(kept, held, 16)
+    assert torch.equal(quick[5], quick[6])
+    before = randn(*held.shape, dtype=dtype, seed=7)
+    assert torch.equal(kept[0, 4], before[0, 4]) and torch.equal(kept[:, 3], before[:, 3])
+    assert not torch.equal(kept[1:, 4, :, 63:66], before[1:, 4, :, 63:66])
+    assert torch.equal(kept[:, 4, :, 66:], before[:, 4, :, 66:])
+
+
 @pytest.mark.parametrize("size", [16, 5000])
 def test_choose(size: int) -> None:
     logits = 2 * randn(40, size, dtype=torch.bfloat16)

@@ -27,7 +27,7 @@ def test_the_kernels_compile_for_a_gpu(kind: str) -> None:
         (kernels._gated, {"BLOCK": 1024}),
         (kernels._choose, {"BLOCK": kernels.TOKENS}),
     ]
-    whole = {"positions": "*i64", "lengths": "*i32", "keys": "*i32"}
+    whole = {"rows": "*i64", "positions": "*i64", "lengths": "*i32", "keys": "*i32"}
     scalars = {"eps": "fp32", "scale": "fp32", "temperature": "*fp32"}
     counts = dict.fromkeys(("d", "f", "size", "capacity"), "i32")
     for kernel, fixed in of_each:
@@ -40,8 +40,15 @@ def test_the_kernels_compile_for_a_gpu(kind: str) -> None:
         assert "ptx" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
 
 
-@pytest.mark.parametrize("how", [round_kernels.NOTHING, round_kernels.TABLE, round_kernels.DRAFT])
-def test_the_kernels_of_rounds_compile_for_a_gpu(how: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "scores"),
+    [
+        (round_kernels.NOTHING, "*bf16"),
+        (round_kernels.TABLE, "*fp32"),
+        (round_kernels.DRAFT, "*bf16"),
+    ],
+)
+def test_the_kernels_of_rounds_compile_for_a_gpu(how: int, scores: str) -> None:
     fixed: dict[Any, dict[str, Any]] = {
         round_kernels._accept: {"BLOCK": 32},
         round_kernels._copy: {
@@ -50,7 +57,7 @@ def test_the_kernels_of_rounds_compile_for_a_gpu(how: int) -> None:
         },
     }  # fmt: skip
     for kernel, constants in fixed.items():
-        known = dict.fromkeys(constants, "constexpr") | {"logits_ptr": "*bf16"}
+        known = dict.fromkeys(constants, "constexpr") | {"scores_ptr": scores}
         signature = {
             name: known.get(name, "*i64" if name.endswith("_ptr") else "i32")
             for name in kernel.arg_names

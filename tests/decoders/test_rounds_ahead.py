@@ -32,6 +32,7 @@ from hypothesis import strategies as st
 from replayed import traced
 
 from decoders.ahead import rounds_ahead
+from decoders.arms import recipe
 from decoders.backends.cuda.recorded import WIDEST, cuda_graphs
 from decoders.backends.cuda.round_sampling import RoundSampling
 from decoders.backends.cuda.rounds import BEFORE, Line
@@ -44,8 +45,8 @@ from decoders.drafters.next_token_table import NextTokenTable
 from decoders.drafters.on_device import SHORT, Behind, Chain, Copies, Either
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
-from decoders.protocols import Job
-from decoders.records import DecodeResult, Request, Sampling
+from decoders.protocols import DraftLength, Job
+from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator
@@ -287,6 +288,34 @@ def test_an_arm_that_is_let_go_takes_its_rounds_along(tiny: Tiny) -> None:
     del made
     gc.collect()
     assert [ref() for ref in gone] == [None, None]
+
+
+def test_each_way_learns_what_its_own_drafts_cost(tiny: Tiny) -> None:
+    """Of one arm: a recipe gives each a draft length, an arm without a second has one for both."""
+    target = native(tiny(), torch.float64)
+    target.record_passes(traced)
+    length = {"kind": "adaptive", "k": 3}
+    arm = recipe(kind="neural", name="small", drafter=str(tiny(seed=1)), length=length)
+    made = arm.build(target, None)
+    assert isinstance(made, SpeculativeDecoding) and made.ahead.length is not None
+    seen = dict[str, int]()
+
+    def counting(name: str, length: DraftLength) -> None:
+        observe, seen[name] = length.observe, 0
+
+        def observed(stats: StepStats) -> None:
+            seen[name] += 1
+            observe(stats)
+
+        length.observe = observed  # type: ignore[method-assign]
+
+    counting("ordinary", made.length)
+    counting("ahead", made.ahead.length)
+    run(target, made, PROMPT, Request(9))
+    assert seen["ordinary"] == 0 < seen["ahead"]
+    before = seen["ahead"]
+    run(target, made, PROMPT, Request(9, Sampling(repetition_penalty=1.1)))
+    assert seen["ahead"] == before and seen["ordinary"] > 0
 
 
 def test_the_host_is_a_round_behind(tiny: Tiny) -> None:

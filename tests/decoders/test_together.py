@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,13 +12,16 @@ from decoder_toys import native, random_cell, save_cell
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from replayed import traced
 from test_engine import PROMPT, adapter_folder, tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.batched.slots import BatchSlots, Wanted
+from decoders.backends.cuda.recorded import Run
+from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
-from decoders.common.errors import DraftpickError
+from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.continuous_batching import ContinuousBatch
 from decoders.costs import under_load
 from decoders.costs.pass_costs import PassCosts
@@ -35,6 +39,12 @@ SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, to
 
 @pytest.fixture(scope="module")
 def engine(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return engine_over(native(tiny(max_position_embeddings=1024)), tiny, tmp_path_factory)
+
+
+def engine_over(
+    target: LlamaBackend, tiny: Tiny, tmp_path_factory: pytest.TempPathFactory
+) -> Engine:
     """Arms of every way to use the target: chains, trees, exits, states, cascades."""
     folder = tmp_path_factory.mktemp("arms")
     exit_at, cell_at = folder / "exit", folder / "cell"
@@ -56,7 +66,6 @@ def engine(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Engine:
         {"name": "calm", "kind": "calm", "threshold": 0.4},
         {"name": "cascade", "kind": "token_cascade", "drafter": small, "alpha": 0.4},
     ]
-    target = native(tiny(max_position_embeddings=1024))
     assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
     arms = {each["name"]: recipe(**each) for each in made}  # type: ignore[arg-type]
     return Engine(target, arms, name="tiny", tokenizer=tokenizer([f"w{i}" for i in range(15)]))
@@ -126,6 +135,21 @@ def test_each_answer_is_what_it_would_be_alone(engine: Engine, sampling: Samplin
         assert one.result is not None and one.result.ids == ids, one.arm
         assert one.result.arm == one.arm
     assert batch.running == 0
+
+
+def test_answers_by_recorded_passes_are_the_others(
+    engine: Engine, tiny: Tiny, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    target = native(tiny(max_position_embeddings=1024))
+    target.record_passes(traced)
+    recorded = engine_over(target, tiny, tmp_path_factory)
+    pairs = zip(itertools.cycle(PROMPTS), [arm for arm in engine.arm_names if arm != "calm"])
+    asked = [Asked(arm, prompt, Request(9)) for prompt, arm in pairs]
+    batch = ContinuousBatch(recorded, 5)
+    assert batch.passes.passes == "recorded"
+    together(batch, asked)
+    for one in asked:
+        assert one.result is not None and one.result.ids == one.alone(engine), one.arm
 
 
 def test_passes_are_shared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,12 +273,18 @@ def test_answers_that_are_all_ahead_by_exits(tiny: Tiny) -> None:
         torch.testing.assert_close(logits, own, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("record", [False, True])
 @examples(30)
 @given(data=st.data())
-def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObject) -> None:
+def test_one_pass_gives_what_each_would_have_read(
+    tiny: Tiny, record: bool, data: st.DataObject
+) -> None:
     """Chains and trees, sequences of any length, exits ahead or not; all caches and states."""
     like = native(tiny(max_position_embeddings=512))
+    if record:
+        like.record_passes(traced)
     slots = BatchSlots(like, 12)
+    assert slots.passes == ("recorded" if record else "eager")
     rows = data.draw(st.lists(st.integers(0, 11), min_size=1, max_size=5, unique=True))
     wanted, expected = [], []
     for row in rows:
@@ -305,6 +335,50 @@ def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObjec
         torch.testing.assert_close(
             slot.read_alone(Wanted(slot, again)), alone.extend(again), rtol=1e-5, atol=1e-5
         )
+
+
+def test_a_recording_serves_any_rows_and_positions(tiny: Tiny) -> None:
+    """One of eight tokens, also where there are fewer; one answer's alone in a row without a
+    recording of its own; longer sequences want another, as do more tokens."""
+    like = native(tiny(max_position_embeddings=512))
+    made = list[object]()
+
+    def record(run: Run) -> Run:
+        made.append(run)
+        return traced(run)
+
+    like.record_passes(record)
+    slots, lengths = BatchSlots(like, 6), (3, 40, 9, 200, 3, 70)
+    alone = [native(tiny(max_position_embeddings=512)) for _ in lengths]
+    for slot, other, length in zip(slots.all, alone, lengths, strict=True):
+        prompt = [(7 * i + length) % 16 for i in range(length)]
+        logits = (backend.prefill(prompt).logits for backend in (slot, other))
+        torch.testing.assert_close(*logits, rtol=1e-5, atol=1e-5)
+    assert len(made) == 6  # of 8, 16, 64, 128 and 256 tokens; row 0 has its own of three
+    made.clear()
+    for turn, rows in enumerate([(1, 2), (5, 1, 3), (0, 4), (2,), (1, 4, 0)]):
+        ids = [
+            torch.tensor([(turn + 3 * row + i) % 16 for i in range(1 + row % 2)]) for row in rows
+        ]
+        wanted = [Wanted(slots.all[row], own) for row, own in zip(rows, ids, strict=True)]
+        for row, own, logits in zip(rows, ids, slots.read(wanted), strict=True):
+            torch.testing.assert_close(logits, alone[row].extend(own), rtol=1e-5, atol=1e-5)
+        slots.all[1].truncate(41)  # of what row 1 has read, one token is kept
+        alone[1].truncate(41)
+    assert len(made) == 1
+    for row in (3, 5):
+        seven = torch.arange(7)
+        logits = slots.read([Wanted(slots.all[row], seven), Wanted(slots.all[2], seven)])[0]
+        torch.testing.assert_close(logits, alone[row].extend(seven), rtol=1e-5, atol=1e-5)
+    assert len(made) == 2
+    for row in (3, 2):
+        slots.all[row].prefill([5] * 300)
+    slots.read([Wanted(slots.all[row], torch.tensor([1])) for row in (3, 2)])
+    assert len(made) == 3
+    slots.all[2].prefill([5] * 511)
+    with pytest.raises(ContextTooLong):
+        slots.read([Wanted(slots.all[row], torch.tensor([1, 2])) for row in (3, 2)])
+    assert slots.all[3].length == 301
 
 
 def test_steady_answers_do_not_depend_on_their_company(tiny: Tiny) -> None:

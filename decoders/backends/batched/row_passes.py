@@ -1,4 +1,4 @@
-"""One pass over a new token of each of many sequences, every one at a position of its own.
+"""One pass over new tokens of many sequences, every one at a position of its own.
 
 Three ways to the same states: PyTorch's operations, anywhere; and kernels that read no more of a
 row than it has, on CUDA those of row_kernels.py, where Triton is there and the model has the usual
@@ -20,7 +20,20 @@ from .. import noise
 from ..cpp.layers import KernelLayers, unsupported_reason
 from ..cpp.row_attention import AttentionSpans
 from ..llama.kv import KVCache
-from ..llama.model import LayerWeights, Part, Rope, Shape, all_heads, attention_mask, layer, rounded
+from ..llama.model import (
+    LayerWeights,
+    Part,
+    Rope,
+    Shape,
+    after_attention,
+    all_heads,
+    attend,
+    attention_mask,
+    layer,
+    queries_keys_values,
+    rope_at,
+    rounded,
+)
 from ..weights.packed import linear
 
 POWERS = (16, 32, 64, 128, 256)  # head sizes that a tile of a kernel can have
@@ -66,7 +79,8 @@ class RowPasses:
         Returns [n, d] after the last layer.
         """
         if self._fast is not None:
-            return self._by_kernels(self._fast, h, positions, lengths.to(torch.int32))
+            rows = torch.arange(len(h), device=h.device)
+            return self._by_kernels(self._fast, h, rows, positions, lengths.to(torch.int32))
         if self._in_blocks is not None:
             rows, own = torch.arange(len(h)), torch.ones_like(positions)
             spans = AttentionSpans(rows, positions, positions, lengths - 1, own)
@@ -83,6 +97,34 @@ class RowPasses:
             h = layer(h, w, self._shape, rope, mask, slot, parts)
         return h.squeeze(1)
 
+    def chains(
+        self, h: Tensor, rows: Tensor, positions: Tensor, read: int, first: int, last: int
+    ) -> Tensor:
+        """As `through`, of any rows of the cache, and several tokens of some, which follow one
+        another; each looks at what its row holds up to its own position.
+
+        rows, positions: int64 [n], of each token.
+        read: positions, more than any of `positions`; the kernels take no notice.
+        first, last: through the layers first..last-1.
+        """
+        layers = slice(first, last)
+        if self._fast is not None:
+            lengths = (positions + 1).to(torch.int32)
+            return self._by_kernels(self._fast, h, rows, positions, lengths, layers)
+        shape = self._shape
+        rope = rope_at(self._rope, positions, shape)
+        seen = torch.arange(read, device=h.device) <= positions.unsqueeze(1)
+        mask = attention_mask(seen.unsqueeze(1), shape, h.dtype)
+        rooms = self._cache.all[layers].unbind(0)
+        for w, room in zip(self._layers[layers], rooms, strict=True):
+            qkv = queries_keys_values(h, w, shape, rope).transpose(0, 1)  # [n, H + 2 KV, D]
+            room[rows, :, positions] = qkv[:, shape.heads :]
+            near = room.index_select(0, rows)[:, :, : rounded(read)]
+            keys, values = near.chunk(2, 1)
+            a = attend(qkv[:, : shape.heads].unsqueeze(2), keys, values, mask)
+            h = after_attention(h, a.flatten(1), w, shape)
+        return h
+
     def choose(
         self, logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor
     ) -> Tensor:
@@ -92,13 +134,22 @@ class RowPasses:
         made: Tensor = self._fast.choose(logits.contiguous(), temperature, keys, positions)
         return made
 
-    def _by_kernels(self, run: ModuleType, h: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
+    def _by_kernels(
+        self,
+        run: ModuleType,
+        h: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        lengths: Tensor,
+        layers: slice = slice(None),
+    ) -> Tensor:
         shape, added = self._shape, None
-        for w, room in zip(self._layers, self._cache.all.unbind(0), strict=True):
+        rooms = self._cache.all[layers].unbind(0)
+        for w, room in zip(self._layers[layers], rooms, strict=True):
             x = run.add_norm(h, added, w.attention_norm, shape.norm_eps)
             qkv = linear(x, w.qkv, w.qkv_bias)
-            queries = run.place(qkv, self._rope, positions, room, shape)
-            added = linear(run.attend(queries, room, lengths), w.out)
+            queries = run.place(qkv, self._rope, rows, positions, room, shape)
+            added = linear(run.attend(queries, room, rows, lengths), w.out)
             x = run.add_norm(h, added, w.mlp_norm, shape.norm_eps)
             added = linear(run.gated(linear(x, w.gate_up)), w.down)
         return h if added is None else h + added

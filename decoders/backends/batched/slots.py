@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..cpp.row_attention import SPAN, AttentionSpans, RowPass
+from ..cuda.recorded import WIDEST
 from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, Weights
 from ..llama.reading import SequenceSlice
@@ -18,7 +19,10 @@ from ..native import LlamaBackend
 from ..recurrent.head import RecurrentHead
 from ..weights.int8 import WIDE
 from ..weights.packed import Matrix, Rounded, linear
+from .recorded_chains import TOKENS, RecordedChains
 from .shared_pass import SharedPass
+
+DENSE = ("float32", "float64", "bfloat16")  # what passes are recorded in
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class SlotBackend(LlamaBackend):
     """One of several sequences.
 
     row: its own of the cache that they share.
+    recorded_chains: by which it reads prompts; None where nothing is recorded.
     wait: `extend` is answered by it, in a pass with others; None reads at once and alone.
     share_step: as `RecurrentHead.step` of the head that it is given, together with others' steps.
     """
@@ -44,6 +49,7 @@ class SlotBackend(LlamaBackend):
         super().__init__(like.shape, like.weights, like.context, own)
         self._rope = like._rope
         self.wait: Callable[[Wanted], Tensor] | None = None
+        self.recorded_chains: RecordedChains | None = None
         self.share_step: Callable[[RecurrentHead, Tensor, Tensor], tuple[Tensor, Tensor]] | None
         self.share_step = None
         if like.compiled is not None:
@@ -56,6 +62,30 @@ class SlotBackend(LlamaBackend):
         if self.wait is None:
             return super().extend(ids, parents)
         return self.wait(Wanted(self, ids, parents))
+
+    @property
+    def apart(self) -> bool:
+        """Whether it goes on from a tree, or some layers have seen more than others."""
+        return self._tree is not None or self._ahead != self._length
+
+    def chain(self, t: int) -> SequenceSlice:
+        """Where the next t tokens go. Raises ContextTooLong."""
+        start = self._length
+        self._placed(t, None)
+        return SequenceSlice(self.row, start, t)
+
+    def _hidden(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        """As of LlamaBackend: a prompt's tokens by a recording, where there is one."""
+        recorded, t = self.recorded_chains, len(ids)
+        own = self.recorded is not None and t <= WIDEST
+        if recorded is None or own or parents is not None or self.apart or t > TOKENS[-1]:
+            return super()._hidden(ids, parents)
+        reading = self.chain(t)
+        h, left = recorded.hidden(reading, ids, self.exits)
+        for after, hidden in left.items():
+            self.left(reading, after, hidden)
+        self._length = self._ahead = reading.end
+        return h
 
     def grown(self, t: int) -> int:
         """Positions of which some may not be seen, with t tokens more."""
@@ -130,16 +160,26 @@ class BatchSlots:
         self._most = WIDE if like.compiled is None else like.compiled.most
         self._wide = None if batch_invariant else _wide(like.weights)
         self._rows = None if like.compiled is None else like.compiled.over(self._cache)
+        self._recorded: RecordedChains | None = None
+        if like.recorded is not None and like.precision in DENSE and not batch_invariant:
+            parts = like.shape, like.weights, like._rope, self._cache
+            self._recorded = RecordedChains(*parts, like.recorded.record)
+            for slot in self.all:
+                slot.recorded_chains = self._recorded
 
     @property
     def passes(self) -> str:
-        """How those that several share are run: eager or compiled."""
+        """How those that several share are run: eager, recorded or compiled."""
+        if self._recorded is not None:
+            return "recorded"
         return "eager" if self._rows is None else "compiled"
 
     @torch.inference_mode()
     def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
         """Logits [T, V] for each of `wanted`, which are of different slots, as its `extend` alone
         would give them but for their last bits."""
+        if self._recorded is not None and self._chains(wanted):
+            return self._replayed(self._recorded, wanted)
         if len(wanted) == 1:
             return [wanted[0].slot.read_alone(wanted[0])]
         if self.batch_invariant and not self._in_one_way(wanted):
@@ -161,6 +201,30 @@ class BatchSlots:
         for i, own in zip(order, logits, strict=True):
             made[i] = own
         return made
+
+    def _chains(self, wanted: Sequence[Wanted]) -> bool:
+        """Whether a recording reads these; not what one slot has a recording of its own for."""
+        if len(wanted) == 1 and wanted[0].slot.recorded is not None:
+            return False
+        few = sum(len(each.ids) for each in wanted) <= TOKENS[-1]
+        return few and all(each.parents is None and not each.slot.apart for each in wanted)
+
+    def _replayed(self, recorded: RecordedChains, wanted: Sequence[Wanted]) -> list[Tensor]:
+        counts = [len(each.ids) for each in wanted]
+        readings = [each.slot.chain(n) for each, n in zip(wanted, counts, strict=True)]
+        exits = {after for each in wanted for after in each.slot.exits}
+        read, left = recorded.read(readings, torch.cat([each.ids for each in wanted]), exits)
+        for after, hidden in left.items():
+            for each, reading, own in zip(
+                wanted, readings, torch.split(hidden, counts), strict=True
+            ):
+                if after in each.slot.exits:
+                    each.slot.left(reading, after, own)
+        for each, reading, own in zip(
+            wanted, readings, torch.split(read.states, counts), strict=True
+        ):
+            each.slot.end(reading, own)
+        return list(torch.split(read.logits, counts))
 
     def _in_one_way(self, wanted: Sequence[Wanted]) -> bool:
         """Whether a pass over these goes the way that each of them goes alone."""

@@ -1,8 +1,8 @@
-"""Triton kernels of a pass over one new token of each of many sequences.
+"""Triton kernels of a pass over new tokens of many sequences, each in a row of the cache.
 
 PyTorch's attention reads every row up to the longest one's length, and its chains of elementwise
-operations launch a kernel each. Here each row's keys are read up to its own length, by one program
-a key head, and a chain is one kernel. Matrices are multiplied by the libraries PyTorch has.
+operations launch a kernel each. Here a token's keys are read up to its own place, by one program a
+key head, and a chain is one kernel. Matrices are multiplied by the libraries PyTorch has.
 
 Only for CUDA (`row_passes.py` says when); TRITON_INTERPRET=1 runs them on a CPU, for the tests.
 """
@@ -36,12 +36,15 @@ def add_norm(h: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Ten
     return made
 
 
-def place(qkv: Tensor, rope: Rope, positions: Tensor, room: Tensor, shape: Shape) -> Tensor:
-    """Turn queries and keys to their rows' positions [n], put keys and values there.
+def place(
+    qkv: Tensor, rope: Rope, rows: Tensor, positions: Tensor, room: Tensor, shape: Shape
+) -> Tensor:
+    """Turn queries and keys to their positions [n], put keys and values there in their rows [n].
 
     qkv: [n, (H + 2 KV) D], contiguous.
     rope: cos and sin [context, D].
-    room: [B, 2 KV, C, D], B >= n, contiguous.
+    rows, positions: int64.
+    room: [B, 2 KV, C, D], contiguous.
 
     Returns the queries [n, H, D].
     """
@@ -51,6 +54,7 @@ def place(qkv: Tensor, rope: Rope, positions: Tensor, room: Tensor, shape: Shape
     _place[(n,)](
         qkv,
         *rope,
+        rows,
         positions,
         room,
         queries,
@@ -64,10 +68,10 @@ def place(qkv: Tensor, rope: Rope, positions: Tensor, room: Tensor, shape: Shape
     return queries
 
 
-def attend(queries: Tensor, room: Tensor, lengths: Tensor) -> Tensor:
+def attend(queries: Tensor, room: Tensor, rows: Tensor, lengths: Tensor) -> Tensor:
     """queries: [n, H, D].
-    room: as in `place`.
-    lengths: int32 [n], at least 1: how many of a row's positions it looks at.
+    room, rows: as in `place`.
+    lengths: int32 [n], at least 1: how many of its row's positions each looks at.
 
     Returns [n, H D].
     """
@@ -78,6 +82,7 @@ def attend(queries: Tensor, room: Tensor, lengths: Tensor) -> Tensor:
     _attend[(n, kv_heads)](
         queries,
         room,
+        rows,
         lengths,
         made,
         capacity,
@@ -132,6 +137,7 @@ def _place(
     qkv,
     cos,
     sin,
+    rows,
     positions,
     room,
     queries,
@@ -142,11 +148,11 @@ def _place(
     BLOCK: tl.constexpr,
 ):
     TOTAL: tl.constexpr = HEADS + 2 * KV
-    row = tl.program_id(0).to(tl.int64)
-    position = tl.load(positions + row)
+    token = tl.program_id(0).to(tl.int64)
+    row, position = tl.load(rows + token), tl.load(positions + token)
     head = tl.arange(0, BLOCK)[:, None]
     at = tl.arange(0, D)[None, :]
-    mine = qkv + row * TOTAL * D + head * D
+    mine = qkv + token * TOTAL * D + head * D
     inside = head < TOTAL
     x = tl.load(mine + at, mask=inside, other=0.0)
     rolled = tl.load(mine + (at + D // 2) % D, mask=inside, other=0.0)
@@ -154,7 +160,7 @@ def _place(
     s = tl.load(sin + position * D + at).to(tl.float32)
     turned = (x.to(tl.float32) * c + rolled.to(tl.float32) * s).to(x.dtype)
     x = tl.where(head < HEADS + KV, turned, x)
-    tl.store(queries + row * HEADS * D + head * D + at, x, mask=head < HEADS)
+    tl.store(queries + token * HEADS * D + head * D + at, x, mask=head < HEADS)
     kept = room + (row * 2 * KV + head - HEADS) * capacity * D + position * D + at
     tl.store(kept, x, mask=(head >= HEADS) & inside)
 
@@ -163,6 +169,7 @@ def _place(
 def _attend(
     queries,
     room,
+    rows,
     lengths,
     made,
     capacity,
@@ -173,12 +180,12 @@ def _attend(
     D: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
+    token = tl.program_id(0).to(tl.int64)
     kv = tl.program_id(1)
-    length = tl.load(lengths + row)
+    row, length = tl.load(rows + token), tl.load(lengths + token)
     head = tl.arange(0, ROWS)[:, None]
     at = tl.arange(0, D)[None, :]
-    mine = (row * KV + kv) * GROUP * D + head * D + at
+    mine = (token * KV + kv) * GROUP * D + head * D + at
     q = tl.load(queries + mine, mask=head < GROUP, other=0.0)
     keys = room + (row * 2 * KV + kv) * capacity * D
     values = keys + KV * capacity * D

@@ -1,0 +1,107 @@
+"""Passes that several sequences share, recorded: on a GPU the host launches one graph where it
+would launch some thirty kernels a layer.
+
+A recording is of a number of tokens, in whichever rows of the cache and at whichever positions they
+are: these lie in small tensors on the device. A pass over fewer tokens repeats its last one, which
+writes the same keys and values once more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cuda.recorded import Read, Recorder, Run
+from ..llama.kv import KVCache
+from ..llama.model import Rope, Shape, Weights, rms_norm
+from ..llama.reading import SequenceSlice
+from ..weights.packed import dense, linear
+from .row_passes import RowPasses, kernels_for
+
+TOKENS = (8, 16, 32, 64, 128, 256, 512)  # of a recording
+LEAST_READ = 256  # positions, where no kernel reads each row to its own end
+
+
+class RecordedChains:
+    """Passes over tokens of several rows of one cache, each recorded when it is first asked for.
+
+    record: as of RecordedPasses.
+    """
+
+    def __init__(
+        self, shape: Shape, weights: Weights, rope: Rope, cache: KVCache, record: Recorder
+    ) -> None:
+        device = weights.norm.device
+        self._fast = kernels_for(shape, weights.layers, device)
+        self._passes = RowPasses(shape, weights.layers, rope, cache, self._fast)
+        self._shape, self._weights, self._capacity = shape, weights, cache.capacity
+        self._embedding, self._record = dense(weights.embedding), record
+        # ids, rows and positions
+        self._given = torch.zeros(3, TOKENS[-1], dtype=torch.int64, device=device)
+        self._replays: dict[tuple[object, ...], Run] = {}
+        self._states = torch.zeros(TOKENS[-1], shape.hidden, dtype=rope[0].dtype, device=device)
+        self._left: dict[int, Tensor] = {}
+
+    def read(
+        self, readings: Sequence[SequenceSlice], ids: Tensor, exits: Collection[int]
+    ) -> tuple[Read, dict[int, Tensor]]:
+        """ids: [N] of the readings, which are chains, one after the other; N at most TOKENS[-1].
+        exits: layers after which the states are wanted too, in memory as Read's; [N, d] by
+        layer."""
+        logits, left = self._replayed(readings, ids, exits, True)
+        return Read(logits.clone(), self._states[: len(ids)]), left
+
+    def hidden(
+        self, reading: SequenceSlice, ids: Tensor, exits: Collection[int]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """As `read`, up to the states [N, d] before the final norm: of a prompt."""
+        h, left = self._replayed([reading], ids, exits, False)
+        return h.clone(), left
+
+    def _replayed(
+        self,
+        readings: Sequence[SequenceSlice],
+        ids: Tensor,
+        exits: Collection[int],
+        finish: bool,
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        n = len(ids)
+        total = TOKENS[bisect_left(TOKENS, n)]
+        places = [(r.row, at) for r in readings for at in range(r.start, r.end)]
+        places += places[-1:] * (total - n)
+        self._given[1:, :total].copy_(torch.tensor(places).T)
+        self._given[0, :n].copy_(ids)
+        self._given[0, n:total].copy_(ids[-1])
+        for after in exits:
+            self._left.setdefault(after, torch.zeros_like(self._states))
+        key = total, self._positions(max(r.end for r in readings)), tuple(sorted(exits)), finish
+        if key not in self._replays:
+            self._replays[key] = self._record(lambda: self._run(*key))
+        made = self._replays[key]()[:n]
+        return made, {after: self._left[after][:n] for after in exits}
+
+    def _run(self, total: int, read: int, exits: tuple[int, ...], finish: bool) -> Tensor:
+        ids, rows, positions = self._given[:, :total]
+        h = F.embedding(ids, self._embedding)
+        for first, last in pairwise([0, *exits, len(self._weights.layers)]):
+            h = self._passes.chains(h, rows, positions, read, first, last)
+            if last in exits:
+                self._left[last][:total].copy_(h)
+        if not finish:
+            return h
+        states = rms_norm(h, self._weights.norm, self._shape.norm_eps)
+        return linear(self._states[:total].copy_(states), self._weights.head)
+
+    def _positions(self, end: int) -> int:
+        """That a recording reads; 0 where each token reads its own."""
+        if self._fast:
+            return 0
+        read = LEAST_READ
+        while read < end:
+            read *= 2
+        return min(read, self._capacity)
