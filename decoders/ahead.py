@@ -1,13 +1,15 @@
 """The speculative loop with the host a round behind (backends/cuda/rounds.py).
 
-`decode` in loop.py goes this way by itself where it can: on a GPU, for one sequence at a time,
-without a penalty, a grammar or logprobs, for lossless arms whose drafts need not the host. Greedy
-answers are the ordinary loop's. So are sampled ones, of arms that draft without drawing; a model
-drafts its most likely tokens here at any temperature, and its answers have the same distribution.
+`decode` in loop.py goes this way by itself where it can: on a GPU, for a sequence whose passes are
+recorded, of several in a batch the first row's, without a penalty, a grammar or logprobs, for
+lossless arms whose drafts need not the host. Greedy answers are the ordinary loop's. So are sampled
+ones, of arms that draft without drawing; a model drafts its most likely tokens here at any
+temperature, and its answers have the same distribution.
 """
 
 from __future__ import annotations
 
+from .backends.batched.slots import SlotBackend
 from .backends.cuda.rounds import DeviceDrafter, RecordedRounds
 from .backends.native import LlamaBackend
 from .protocols import Drafter, DraftLength, Job, Verifier
@@ -52,8 +54,10 @@ def rounds_ahead(
     drafts_to: tokens of prompt and answer up to which the arm drafts.
     """
     target, request = job.target, job.request
-    if type(target) is not LlamaBackend or target.recorded is None:
-        return None  # one of many sequences shares its passes (backends/batched/slots.py)
+    if not isinstance(target, LlamaBackend) or target.recorded is None:
+        return None
+    if isinstance(target, SlotBackend) and target.turn is None:
+        return None
     if request.sampling.repetition_penalty != 1:
         return None
     if not request.sampling.greedy and not isinstance(job.chance, Generator):
@@ -71,7 +75,8 @@ def write_ahead(
     rounds: RecordedRounds, job: Job, length: DraftLength, tally: Tally, context: list[int]
 ) -> None:
     """Round after round until the answer ends; `context` grows by what is written."""
-    stopper = job.stopper
+    stopper, target = job.stopper, job.target
+    turn = target.turn if isinstance(target, SlotBackend) else None
     chance = job.chance if isinstance(job.chance, Generator) else None
     rounds.begin(job.prompt_ids, context, job.request.sampling, chance)
     tally.prefill_s += tally.clock.lap()
@@ -94,6 +99,8 @@ def write_ahead(
         job.emit(ids, accepted, drafted)
         verify_s = made.round_s - made.draft_s
         length.observe(StepStats(made.drafted, made.accepted, made.draft_s, verify_s))
+        if turn is not None and not stopper.reason:
+            turn()
     spent = tally.clock.lap()
     tally.draft_s = min(tally.draft_s, spent)  # by what a draft took when it was timed
     tally.verify_s = spent - tally.draft_s

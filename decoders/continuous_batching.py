@@ -3,7 +3,8 @@
 Every answer is a greenlet, a function that may wait in the middle. It runs until it needs the
 target to read something. Once all of them do, one pass reads for all (`BatchSlots.read`), and each
 goes on with its own logits. So every arm can run next to every other, and none knows of the rest.
-A prompt is read in parts, and other answers go on between them.
+A prompt is read in parts, and other answers go on between them; between the rounds of one that is
+written ahead of the host (ahead.py) likewise.
 
 Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative Models, 2022.
 """
@@ -52,13 +53,18 @@ class PromptPart:
     tokens: int
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Nothing but that others go on first."""
+
+
 @dataclass
 class EngineSlot:
     """Where one answer is written. engine: an Engine, or an object with its methods."""
 
     engine: Any
     at_work: greenlet | None = None
-    wants: Wanted | CellSteps | PromptPart | None = None
+    wants: Wanted | CellSteps | PromptPart | Turn | None = None
     given: Any = None  # what it goes on with
     born: int = 0  # ordinal of the answer among those started, for taking turns
 
@@ -189,6 +195,7 @@ class ContinuousBatch:
             if costs is not None:  # those of an answer alone, until others are learnt
                 passes.assume(backend, costs)
             backend.wait, backend.share_step = self._read, self._step
+            backend.turn = None if batch_invariant else self._turn
             seat = seat_of(backend)
             seat.pause, seat.exact = self._part, batch_invariant
 
@@ -215,7 +222,7 @@ class ContinuousBatch:
         with torch.inference_mode():
             budget = PROMPT_TOKENS
             for slot in sorted(self._busy(), key=lambda slot: slot.born):
-                if slot.wants is None:
+                if slot.wants is None or isinstance(slot.wants, Turn):
                     self._go_on(slot)
                 while isinstance(slot.wants, PromptPart) and budget > 0:
                     budget -= slot.wants.tokens
@@ -316,6 +323,9 @@ class ContinuousBatch:
     def _read(self, wanted: Wanted) -> Tensor:
         logits: Tensor = self._main.switch(wanted)
         return logits
+
+    def _turn(self) -> None:
+        self._main.switch(Turn())
 
     def _part(self, tokens: int) -> None:
         self._main.switch(PromptPart(tokens))

@@ -152,6 +152,56 @@ def test_answers_by_recorded_passes_are_the_others(
         assert one.result is not None and one.result.ids == one.alone(engine), one.arm
 
 
+def test_others_go_on_between_rounds_of_the_first_row(tiny: Tiny) -> None:
+    """Which is written ahead of the host, sampled answers too; not where no answer may depend on
+    its company."""
+    target = native(tiny(max_position_embeddings=512))
+    target.record_passes(traced)
+    assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
+    arms = {"plain": recipe(kind="autoregressive", name="plain")}
+    plain = Engine(native(tiny(max_position_embeddings=512)), arms, name="tiny")
+    engine = Engine(target, arms, name="tiny")
+    for steady in (False, True):
+        batch = ContinuousBatch(engine, 2, steady)
+        first, other = (Asked("plain", p, Request(12, Sampling(0.9), seed=3)) for p in PROMPTS[:2])
+        written = []
+        for asked in (first, other):
+            batch.begin(batch.free(), asked.answer)  # type: ignore[arg-type]
+        while batch.running:
+            batch.step()
+            written.append((len(first.written), len(other.written)))
+        ahead = batch.slots[0].engine.strategy("plain").ahead.rounds
+        assert (ahead is None) == steady
+        assert all(abs(one - two) <= 1 for one, two in written) and len(written) >= 11
+        for asked in (first, other):
+            assert asked.result is not None and asked.result.ids == asked.alone(plain)
+
+
+def test_an_answer_written_ahead_is_stopped(tiny: Tiny) -> None:
+    target = native(tiny(max_position_embeddings=512))
+    target.record_passes(traced)
+    arms = {"plain": recipe(kind="autoregressive", name="plain")}
+    batch = ContinuousBatch(Engine(target, arms, name="tiny"), 2)
+    slot, told = batch.slots[0], list[str]()
+
+    def answer(engine: Engine) -> None:
+        try:
+            Asked("plain", PROMPT, Request(30)).answer(engine)
+        except Gone:
+            told.append("gone")
+
+    for _ in range(2):
+        batch.begin(slot, answer)
+        for _ in range(4):
+            batch.step()
+        batch.stop(slot, Gone())
+        assert batch.running == 0
+    assert told == ["gone", "gone"]
+    again = Asked("plain", PROMPT, Request(9))
+    together(batch, [again])
+    assert again.result is not None and again.result.ids == again.alone(Engine(target, arms))
+
+
 def test_passes_are_shared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = ContinuousBatch(engine, 4)
     rows: list[int] = []

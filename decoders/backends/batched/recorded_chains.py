@@ -4,6 +4,9 @@ would launch some thirty kernels a layer.
 A recording is of a number of tokens, in whichever rows of the cache and at whichever positions they
 are: these lie in small tensors on the device. A pass over fewer tokens repeats its last one, which
 writes the same keys and values once more.
+
+On CUDA only where the kernels of row_kernels.py run the model: without them every token would copy
+its row's keys and values.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +27,20 @@ from ..llama.reading import SequenceSlice
 from ..weights.packed import dense, linear
 from .row_passes import RowPasses, kernels_for
 
+if TYPE_CHECKING:
+    from ..native import LlamaBackend
+
+DENSE = ("float32", "float64", "bfloat16")
 TOKENS = (8, 16, 32, 64, 128, 256, 512)  # of a recording
 LEAST_READ = 256  # positions, where no kernel reads each row to its own end
+
+
+def recordable(like: LlamaBackend) -> bool:
+    """Whether passes of several sequences of this model are recorded."""
+    if like.recorded is None or like.precision not in DENSE:
+        return False
+    on_cpu = like.device.type == "cpu"  # where tests record in another way
+    return on_cpu or kernels_for(like.shape, like.weights.layers, like.device)
 
 
 class RecordedChains:

@@ -119,7 +119,7 @@ class RowPasses:
         for w, room in zip(self._layers[layers], rooms, strict=True):
             qkv = queries_keys_values(h, w, shape, rope).transpose(0, 1)  # [n, H + 2 KV, D]
             room[rows, :, positions] = qkv[:, shape.heads :]
-            near = room.index_select(0, rows)[:, :, : rounded(read)]
+            near = room[:, :, : rounded(read)].index_select(0, rows)
             keys, values = near.chunk(2, 1)
             a = attend(qkv[:, : shape.heads].unsqueeze(2), keys, values, mask)
             h = after_attention(h, a.flatten(1), w, shape)

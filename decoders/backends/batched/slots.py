@@ -19,10 +19,8 @@ from ..native import LlamaBackend
 from ..recurrent.head import RecurrentHead
 from ..weights.int8 import WIDE
 from ..weights.packed import Matrix, Rounded, linear
-from .recorded_chains import TOKENS, RecordedChains
+from .recorded_chains import TOKENS, RecordedChains, recordable
 from .shared_pass import SharedPass
-
-DENSE = ("float32", "float64", "bfloat16")  # what passes are recorded in
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,7 @@ class SlotBackend(LlamaBackend):
     row: its own of the cache that they share.
     recorded_chains: by which it reads prompts; None where nothing is recorded.
     wait: `extend` is answered by it, in a pass with others; None reads at once and alone.
+    turn: lets others go on, between two rounds of its own; None where it has none of its own.
     share_step: as `RecurrentHead.step` of the head that it is given, together with others' steps.
     """
 
@@ -49,6 +48,7 @@ class SlotBackend(LlamaBackend):
         super().__init__(like.shape, like.weights, like.context, own)
         self._rope = like._rope
         self.wait: Callable[[Wanted], Tensor] | None = None
+        self.turn: Callable[[], None] | None = None
         self.recorded_chains: RecordedChains | None = None
         self.share_step: Callable[[RecurrentHead, Tensor, Tensor], tuple[Tensor, Tensor]] | None
         self.share_step = None
@@ -161,7 +161,7 @@ class BatchSlots:
         self._wide = None if batch_invariant else _wide(like.weights)
         self._rows = None if like.compiled is None else like.compiled.over(self._cache)
         self._recorded: RecordedChains | None = None
-        if like.recorded is not None and like.precision in DENSE and not batch_invariant:
+        if like.recorded is not None and recordable(like) and not batch_invariant:
             parts = like.shape, like.weights, like._rope, self._cache
             self._recorded = RecordedChains(*parts, like.recorded.record)
             for slot in self.all:
