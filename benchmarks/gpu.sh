@@ -14,17 +14,20 @@
 #     DATA         folder with dev/, train/ and seq2seq/ (data)
 #     TARGET_GGUF  the default target's GGUF file, or parts of it in order, put into the cache
 #                  folder (DRAFTPICK_CACHE); not needed where the target was fetched before
-#     OTHER        another target, a folder or a GGUF file, whose rounds are timed too (none)
+#     OTHER        another target, a name, a folder or a GGUF file, whose rounds, alone and beside
+#                  others, are timed too (none)
+#     OTHER_ARMS   its arms file (plain decoding and prompt lookup)
 #     DRAFTER      a trained recurrent drafter's folder (OUT/drafts/general/model)
 #     ARMS         an arms file (the arms that ship and, where there is a DRAFTER, two over it)
 #     QUICK        1: a rehearsal, everything tiny
 set -u
 
-STEPS=(check lossless rounds write train t5 speed routed floor collect)
+STEPS=(check lossless rounds shared write train t5 speed routed floor collect)
 declare -A SECONDS_OF=( # at most; a step's parts run in turn, those of lossless at once
   [check-tests]=150 [check-fused]=90
   [lossless-native]=360 [lossless-graphs]=360 [lossless-self]=360
-  [rounds-default]=120 [rounds-other]=120
+  [rounds-default]=120 [rounds-sampled]=90 [rounds-other]=120 [rounds-other-int4]=120
+  [shared-default]=90 [shared-other]=120
   [write]=330
   [train]=420
   [t5]=300
@@ -165,6 +168,13 @@ lossless() { # all at once: each mostly waits for its own launches
   wait
 }
 
+other_arms() {
+  if [ -z "${OTHER_ARMS:-}" ]; then
+    printf 'arms:\n  autoregressive: {kind: autoregressive}\n  max-gram: {kind: max_gram, length: {k: 16}, by_cost: true}\n' >"$OUT/other.yaml"
+  fi
+  echo "${OTHER_ARMS:-$OUT/other.yaml}"
+}
+
 rounds() { # ahead of the host and by the ordinary loop, in turn
   local config options
   config=$(arms)
@@ -172,11 +182,33 @@ rounds() { # ahead of the host and by the ordinary loop, in turn
   # shellcheck disable=SC2086
   run rounds-default "$PYTHON" benchmarks/rounds.py $options --config "$config" \
     --arms "$(sped "$config")" --out "$OUT/rounds-default.json"
+  # shellcheck disable=SC2086
+  run rounds-sampled "$PYTHON" benchmarks/rounds.py $options --config "$config" \
+    --arms "$(sped "$config")" --temperature 1 --out "$OUT/rounds-sampled.json"
   if [ -n "${OTHER:-}" ]; then
-    printf 'arms:\n  autoregressive: {kind: autoregressive}\n  max-gram: {kind: max_gram, length: {k: 16}, by_cost: true}\n' >"$OUT/other.yaml"
     # shellcheck disable=SC2086
-    run rounds-other "$PYTHON" benchmarks/rounds.py $options --config "$OUT/other.yaml" \
+    run rounds-other "$PYTHON" benchmarks/rounds.py $options --config "$(other_arms)" \
       --target "$OTHER" --out "$OUT/rounds-other.json"
+    # shellcheck disable=SC2086
+    run rounds-other-int4 "$PYTHON" benchmarks/rounds.py $options --config "$(other_arms)" \
+      --target "$OTHER" --dtype int4 --out "$OUT/rounds-other-int4.json"
+  fi
+}
+
+shared() { # 1 to 64 answers at once
+  local config options clients="1 8 32 64"
+  config=$(arms)
+  [ "$QUICK" = 1 ] && clients="1 2"
+  options="--queries $DATA/dev --limit 4 --least 1 --repeats 2 --clients $clients --temperature 0 1"
+  # shellcheck disable=SC2086
+  run shared-default "$PYTHON" benchmarks/load.py $options --max-new-tokens $((NEW < 64 ? NEW : 64)) \
+    --context 4096 --dtype bfloat16 --config "$config" --arms autoregressive max-gram \
+    --out "$OUT/shared-default.json"
+  if [ -n "${OTHER:-}" ]; then
+    # shellcheck disable=SC2086
+    run shared-other "$PYTHON" benchmarks/load.py $options --max-new-tokens $((NEW < 64 ? NEW : 64)) \
+      --context 4096 --dtype bfloat16 --config "$(other_arms)" --arms autoregressive max-gram \
+      --target "$OTHER" --out "$OUT/shared-other.json"
   fi
 }
 
@@ -275,8 +307,8 @@ pack() {
 place_target
 for step in "${STEPS[@]}"; do
   case $step in
-    check | lossless | rounds | write | train | t5 | speed | routed | floor | collect) "$step" ;;
-    *) echo "no such step: $step; there are check lossless rounds write train t5 speed routed floor collect" ;;
+    check | lossless | rounds | shared | write | train | t5 | speed | routed | floor | collect) "$step" ;;
+    *) echo "no such step: $step; there are check lossless rounds shared write train t5 speed routed floor collect" ;;
   esac
 done
 "$PYTHON" benchmarks/gpu_summary.py "$OUT"

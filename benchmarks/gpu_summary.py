@@ -35,6 +35,8 @@ def lines_of(found: dict[str, Any]) -> Iterator[str]:
         yield from _floor(found)
     elif "unequal" in found:
         yield from _rounds(found)
+    elif "rows" in found and "clients" in found.get("given", {}):
+        yield from _loads(found["rows"])
     elif "queries_per_s" in found:
         yield (
             f"{found['queries_per_s']:.2f} queries a second, {found['target_tokens_per_s']:.0f} "
@@ -63,6 +65,14 @@ def _rounds(found: dict[str, Any]) -> Iterator[str]:
             us += f", {row['device_us']:.0f} of them the device's"
         yield f"{name}: {row['tokens_per_s']:.0f} tokens a second, {us}"
     yield f"unequal answers: {found['unequal'] or 'none'}"
+
+
+def _loads(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for arm, clients in dict.fromkeys((row["arm"], row["clients"]) for row in rows):
+        speeds = [
+            row["tokens_per_s"] for row in rows if (row["arm"], row["clients"]) == (arm, clients)
+        ]
+        yield f"{clients} at once, {arm}: {max(speeds):.0f} tokens a second"
 
 
 def _speed(found: dict[str, Any]) -> Iterator[str]:

@@ -76,7 +76,7 @@ def main() -> None:
                 made = engine.decode(arm, prompt, request, prefilled)
                 if (arm, way) == (BASE, "ordinary"):
                     expected = made.ids
-                elif (way == "ahead" or sampling.greedy) and made.ids != expected:
+                elif (sampling.greedy or went_ahead(engine, arm, way)) and made.ids != expected:
                     unequal.append(f"{arm}, {way}")
                 if repeat and made.rounds:  # the first turn records
                     rows.setdefault((arm, way), []).append(
@@ -103,6 +103,12 @@ def main() -> None:
     }
     given.out.write_text(json.dumps(record, indent=1))
     show(record)
+
+
+def went_ahead(engine: Engine, arm: str, way: str) -> bool:
+    strategy = engine.strategy(arm)
+    recorded = isinstance(strategy, SpeculativeDecoding) and strategy.ahead.rounds is not None
+    return way == "ahead" and recorded
 
 
 def summary(engine: Engine, rows: Any) -> dict[str, Any]:
