@@ -187,9 +187,10 @@ def databases_are_not_synced() -> Iterator[None]:
 def costs_are_measured_twice() -> Iterator[None]:
     """Not five times, nor passes nine times, which takes longer. Processes that tests start do as
     users' do."""
+    measure = passes.measure
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("decoders.costs.measured.TIMES", 2)
-        patch.setattr(passes, "measure", partial(passes.measure, repeats=2))
+        patch.setattr(passes, "measure", lambda target, repeats=2: measure(target, 2))
         yield
 
 
