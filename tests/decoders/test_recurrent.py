@@ -338,7 +338,7 @@ def test_a_draft_that_lies_about_its_distribution_is_caught() -> None:
 
 SEVERAL: dict[str, tuple[Sampling, float]] = {
     "greedy": (PLAIN, 0.0),
-    "sampled": (Sampling(0.8, top_k=9), 0.0),
+    "sampled": (Sampling(0.8, top_k=9, repetition_penalty=1.1), 0.0),
     "penalty": (Sampling(repetition_penalty=1.3), 0.0),
     "confident": (PLAIN, 0.4),
 }
