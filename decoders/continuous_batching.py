@@ -174,8 +174,8 @@ class ContinuousBatch:
     engine: of a native backend; it must not be used meanwhile.
     batch_invariant: as in BatchSlots.
 
-    Raises DraftpickError where the engine's target has no passes to share, OutOfMemory where the
-    room for the answers does not fit.
+    Raises DraftpickError where the engine's target has no passes to share, or none on its device
+    that are batch-invariant; OutOfMemory where the room for the answers does not fit.
     """
 
     def __init__(self, engine: Engine, n: int, batch_invariant: bool = False) -> None:
@@ -184,6 +184,11 @@ class ContinuousBatch:
             raise DraftpickError(
                 f"answers share the passes of the native backend alone, and this target runs by "
                 f"{type(target).__name__}; answer one at a time"
+            )
+        if batch_invariant and target.device.type != "cpu":
+            raise DraftpickError(
+                "on a GPU the last bits of an answer that shares passes depend on its company; for "
+                "batch-invariant answers serve one at a time (--slots 1)"
             )
         with memory.explained(target.device, f"making room for {n} answers at once"):
             self.passes = BatchSlots(target, n, batch_invariant)

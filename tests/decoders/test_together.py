@@ -307,6 +307,13 @@ def test_a_backend_without_shared_passes_is_refused() -> None:
         ContinuousBatch(engine, 2)
 
 
+def test_batch_invariant_answers_on_a_gpu_are_one_at_a_time(tiny: Tiny) -> None:
+    target = native(tiny())
+    target.device = torch.device("cuda")
+    with pytest.raises(DraftpickError, match="--slots 1"):
+        ContinuousBatch(Engine(target, {}), 2, batch_invariant=True)
+
+
 # -- one pass --------------------------------------------------------------------------------------
 
 
