@@ -31,6 +31,7 @@ from .records import DecodeResult, Proposal, Sampling, StepStats, Verdict
 from .sampling.filters import choose, logprobs, penalise, penalised, seen_mask
 from .sampling.randomness import RandomSource
 from .tally import Clock, Tally
+from .verify.lossless import Lossless, compared
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,11 @@ def run_round(
     logits = score(target, context, proposal, sampling)
     if guide is not None:
         logits = guide.masked(logits)
-    verdict = strategy.verifier.verify(proposal, logits, sampling, chance)
+    told = None if guide is not None else told_by(target, strategy.verifier, proposal, sampling)
+    if told is not None:
+        verdict = compared(proposal.ids.tolist(), told)
+    else:
+        verdict = strategy.verifier.verify(proposal, logits, sampling, chance)
     if verdict.path is not None:
         cast(TreeBackend, target).keep([*range(first), *(first + node for node in verdict.path)])
     drafted = proposal.depth
@@ -231,6 +236,19 @@ def score(target: Backend, context: list[int], proposal: Proposal, sampling: Sam
         parents = [*range(-1, newest), *(newest + 1 + parent for parent in proposal.parents)]
         logits = cast(TreeBackend, target).extend(read, parents)
     return _penalised(logits[len(unread) - 1 :], context, proposal, sampling)
+
+
+def told_by(
+    target: Backend, verifier: Verifier, proposal: Proposal, sampling: Sampling
+) -> list[int] | None:
+    """The likeliest token after each of a chain's, by the pass that just scored it, where those are
+    all that decides and the pass told them (backends/batched/slots.py)."""
+    told: list[int] | None = getattr(target, "likeliest", None)
+    if told is None or type(verifier) is not Lossless or proposal.parents is not None:
+        return None
+    if not sampling.greedy or sampling.repetition_penalty != 1:
+        return None
+    return told[-1 - len(proposal.ids) :]
 
 
 def commit(target: Backend, strategy: SpeculativeDecoding, context: list[int], made: Round) -> None:

@@ -51,6 +51,11 @@ def _greedy(proposal: Proposal, target_logits: Tensor) -> Verdict:
     k = len(proposal.ids)
     best_ids = numbered(likeliest(target_logits), target_logits)
     read = torch.cat([proposal.ids, best_ids]).tolist()
-    drafted, best = read[:k], read[k:]
+    return compared(read[:k], read[k:])
+
+
+def compared(drafted: list[int], best: list[int]) -> Verdict:
+    """Of a chain [K], beside the likeliest tokens [K + 1], which are numbers of `numbered`."""
+    k = len(drafted)
     accepted = next((i for i in range(k) if drafted[i] != best[i]), k)
     return Verdict(accepted, best[accepted], drafted)

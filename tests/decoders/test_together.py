@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from decoders.backends.batched.slots import BatchSlots, Wanted
 from decoders.backends.cuda.recorded import Run
 from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
-from decoders.common.errors import ContextTooLong, DraftpickError
+from decoders.common.errors import ContextTooLong, DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch
 from decoders.costs import under_load
 from decoders.costs.pass_costs import PassCosts
@@ -30,6 +31,7 @@ from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.seats.reading import PART
+from decoders.verify.lossless import Lossless, compared
 
 Tiny = Callable[..., Path]
 PROMPTS = [PROMPT, [3, 1, 4, 1, 5, 9, 2], [2, 2, 2], [14, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [1]]
@@ -200,6 +202,46 @@ def test_an_answer_written_ahead_is_stopped(tiny: Tiny) -> None:
     again = Asked("plain", PROMPT, Request(9))
     together(batch, [again])
     assert again.result is not None and again.result.ids == again.alone(Engine(target, arms))
+
+
+def test_a_shared_recording_tells_what_greedy_drafts_are_held_to(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no answer reads the device for itself; what is sampled, or penalised, still does. The
+    first row, which has rounds of its own, is at work on a long answer."""
+    target = native(tiny(max_position_embeddings=512))
+    target.record_passes(traced)
+    assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
+    made = [
+        {"kind": "autoregressive", "name": "plain"},
+        {"kind": "max_gram", "name": "copy", "length": {"k": 5}, "shortest": 1},
+    ]
+    engine = Engine(target, {each["name"]: recipe(**each) for each in made}, name="tiny")  # type: ignore[arg-type, index]
+    plain = Engine(native(tiny(max_position_embeddings=512)), engine.arms, name="tiny")
+    verified, verify = list[Sampling](), Lossless.verify
+
+    def counted(self: Lossless, *given: Any) -> Any:
+        verified.append(given[2])
+        return verify(self, *given)
+
+    asked = [Asked("plain", [1], Request(40))]
+    for sampling in (Sampling(), Sampling(repetition_penalty=1.2), Sampling(0.8)):
+        asked += [Asked(arm, PROMPTS[0], Request(9, sampling, seed=4)) for arm in engine.arm_names]
+    batch = ContinuousBatch(engine, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lossless, "verify", counted)
+        together(batch, asked)
+    assert {each.temperature for each in verified if each.repetition_penalty == 1} == {0.8}
+    assert any(each.greedy for each in verified)
+    for one in asked:
+        assert one.result is not None and one.result.ids == one.alone(plain)
+    target.weights.norm.fill_(float("nan"))
+    batch = ContinuousBatch(engine, 3)
+    for slot in batch.slots[1:]:
+        slot.engine.target.prefill(PROMPTS[0])
+    batch.passes.read([Wanted(slot.engine.target, torch.tensor([1])) for slot in batch.slots[1:]])
+    with pytest.raises(NotANumber):
+        compared([], batch.slots[1].engine.target.likeliest)
 
 
 def test_passes_are_shared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

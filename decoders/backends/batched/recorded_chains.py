@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cuda.recorded import Read, Recorder, Run
+from ...sampling.argmax import likeliest
+from ...sampling.numbers import numbered
+from ..cuda.recorded import Recorder, Run
 from ..llama.kv import KVCache
 from ..llama.model import Rope, Shape, Weights, rms_norm
 from ..llama.reading import SequenceSlice
@@ -33,6 +36,22 @@ if TYPE_CHECKING:
 DENSE = ("float32", "float64", "bfloat16")
 TOKENS = (8, 16, 32, 64, 128, 256, 512)  # of a recording
 LEAST_READ = 256  # positions, where no kernel reads each row to its own end
+
+
+@dataclass(frozen=True)
+class ChainsRead:
+    """What a pass over N tokens gives.
+
+    logits: [N, V].
+    likeliest: of each, as `numbered` has it.
+    states: [N, d], final ones as the head reads them, in memory that the next pass writes to.
+    left: [N, d], states after each exit layer, likewise.
+    """
+
+    logits: Tensor
+    likeliest: list[int]
+    states: Tensor
+    left: dict[int, Tensor]
 
 
 def recordable(like: LlamaBackend) -> bool:
@@ -61,21 +80,22 @@ class RecordedChains:
         self._given = torch.zeros(3, TOKENS[-1], dtype=torch.int64, device=device)
         self._replays: dict[tuple[object, ...], Run] = {}
         self._states = torch.zeros(TOKENS[-1], shape.hidden, dtype=rope[0].dtype, device=device)
+        self._likeliest = torch.zeros(TOKENS[-1], dtype=torch.int64, device=device)
         self._left: dict[int, Tensor] = {}
 
     def read(
         self, readings: Sequence[SequenceSlice], ids: Tensor, exits: Collection[int]
-    ) -> tuple[Read, dict[int, Tensor]]:
+    ) -> ChainsRead:
         """ids: [N] of the readings, which are chains, one after the other; N at most TOKENS[-1].
-        exits: layers after which the states are wanted too, in memory as Read's; [N, d] by
-        layer."""
+        exits: layers after which the states are wanted too."""
         logits, left = self._replayed(readings, ids, exits, True)
-        return Read(logits.clone(), self._states[: len(ids)]), left
+        n = len(ids)
+        return ChainsRead(logits.clone(), self._likeliest[:n].tolist(), self._states[:n], left)
 
     def hidden(
         self, reading: SequenceSlice, ids: Tensor, exits: Collection[int]
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """As `read`, up to the states [N, d] before the final norm: of a prompt."""
+        """As `read`, up to the states [N, d] before the final norm, of a prompt; and `left`."""
         h, left = self._replayed([reading], ids, exits, False)
         return h.clone(), left
 
@@ -111,7 +131,9 @@ class RecordedChains:
         if not finish:
             return h
         states = rms_norm(h, self._weights.norm, self._shape.norm_eps)
-        return linear(self._states[:total].copy_(states), self._weights.head)
+        logits = linear(self._states[:total].copy_(states), self._weights.head)
+        self._likeliest[:total].copy_(numbered(likeliest(logits), logits))
+        return logits
 
     def _positions(self, end: int) -> int:
         """That a recording reads; 0 where each token reads its own."""

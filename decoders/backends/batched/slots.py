@@ -38,6 +38,7 @@ class SlotBackend(LlamaBackend):
     row: its own of the cache that they share.
     recorded_chains: by which it reads prompts; None where nothing is recorded.
     wait: `extend` is answered by it, in a pass with others; None reads at once and alone.
+    likeliest: the token of each row of what `extend` gave last, where the pass told it to the host.
     turn: lets others go on, between two rounds of its own; None where it has none of its own.
     share_step: as `RecurrentHead.step` of the head that it is given, together with others' steps.
     """
@@ -48,6 +49,7 @@ class SlotBackend(LlamaBackend):
         super().__init__(like.shape, like.weights, like.context, own)
         self._rope = like._rope
         self.wait: Callable[[Wanted], Tensor] | None = None
+        self.likeliest: list[int] | None = None
         self.turn: Callable[[], None] | None = None
         self.recorded_chains: RecordedChains | None = None
         self.share_step: Callable[[RecurrentHead, Tensor, Tensor], tuple[Tensor, Tensor]] | None
@@ -59,6 +61,7 @@ class SlotBackend(LlamaBackend):
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        self.likeliest = None
         if self.wait is None:
             return super().extend(ids, parents)
         return self.wait(Wanted(self, ids, parents))
@@ -213,17 +216,15 @@ class BatchSlots:
         counts = [len(each.ids) for each in wanted]
         readings = [each.slot.chain(n) for each, n in zip(wanted, counts, strict=True)]
         exits = {after for each in wanted for after in each.slot.exits}
-        read, left = recorded.read(readings, torch.cat([each.ids for each in wanted]), exits)
-        for after, hidden in left.items():
-            for each, reading, own in zip(
-                wanted, readings, torch.split(hidden, counts), strict=True
-            ):
-                if after in each.slot.exits:
-                    each.slot.left(reading, after, own)
-        for each, reading, own in zip(
-            wanted, readings, torch.split(read.states, counts), strict=True
-        ):
-            each.slot.end(reading, own)
+        read = recorded.read(readings, torch.cat([each.ids for each in wanted]), exits)
+        first = 0
+        for each, reading in zip(wanted, readings, strict=True):
+            slot, last = each.slot, first + reading.count
+            for after in slot.exits:
+                slot.left(reading, after, read.left[after][first:last])
+            slot.end(reading, read.states[first:last])
+            slot.likeliest = read.likeliest[first:last]
+            first = last
         return list(torch.split(read.logits, counts))
 
     def _in_one_way(self, wanted: Sequence[Wanted]) -> bool:
