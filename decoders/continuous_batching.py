@@ -47,6 +47,16 @@ class CellSteps:
 
 
 @dataclass(frozen=True)
+class CellDraft:
+    """`count` tokens drafted by a recurrent drafter's cell, as of `RecurrentHead.drafts`."""
+
+    head: RecurrentHead
+    state: Tensor
+    token: Tensor
+    count: int
+
+
+@dataclass(frozen=True)
 class PromptPart:
     """A part of a prompt, of this many tokens."""
 
@@ -64,7 +74,7 @@ class EngineSlot:
 
     engine: Any
     at_work: greenlet | None = None
-    wants: Wanted | CellSteps | PromptPart | Turn | None = None
+    wants: Wanted | CellSteps | CellDraft | PromptPart | Turn | None = None
     given: Any = None  # what it goes on with
     born: int = 0  # ordinal of the answer among those started, for taking turns
 
@@ -200,6 +210,7 @@ class ContinuousBatch:
             if costs is not None:  # those of an answer alone, until others are learnt
                 passes.assume(backend, costs)
             backend.wait, backend.share_step = self._read, self._step
+            backend.share_draft = self._draft
             backend.turn = None if batch_invariant else self._turn
             seat = seat_of(backend)
             seat.pause, seat.exact = self._part, batch_invariant
@@ -232,8 +243,8 @@ class ContinuousBatch:
                 while isinstance(slot.wants, PromptPart) and budget > 0:
                     budget -= slot.wants.tokens
                     self._go_on(slot)
-            while steps := [slot for slot in self._busy() if isinstance(slot.wants, CellSteps)]:
-                self._take_steps(steps)
+            while cells := [s for s in self._busy() if isinstance(s.wants, CellSteps | CellDraft)]:
+                self._run_cells(cells)
             reading = [slot for slot in self._busy() if isinstance(slot.wants, Wanted)]
             if reading:
                 wanted = [slot.wants for slot in reading if isinstance(slot.wants, Wanted)]
@@ -301,25 +312,22 @@ class ContinuousBatch:
         if raised is not None:
             raise raised
 
-    def _take_steps(self, slots: Sequence[EngineSlot]) -> None:
-        """One step of each, those of the same cell together."""
-        by_head: dict[int, list[EngineSlot]] = {}
+    def _run_cells(self, slots: Sequence[EngineSlot]) -> None:
+        """A step of each, or a whole draft; those of the same cell together."""
+        by_head: dict[tuple[int, type], list[EngineSlot]] = {}
         for slot in slots:
-            assert isinstance(slot.wants, CellSteps)
-            by_head.setdefault(id(slot.wants.head), []).append(slot)
+            assert isinstance(slot.wants, CellSteps | CellDraft)
+            by_head.setdefault((id(slot.wants.head), type(slot.wants)), []).append(slot)
         for group in by_head.values():
-            wanted = [slot.wants for slot in group if isinstance(slot.wants, CellSteps)]
-            counts = [len(each.token) for each in wanted]
-            states = torch.cat([each.state for each in wanted])
-            tokens = torch.cat([each.token for each in wanted])
+            wanted = [slot.wants for slot in group]
             try:
-                stepped = wanted[0].head.step(states, tokens)
+                given = _stepped([each for each in wanted if isinstance(each, CellSteps)])
+                given += _drafted([each for each in wanted if isinstance(each, CellDraft)])
             except Exception as error:
                 self._fail(slots, error)
                 return
-            made = (torch.split(part, counts) for part in stepped)
-            for slot, given in zip(group, zip(*made, strict=True), strict=True):
-                slot.given = given
+            for slot, own in zip(group, given, strict=True):
+                slot.given = own
         for slot in slots:
             self._go_on(slot)
 
@@ -338,3 +346,26 @@ class ContinuousBatch:
     def _step(self, head: RecurrentHead, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         made: tuple[Tensor, Tensor] = self._main.switch(CellSteps(head, state, token))
         return made
+
+    def _draft(self, head: RecurrentHead, state: Tensor, token: Tensor, count: int) -> Tensor:
+        made: Tensor = self._main.switch(CellDraft(head, state, token, count))
+        return made
+
+
+def _stepped(wanted: Sequence[CellSteps]) -> list[Any]:
+    """Of one cell."""
+    if not wanted:
+        return []
+    states = torch.cat([each.state for each in wanted])
+    stepped = wanted[0].head.step(states, torch.cat([each.token for each in wanted]))
+    counts = [len(each.token) for each in wanted]
+    return list(zip(*(torch.split(part, counts) for part in stepped), strict=True))
+
+
+def _drafted(wanted: Sequence[CellDraft]) -> list[Any]:
+    """Of one cell."""
+    if not wanted:
+        return []
+    states = torch.cat([each.state for each in wanted])
+    tokens = torch.cat([each.token for each in wanted])
+    return wanted[0].head.drafts(states, tokens, [each.count for each in wanted])

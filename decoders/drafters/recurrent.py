@@ -40,9 +40,9 @@ class RecurrentDrafter:
         self.context, self.parameters = target.context, head.parameters
         self.calls = 0
         self._nothing = torch.zeros(1, target.state_size, dtype=target.dtype, device=target.device)
-        share = getattr(
-            target, "share_step", None
-        )  # of a slot among others (backends/batched/slots.py)
+        # of a slot among others (backends/batched/slots.py)
+        share = getattr(target, "share_step", None)
+        self._share_draft = getattr(target, "share_draft", None)
         self._whole = _recorded(target, head) or (head.kernels if share is None else None)
         self._step = (self._whole or head).step if share is None else partial(share, head)
 
@@ -58,6 +58,9 @@ class RecurrentDrafter:
         if self._whole is not None and asked.likeliest and len(unread) <= WIDEST:
             self.calls += asked.k - 1
             return Proposal(self._whole.draft(state, unread, asked.k))
+        if self._share_draft is not None and asked.likeliest and len(unread) == 1:
+            self.calls += asked.k - 1
+            return Proposal(self._share_draft(self.head, state, unread, asked.k))
         chance, temperature = asked.chance, asked.sampling.temperature
         if isinstance(self._whole, KernelSteps) and asked.drawn and isinstance(chance, Generator):
             self.calls += asked.k - 1

@@ -388,6 +388,23 @@ def test_a_greedy_draft_is_one_recording(unread: list[int], tiny: Tiny) -> None:
     assert ours == 1 and one.calls == other.calls
 
 
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 99))
+def test_drafts_for_several_are_those_for_each(tiny: Tiny, counts: list[int], seed: int) -> None:
+    """Of different lengths."""
+    target = native(tiny(), torch.float64)
+    drafter = recurrent(target, 3, DraftVocab([0, 2, 3, 5, 8, 9, 12, 15], 16))
+    states = torch.randn(len(counts), 32, generator=torch.Generator().manual_seed(seed)).double()
+    tokens = torch.arange(seed, seed + len(counts)) % 16
+    made = drafter.head.drafts(states, tokens, counts)
+    for state, token, count, ids in zip(states, tokens, counts, made, strict=True):
+        alone, state, token = list[int](), state.unsqueeze(0), token.unsqueeze(0)
+        while len(alone) < count:
+            state, logits = drafter.head.step(state, token)
+            token = drafter.head.vocab.to_target[logits.argmax(-1)]
+            alone.append(int(token))
+        assert ids.tolist() == alone
+
+
 def test_more_unread_than_a_recording_reads(tiny: Tiny) -> None:
     """As after a long cascade of copies: the steps are replayed one by one."""
     target, plain = recorded(tiny())[0], native(tiny(), torch.float64)

@@ -41,6 +41,7 @@ class SlotBackend(LlamaBackend):
     likeliest: the token of each row of what `extend` gave last, where the pass told it to the host.
     turn: lets others go on, between two rounds of its own; None where it has none of its own.
     share_step: as `RecurrentHead.step` of the head that it is given, together with others' steps.
+    share_draft: as `RecurrentHead.drafts` of one sequence, together with others'.
     """
 
     def __init__(self, like: LlamaBackend, cache: KVCache, row: int) -> None:
@@ -54,6 +55,7 @@ class SlotBackend(LlamaBackend):
         self.recorded_chains: RecordedChains | None = None
         self.share_step: Callable[[RecurrentHead, Tensor, Tensor], tuple[Tensor, Tensor]] | None
         self.share_step = None
+        self.share_draft: Callable[[RecurrentHead, Tensor, Tensor, int], Tensor] | None = None
         if like.compiled is not None:
             self.compiled = like.compiled.over(own)
         if like.recorded is not None and row == 0:  # a recording is of one row

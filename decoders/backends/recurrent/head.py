@@ -5,7 +5,7 @@ target's own head over the draft tokens (D23). `recurrent_cell.py` is what train
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...protocols import StateBackend
+from ...sampling.argmax import likeliest
 from ...sampling.draft_vocab import DraftVocab
 from ..cpp.recurrent_kernels import KernelSteps
 from ..llama.loading import layout, packed_head
@@ -96,6 +97,23 @@ class RecurrentHead:
             return self.kernels.step(state, token)
         state = self.advance(state, token)
         return state, self.score(state)
+
+    def drafts(self, state: Tensor, token: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """The likeliest tokens in turn: `counts` [n] of them for each of the n sequences, target
+        ids. state, token: as of `step`."""
+        order = sorted(range(len(counts)), key=lambda i: -counts[i])  # those that end first, last
+        most = [counts[i] for i in order]
+        at = torch.tensor(order, device=state.device)
+        state, token, steps = state[at], token[at], list[Tensor]()
+        for done in range(most[0]):
+            going = sum(count > done for count in most)
+            state, logits = self.step(state[:going], token[:going])
+            token = self.vocab.to_target[likeliest(logits)]
+            steps.append(token)
+        made = dict[int, Tensor]()
+        for place, i in enumerate(order):
+            made[i] = torch.stack([step[place] for step in steps[: counts[i]]])
+        return [made[i] for i in range(len(counts))]
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
         """The next states alone."""
