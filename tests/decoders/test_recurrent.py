@@ -29,6 +29,8 @@ from decoder_toys import (
     speculative,
 )
 from effort import slow_after
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
 from test_backends import make
