@@ -17,6 +17,7 @@
 #     OTHER        another target, a name, a folder or a GGUF file, whose rounds, alone and beside
 #                  others, are timed too (none)
 #     OTHER_ARMS   its arms file (plain decoding and prompt lookup)
+#     OTHER_NAMES  the arms of it that are timed beside plain decoding (max-gram)
 #     DRAFTER      a trained recurrent drafter's folder (OUT/drafts/general/model)
 #     ARMS         an arms file (the arms that ship and, where there is a DRAFTER, two over it)
 #     QUICK        1: a rehearsal, everything tiny
@@ -48,6 +49,7 @@ DEVICE=${DEVICE:-cuda}
 DATA=${DATA:-$ROOT/data}
 DRAFTER=${DRAFTER:-$OUT/drafts/general/model}
 QUICK=${QUICK:-0}
+OTHER_NAMES=${OTHER_NAMES:-max-gram}
 CACHE=${DRAFTPICK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/draftpick}
 BIG=$OUT/random-llama
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
@@ -188,18 +190,18 @@ rounds() { # ahead of the host and by the ordinary loop, in turn
   if [ -n "${OTHER:-}" ]; then
     # shellcheck disable=SC2086
     run rounds-other "$PYTHON" benchmarks/rounds.py $options --config "$(other_arms)" \
-      --target "$OTHER" --out "$OUT/rounds-other.json"
+      --arms "$OTHER_NAMES" --target "$OTHER" --out "$OUT/rounds-other.json"
     # shellcheck disable=SC2086
     run rounds-other-int4 "$PYTHON" benchmarks/rounds.py $options --config "$(other_arms)" \
-      --target "$OTHER" --dtype int4 --out "$OUT/rounds-other-int4.json"
+      --arms "$OTHER_NAMES" --target "$OTHER" --dtype int4 --out "$OUT/rounds-other-int4.json"
   fi
 }
 
 shared() { # 1 to 64 answers at once
-  local config options clients="1 8 32 64"
+  local config options clients="1 8 32 64" few=4
   config=$(arms)
-  [ "$QUICK" = 1 ] && clients="1 2"
-  options="--queries $DATA/dev --limit 4 --least 1 --repeats 2 --clients $clients --temperature 0 1"
+  [ "$QUICK" = 1 ] && clients="1 2" few=1
+  options="--queries $DATA/dev --limit $few --least 1 --repeats 2 --clients $clients --temperature 0 1"
   # shellcheck disable=SC2086
   run shared-default "$PYTHON" benchmarks/load.py $options --max-new-tokens $((NEW < 64 ? NEW : 64)) \
     --context 4096 --dtype bfloat16 --config "$config" --arms autoregressive max-gram \
@@ -207,7 +209,7 @@ shared() { # 1 to 64 answers at once
   if [ -n "${OTHER:-}" ]; then
     # shellcheck disable=SC2086
     run shared-other "$PYTHON" benchmarks/load.py $options --max-new-tokens $((NEW < 64 ? NEW : 64)) \
-      --context 4096 --dtype bfloat16 --config "$(other_arms)" --arms autoregressive max-gram \
+      --context 4096 --dtype bfloat16 --config "$(other_arms)" --arms autoregressive ${OTHER_NAMES//,/ } \
       --target "$OTHER" --out "$OUT/shared-other.json"
   fi
 }

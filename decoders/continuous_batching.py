@@ -45,6 +45,14 @@ class CellSteps:
     state: Tensor
     token: Tensor
 
+    @staticmethod
+    def together(wanted: Sequence[CellSteps]) -> list[Any]:
+        """What each is given; all of one cell."""
+        states = torch.cat([each.state for each in wanted])
+        stepped = wanted[0].head.step(states, torch.cat([each.token for each in wanted]))
+        counts = [len(each.token) for each in wanted]
+        return list(zip(*(torch.split(part, counts) for part in stepped), strict=True))
+
 
 @dataclass(frozen=True)
 class CellDraft:
@@ -54,6 +62,13 @@ class CellDraft:
     state: Tensor
     token: Tensor
     count: int
+
+    @staticmethod
+    def together(wanted: Sequence[CellDraft]) -> list[Any]:
+        """As of CellSteps."""
+        states = torch.cat([each.state for each in wanted])
+        tokens = torch.cat([each.token for each in wanted])
+        return wanted[0].head.drafts(states, tokens, [each.count for each in wanted])
 
 
 @dataclass(frozen=True)
@@ -319,10 +334,9 @@ class ContinuousBatch:
             assert isinstance(slot.wants, CellSteps | CellDraft)
             by_head.setdefault((id(slot.wants.head), type(slot.wants)), []).append(slot)
         for group in by_head.values():
-            wanted = [slot.wants for slot in group]
+            wanted: list[Any] = [slot.wants for slot in group]
             try:
-                given = _stepped([each for each in wanted if isinstance(each, CellSteps)])
-                given += _drafted([each for each in wanted if isinstance(each, CellDraft)])
+                given = wanted[0].together(wanted)
             except Exception as error:
                 self._fail(slots, error)
                 return
@@ -350,22 +364,3 @@ class ContinuousBatch:
     def _draft(self, head: RecurrentHead, state: Tensor, token: Tensor, count: int) -> Tensor:
         made: Tensor = self._main.switch(CellDraft(head, state, token, count))
         return made
-
-
-def _stepped(wanted: Sequence[CellSteps]) -> list[Any]:
-    """Of one cell."""
-    if not wanted:
-        return []
-    states = torch.cat([each.state for each in wanted])
-    stepped = wanted[0].head.step(states, torch.cat([each.token for each in wanted]))
-    counts = [len(each.token) for each in wanted]
-    return list(zip(*(torch.split(part, counts) for part in stepped), strict=True))
-
-
-def _drafted(wanted: Sequence[CellDraft]) -> list[Any]:
-    """Of one cell."""
-    if not wanted:
-        return []
-    states = torch.cat([each.state for each in wanted])
-    tokens = torch.cat([each.token for each in wanted])
-    return wanted[0].head.drafts(states, tokens, [each.count for each in wanted])

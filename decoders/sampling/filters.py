@@ -80,11 +80,18 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         least = scores.topk(sampling.top_k, -1).values[..., -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)
     if sampling.top_p < 1:
-        ascending, order = scores.sort(-1)
-        drop = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
-        drop[..., -1] = False  # the most likely token always stays
-        scores = scores.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
+        scores = nucleus(scores, *scores.sort(-1), 1 - sampling.top_p)
     return scores.softmax(-1)
+
+
+def nucleus(scores: Tensor, ascending: Tensor, order: Tensor, outside: float | Tensor) -> Tensor:
+    """scores [T, V] with -inf for the least likely tokens, whose mass is `outside` at most.
+
+    ascending, order: [T, V] of a sort of them.
+    """
+    drop = ascending.softmax(-1).cumsum(-1) <= outside
+    drop[..., -1] = False  # the most likely token always stays
+    return scores.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
 
 
 def _fits(logits: Tensor) -> bool:

@@ -312,7 +312,7 @@ def test_each_way_learns_what_its_own_drafts_cost(tiny: Tiny) -> None:
             seen[name] += 1
             observe(stats)
 
-        length.observe = observed  # type: ignore[method-assign]
+        length.observe = observed
 
     counting("ordinary", made.length)
     counting("ahead", made.ahead.length)

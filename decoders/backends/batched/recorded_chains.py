@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ...sampling.argmax import likeliest
 from ...sampling.numbers import numbered
-from ..cuda.recorded import Recorder, Run
+from ..cuda.recorded import Recorder, Run, doubled
 from ..llama.kv import KVCache
 from ..llama.model import Rope, Shape, Weights, rms_norm
 from ..llama.reading import SequenceSlice
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 DENSE = ("float32", "float64", "bfloat16")
 TOKENS = (8, 16, 32, 64, 128, 256, 512)  # of a recording
-LEAST_READ = 256  # positions, where no kernel reads each row to its own end
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,6 @@ class ChainsRead:
     likeliest: list[int]
     states: Tensor
     left: dict[int, Tensor]
-
-
-def recordable(like: LlamaBackend) -> bool:
-    """Whether passes of several sequences of this model are recorded."""
-    if like.recorded is None or like.precision not in DENSE:
-        return False
-    on_cpu = like.device.type == "cpu"  # where tests record in another way
-    return on_cpu or kernels_for(like.shape, like.weights.layers, like.device)
 
 
 class RecordedChains:
@@ -82,6 +73,17 @@ class RecordedChains:
         self._states = torch.zeros(TOKENS[-1], shape.hidden, dtype=rope[0].dtype, device=device)
         self._likeliest = torch.zeros(TOKENS[-1], dtype=torch.int64, device=device)
         self._left: dict[int, Tensor] = {}
+
+    @classmethod
+    def of(cls, like: LlamaBackend, cache: KVCache) -> RecordedChains | None:
+        """Of a model's passes over the rows of `cache`, recorded as its own are; None where they
+        are not."""
+        shape, weights = like.shape, like.weights
+        if like.recorded is None or like.precision not in DENSE:
+            return None
+        if like.device.type != "cpu" and not kernels_for(shape, weights.layers, like.device):
+            return None  # on a CPU tests record in another way
+        return cls(shape, weights, like._rope, cache, like.recorded.record)
 
     def read(
         self, readings: Sequence[SequenceSlice], ids: Tensor, exits: Collection[int]
@@ -137,9 +139,4 @@ class RecordedChains:
 
     def _positions(self, end: int) -> int:
         """That a recording reads; 0 where each token reads its own."""
-        if self._fast:
-            return 0
-        read = LEAST_READ
-        while read < end:
-            read *= 2
-        return min(read, self._capacity)
+        return 0 if self._fast else doubled(end, self._capacity)

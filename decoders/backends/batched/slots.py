@@ -19,7 +19,7 @@ from ..native import LlamaBackend
 from ..recurrent.head import RecurrentHead
 from ..weights.int8 import WIDE
 from ..weights.packed import Matrix, Rounded, linear
-from .recorded_chains import TOKENS, RecordedChains, recordable
+from .recorded_chains import TOKENS, RecordedChains
 from .shared_pass import SharedPass
 
 
@@ -165,12 +165,9 @@ class BatchSlots:
         self._most = WIDE if like.compiled is None else like.compiled.most
         self._wide = None if batch_invariant else _wide(like.weights)
         self._rows = None if like.compiled is None else like.compiled.over(self._cache)
-        self._recorded: RecordedChains | None = None
-        if like.recorded is not None and recordable(like) and not batch_invariant:
-            parts = like.shape, like.weights, like._rope, self._cache
-            self._recorded = RecordedChains(*parts, like.recorded.record)
-            for slot in self.all:
-                slot.recorded_chains = self._recorded
+        self._recorded = None if batch_invariant else RecordedChains.of(like, self._cache)
+        for slot in self.all:
+            slot.recorded_chains = self._recorded
 
     @property
     def passes(self) -> str:

@@ -36,6 +36,14 @@ WARM_UP = 3
 PROMPTS = (32, 64, 128, 256, 512)  # tokens of a prompt that one recording reads
 
 
+def doubled(end: int, capacity: int) -> int:
+    """Positions that a recording reads which serves a sequence up to `end`."""
+    read = LEAST_READ
+    while read < end:
+        read *= 2
+    return min(read, capacity)
+
+
 def cuda_graphs() -> Recorder:
     """A recorder whose graphs share one pool of memory. A replay's result stays until the next."""
     pool = torch.cuda.graph_pool_handle()
@@ -177,7 +185,7 @@ class RecordedPasses:
         width = next((w for w in PROMPTS if w >= t), positions)
         if start + width > positions or width > PROMPTS[-1]:
             return None
-        read = self._doubled(start + width)
+        read = doubled(start + width, self._cache.capacity)
         self._prompt[:t].copy_(ids)
         layers = TorchLayers(self._shape, self._weights, self._rope, self._cache, read)
 
@@ -261,13 +269,7 @@ class RecordedPasses:
 
     def positions(self, end: int) -> int:
         """Positions that a pass up to `end` reads; 0 for all there are."""
-        return 0 if self.fused is not None else self._doubled(end)
-
-    def _doubled(self, end: int) -> int:
-        read = LEAST_READ
-        while read < end:
-            read *= 2
-        return min(read, self._cache.capacity)
+        return 0 if self.fused is not None else doubled(end, self._cache.capacity)
 
     def _replay(self, key: tuple[object, ...], run: Run, start: int) -> Tensor:
         self._start.fill_(start)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...records import Sampling
+from ...sampling.filters import nucleus
 from ...sampling.randomness import Generator, drawn_at
 
 AHEAD = 256  # numbers that are brought to the device at once
@@ -73,9 +74,7 @@ class RoundSampling:
             ascending, order = scores.sort(-1)
             least = ascending.index_select(-1, self._least)
             ascending = ascending.masked_fill(ascending < least, -torch.inf)
-            drop = ascending.softmax(-1).cumsum(-1) <= self._outside
-            drop[..., -1] = False  # the most likely token always stays
-            scores = scores.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
+            scores = nucleus(scores, ascending, order, self._outside)
         probs = scores.softmax(-1)
         place = count + torch.arange(len(probs), device=probs.device)
         return drawn_at(probs, self._heights.index_select(0, place)), probs

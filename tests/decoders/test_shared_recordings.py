@@ -1,0 +1,193 @@
+"""Passes that several answers share, recorded; on a CPU they are traced (`replayed.traced`).
+
+The first row has rounds of its own, which are written ahead of the host.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import native
+from replayed import traced
+from test_together import PROMPT, PROMPTS, Asked, Gone, engine_over, together
+
+from decoders import Engine
+from decoders.arms import recipe
+from decoders.backends.batched.slots import BatchSlots, Wanted
+from decoders.backends.cuda.recorded import Run
+from decoders.backends.native import PREFILL_CHUNK
+from decoders.common.errors import ContextTooLong, NotANumber
+from decoders.continuous_batching import ContinuousBatch
+from decoders.costs.pass_costs import PassCosts
+from decoders.costs.passes import assume
+from decoders.records import Request, Sampling
+from decoders.verify.lossless import Lossless, compared
+
+Tiny = Callable[..., Path]
+
+
+def test_answers_by_recorded_passes_are_the_others(
+    tiny: Tiny, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tiny(max_position_embeddings=1024)
+    engine = engine_over(native(folder), tiny, tmp_path_factory)
+    target = native(folder)
+    target.record_passes(traced)
+    recorded = engine_over(target, tiny, tmp_path_factory)
+    pairs = zip(itertools.cycle(PROMPTS), [arm for arm in engine.arm_names if arm != "calm"])
+    asked = [Asked(arm, prompt, Request(9)) for prompt, arm in pairs]
+    batch = ContinuousBatch(recorded, 5)
+    assert batch.passes.passes == "recorded"
+    together(batch, asked)
+    for one in asked:
+        assert one.result is not None and one.result.ids == one.alone(engine), one.arm
+
+
+def test_a_recording_serves_any_rows_and_positions(tiny: Tiny) -> None:
+    """One of eight tokens, also where there are fewer; one answer's alone in a row without a
+    recording of its own; longer sequences want another, as do more tokens."""
+    like = native(tiny(max_position_embeddings=512))
+    made = list[object]()
+
+    def record(run: Run) -> Run:
+        made.append(run)
+        return traced(run)
+
+    like.record_passes(record)
+    slots, lengths = BatchSlots(like, 6), (3, 40, 9, 200, 3, 70)
+    alone = [native(tiny(max_position_embeddings=512)) for _ in lengths]
+    for slot, other, length in zip(slots.all, alone, lengths, strict=True):
+        prompt = [(7 * i + length) % 16 for i in range(length)]
+        logits = (backend.prefill(prompt).logits for backend in (slot, other))
+        torch.testing.assert_close(*logits, rtol=1e-5, atol=1e-5)
+    assert len(made) == 6  # of 8, 16, 64, 128 and 256 tokens; row 0 has its own of three
+    made.clear()
+    for turn, rows in enumerate([(1, 2), (5, 1, 3), (0, 4), (2,), (1, 4, 0)]):
+        ids = [
+            torch.tensor([(turn + 3 * row + i) % 16 for i in range(1 + row % 2)]) for row in rows
+        ]
+        wanted = [Wanted(slots.all[row], own) for row, own in zip(rows, ids, strict=True)]
+        for row, own, logits in zip(rows, ids, slots.read(wanted), strict=True):
+            torch.testing.assert_close(logits, alone[row].extend(own), rtol=1e-5, atol=1e-5)
+        slots.all[1].truncate(41)  # of what row 1 has read, one token is kept
+        alone[1].truncate(41)
+    assert len(made) == 1
+    for row in (3, 5):
+        seven = torch.arange(7)
+        logits = slots.read([Wanted(slots.all[row], seven), Wanted(slots.all[2], seven)])[0]
+        torch.testing.assert_close(logits, alone[row].extend(seven), rtol=1e-5, atol=1e-5)
+    assert len(made) == 2
+    for row in (3, 2):
+        slots.all[row].prefill([5] * 300)
+    made.clear()
+    slots.read([Wanted(slots.all[row], torch.tensor([1])) for row in (3, 2)])
+    assert len(made) == 1
+    slots.all[2].prefill([5] * 511)
+    with pytest.raises(ContextTooLong):
+        slots.read([Wanted(slots.all[row], torch.tensor([1, 2])) for row in (3, 2)])
+    assert slots.all[3].length == 301
+
+
+def test_a_shared_recording_tells_what_greedy_drafts_are_held_to(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no answer reads the device for itself; what is sampled, or penalised, still does. The
+    first row, which has rounds of its own, is at work on a long answer."""
+    target = native(tiny(max_position_embeddings=512))
+    target.record_passes(traced)
+    assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
+    made = [
+        {"kind": "autoregressive", "name": "plain"},
+        {"kind": "max_gram", "name": "copy", "length": {"k": 5}, "shortest": 1},
+    ]
+    engine = Engine(target, {each["name"]: recipe(**each) for each in made}, name="tiny")
+    plain = Engine(native(tiny(max_position_embeddings=512)), engine.arms, name="tiny")
+    verified, verify = list[Sampling](), Lossless.verify
+
+    def counted(self: Lossless, *given: Any) -> Any:
+        verified.append(given[2])
+        return verify(self, *given)
+
+    asked = [Asked("plain", [1], Request(40))]
+    for sampling in (Sampling(), Sampling(repetition_penalty=1.2), Sampling(0.8)):
+        asked += [Asked(arm, PROMPTS[0], Request(9, sampling, seed=4)) for arm in engine.arm_names]
+    batch = ContinuousBatch(engine, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lossless, "verify", counted)
+        together(batch, asked)
+    assert {each.temperature for each in verified if each.repetition_penalty == 1} == {0.8}
+    assert any(each.greedy for each in verified)
+    for one in asked:
+        assert one.result is not None and one.result.ids == one.alone(plain)
+    target.weights.norm.fill_(float("nan"))
+    batch = ContinuousBatch(engine, 3)
+    for slot in batch.slots[1:]:
+        slot.engine.target.prefill(PROMPTS[0])
+    batch.passes.read([Wanted(slot.engine.target, torch.tensor([1])) for slot in batch.slots[1:]])
+    with pytest.raises(NotANumber):
+        compared([], batch.slots[1].engine.target.likeliest)
+
+
+def test_others_go_on_between_rounds_of_the_first_row(tiny: Tiny) -> None:
+    """Which is written ahead of the host, sampled answers too; not where no answer may depend on
+    its company."""
+    target = native(tiny(max_position_embeddings=512))
+    target.record_passes(traced)
+    assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
+    arms = {"plain": recipe(kind="autoregressive", name="plain")}
+    plain = Engine(native(tiny(max_position_embeddings=512)), arms, name="tiny")
+    engine = Engine(target, arms, name="tiny")
+    for steady in (False, True):
+        batch = ContinuousBatch(engine, 2, steady)
+        first, other = (Asked("plain", p, Request(12, Sampling(0.9), seed=3)) for p in PROMPTS[:2])
+        written = []
+        for asked in (first, other):
+            batch.begin(batch.free(), asked.answer)
+        while batch.running:
+            batch.step()
+            written.append((len(first.written), len(other.written)))
+        ahead = batch.slots[0].engine.strategy("plain").ahead.rounds
+        assert (ahead is None) == steady
+        assert all(abs(one - two) <= 1 for one, two in written) and len(written) >= 11
+        for asked in (first, other):
+            assert asked.result is not None and asked.result.ids == asked.alone(plain)
+
+
+def test_an_answer_written_ahead_is_stopped(tiny: Tiny) -> None:
+    target = native(tiny(max_position_embeddings=512))
+    target.record_passes(traced)
+    arms = {"plain": recipe(kind="autoregressive", name="plain")}
+    batch = ContinuousBatch(Engine(target, arms, name="tiny"), 2)
+    slot, told = batch.slots[0], list[str]()
+
+    def answer(engine: Engine) -> None:
+        try:
+            Asked("plain", PROMPT, Request(30)).answer(engine)
+        except Gone:
+            told.append("gone")
+
+    for _ in range(2):
+        batch.begin(slot, answer)
+        for _ in range(4):
+            batch.step()
+        batch.stop(slot, Gone())
+        assert batch.running == 0
+    assert told == ["gone", "gone"]
+    again = Asked("plain", PROMPT, Request(9))
+    together(batch, [again])
+    assert again.result is not None and again.result.ids == again.alone(Engine(target, arms))
+
+
+@pytest.mark.parametrize(("device", "part"), [("cpu", 256), ("cuda", PREFILL_CHUNK)])
+def test_large_models_read_longer_parts_on_a_gpu(
+    device: str, part: int, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoders.backends.native.LARGE", 100)
+    target = native(tiny())
+    target.device = torch.device(device)
+    assert target.part == part
