@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from ..common.loggers import quiet
 from ..common.machine import cpu_name
 from ..common.wording import in_words
 from ..sampling import filters as sampling
@@ -102,7 +104,8 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
             return False
         path = folder / file_name(best)
         if not (path.exists() and _opened(path) is None):
-            refused = _made(path, list(SETS[best].values()), say) or _opened(path)
+            with quiet({"torch.utils.cpp_extension": logging.ERROR}):  # it misses CUDA
+                refused = _made(path, list(SETS[best].values()), say) or _opened(path)
             if refused is not None:
                 say(f"drafts are verified by PyTorch's own products, which are slower: {refused}")
                 return False
