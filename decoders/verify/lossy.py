@@ -25,7 +25,7 @@ from ..sampling.randomness import RandomSource
 from .lossless import Lossless
 from .step import accept_and_resample, draft_distribution
 
-STEPS = 16  # a budget of 1e-9 is then used up to a millionth of it
+STEPS = 24  # a budget of 1e-9 is then used up to a millionth of it
 TINY = 1e-300  # instead of a zero to divide by
 LARGEST = 700.0  # whose exponential is a finite float64
 

@@ -132,6 +132,13 @@ def test_ratios_beyond_what_a_float_can_be() -> None:
         assert float(pi.sum()) == pytest.approx(1.0, abs=1e-10)
 
 
+def test_a_token_that_the_target_all_but_excludes_lets_the_budget_be_used() -> None:
+    """The divergence is steep where its mass is all but gone."""
+    p = normal(torch.tensor([[0.25, 1e-40, 1.0, 0.5]], dtype=F64))
+    q = normal(torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=F64))
+    check_budget(p, q, 0.375)
+
+
 weights = st.lists(
     st.one_of(st.just(0.0), st.floats(1e-9, 1.0), st.sampled_from([1e-40, 1e-20, 1.0, 1e6])),
     min_size=8,
