@@ -7,7 +7,7 @@ and hybrids, counted along the target's own greedy answers, or timed.
 The traffic is made here: repeated jobs (support tickets into JSON), edits of one file over turns,
 and tool loops, several sessions of each taking turns as on one server.
 
-Counted, the rounds are exact (`decoders.offline`) and no pass is timed. Relative speeds are
+Counted, the rounds are exact (`collect.replay`) and no pass is timed. Relative speeds are
 computed for passes that cost 1 + SLOPE (n - 1) for n tokens and steps of a recurrent cell that cost
 0.06, of a pass over one.
 
@@ -33,16 +33,17 @@ from ratios import faster
 from rich.progress import track
 
 from collect.queries import shipped
-from decoders import Engine, Replay
+from collect.replay.batch import Batch
+from collect.replay.records import Replay
+from decoders import Engine
 from decoders.arms import recipe
 from decoders.common.provenance import hardware
 from decoders.costs import passes
 from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
-from decoders.offline.batch import Batch
+from decoders.methods.suffix.earlier import EarlierAnswers
 from decoders.records import DecodeResult, Request
-from decoders.seats.prefixes import PrefixStore
-from decoders.suffixes import EarlierAnswers
+from decoders.requests.prefixes import PrefixStore
 
 SLOPE, STEP = 0.05, 0.06
 PLAIN = "autoregressive"

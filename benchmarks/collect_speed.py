@@ -22,13 +22,13 @@ from typing import Any
 from rich.progress import track
 
 from collect.queries import first_per_task, read_queries, shipped
+from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import AUTOREGRESSIVE
 from decoders.backends.sync import synchronize
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
-from decoders.offline.batch import Batch
 from decoders.zoo import TARGET
 
 

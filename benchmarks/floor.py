@@ -29,6 +29,7 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 from collect.queries import first_per_task, shipped
+from collect.replay.costs import CONTEXT
 from decoders import Engine, Request
 from decoders.backends.native import LlamaBackend
 from decoders.backends.sync import synchronize
@@ -36,7 +37,6 @@ from decoders.backends.weights.kernel_weight import KernelWeight
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
-from decoders.offline.costs import CONTEXT
 from decoders.zoo import TARGET
 
 REPEATS = {"cpu": 15, "cuda": 40}

@@ -18,7 +18,7 @@ import torch
 from rich.progress import track
 
 from decoders import Engine, EngineOptions
-from decoders.seats.prefixes import PrefixStore
+from decoders.requests.prefixes import PrefixStore
 
 PLAIN = ("autoregressive",)
 

@@ -27,7 +27,7 @@ MOST = 8  # tokens of a draft
 COPY = {"kind": "max_gram", "shortest": 2, "longest": 12, "length": {"k": MOST}, "by_cost": True}
 SUFFIX = {"kind": "suffix", "length": {"k": MOST}}
 DRAFT = {"kind": "neural", "drafter": "draft-general", "length": {"k": 4}}
-OURS = {"model": "router.vllm.Proposer", "num_speculative_tokens": MOST}
+OURS = {"model": "router.engines.vllm.Proposer", "num_speculative_tokens": MOST}
 
 
 def ngram(shortest: int) -> dict[str, Any]:

@@ -34,13 +34,13 @@ from token_files import save
 from collect.align.calibration import HELD_OUT_PERCENT
 from collect.align.tokens import Text
 from collect.queries import Query, read_queries
+from collect.replay.stack import Stack
+from collect.replay.writer import Answer, Ask, Writer
 from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.native import LlamaBackend
 from decoders.backends.noise import key_of
 from decoders.common.errors import NotANumber
 from decoders.models import targets
-from decoders.offline.stack import Stack
-from decoders.offline.writer import Answer, Ask, Writer
 from decoders.records import NAN
 from decoders.zoo import TARGET
 

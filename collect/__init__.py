@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from .embedders import EMBEDDERS, Embedder, load_embedder
     from .features import FEATURES, RequestContext, feature_vector
     from .queries import Query, read_queries, shipped
+    from .replay.protocols import KnownAnswers, Replayable, ReplayedLoop
+    from .replay.records import Expected, Replay, Written
+    from .replay.registry import ADAPTERS, ReplayAdapter
     from .rewards import REWARDS, Reward
     from .store.collection import Collection
     from .store.manifest import read_manifest
@@ -25,16 +28,24 @@ if TYPE_CHECKING:
     from .table_options import TableOptions
 
 __all__ = [
+    "ADAPTERS",
     "EMBEDDERS",
     "FEATURES",
     "REWARDS",
     "Collection",
     "Embedder",
+    "Expected",
+    "KnownAnswers",
     "Query",
+    "Replay",
+    "ReplayAdapter",
+    "Replayable",
+    "ReplayedLoop",
     "RequestContext",
     "Reward",
     "SweepOptions",
     "TableOptions",
+    "Written",
     "feature_vector",
     "load",
     "load_embedder",
@@ -50,6 +61,9 @@ _HOMES = {
     "embedders": ("EMBEDDERS", "Embedder", "load_embedder"),
     "features": ("FEATURES", "RequestContext", "feature_vector"),
     "queries": ("Query", "read_queries", "shipped"),
+    "replay.protocols": ("KnownAnswers", "Replayable", "ReplayedLoop"),
+    "replay.records": ("Expected", "Replay", "Written"),
+    "replay.registry": ("ADAPTERS", "ReplayAdapter"),
     "rewards": ("REWARDS", "Reward"),
     "store.collection": ("Collection",),
     "store.manifest": ("read_manifest",),

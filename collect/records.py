@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from decoders.records import Expected, Replay
+    from collect.replay.records import Expected, Replay
 
 
 @dataclass(frozen=True)

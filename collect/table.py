@@ -81,8 +81,8 @@ def fingerprint_of(manifest: Manifest, names: Sequence[str]) -> str:
     if set(names) == {info.name for info in manifest.arms}:
         return whole
     from decoders.arms.fingerprint import fingerprint  # with PyTorch, a second
-    from decoders.arms.kinds import recipe_of
     from decoders.endpoints.engine import fingerprint_of_endpoints
+    from decoders.recipes.kinds import recipe_of
 
     try:
         arms = {info.name: recipe_of({**info.recipe, "name": info.name}) for info in manifest.arms}

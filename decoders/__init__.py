@@ -2,7 +2,7 @@
 
 Names below load on first use, so that importing this package costs nothing. The seams (`Drafter`,
 `Verifier`, ...) are in `protocols.py`; a part of one's own is put into one of the plain dicts
-`KINDS`, `RULES`, `LENGTHS`, `BACKENDS` and `ADAPTERS`.
+`KINDS`, `RULES`, `LENGTHS` and `BACKENDS`.
 """
 
 from __future__ import annotations
@@ -25,32 +25,17 @@ if TYPE_CHECKING:
     )
     from .engine import Engine
     from .models.loaders import BACKENDS, LoadRequest
-    from .offline.registry import ADAPTERS, ReplayAdapter
     from .options import EngineOptions
-    from .protocols import (
-        Backend,
-        Drafter,
-        DraftLength,
-        DraftRequest,
-        Job,
-        KnownAnswers,
-        Replayable,
-        ReplayedLoop,
-        Strategy,
-        Verifier,
-    )
+    from .protocols import Backend, Drafter, DraftLength, DraftRequest, Job, Strategy, Verifier
     from .records import (
         DecodeResult,
-        Expected,
         Grammar,
         Prefilled,
         Proposal,
-        Replay,
         Request,
         Sampling,
         StepStats,
         Verdict,
-        Written,
     )
 
 _HOMES = {
@@ -60,21 +45,18 @@ _HOMES = {
     ),
     "engine": ("Engine",),
     "models.loaders": ("BACKENDS", "LoadRequest"),
-    "offline.registry": ("ADAPTERS", "ReplayAdapter"),
     "options": ("EngineOptions",),
     "protocols": (
-        "Backend", "DraftLength", "DraftRequest", "Drafter", "Job", "KnownAnswers", "Replayable",
-        "ReplayedLoop", "Strategy", "Verifier",
+        "Backend", "DraftLength", "DraftRequest", "Drafter", "Job", "Strategy", "Verifier",
     ),
     "records": (
-        "DecodeResult", "Expected", "Grammar", "Prefilled", "Proposal", "Replay", "Request",
-        "Sampling", "StepStats", "Verdict", "Written",
+        "DecodeResult", "Grammar", "Prefilled", "Proposal", "Request",
+        "Sampling", "StepStats", "Verdict",
     ),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ADAPTERS",
     "BACKENDS",
     "KINDS",
     "LENGTHS",
@@ -89,18 +71,12 @@ __all__ = [
     "DraftpickError",
     "Engine",
     "EngineOptions",
-    "Expected",
     "Grammar",
     "Job",
-    "KnownAnswers",
     "LengthRecipe",
     "LoadRequest",
     "Prefilled",
     "Proposal",
-    "Replay",
-    "ReplayAdapter",
-    "Replayable",
-    "ReplayedLoop",
     "Request",
     "Sampling",
     "StepStats",
@@ -108,7 +84,6 @@ __all__ = [
     "Verdict",
     "Verifier",
     "VerifierRecipe",
-    "Written",
     "load_arms",
 ]
 

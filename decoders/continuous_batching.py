@@ -23,15 +23,15 @@ from torch import Tensor
 
 from .backends.batched.slots import BatchSlots, Wanted
 from .backends.native import LlamaBackend
-from .backends.recurrent.head import RecurrentHead
 from .common.errors import DraftpickError
 from .costs import passes
 from .costs.under_load import learn
 from .endpoints.engine import EndpointEngine
 from .endpoints.threaded import Threads
 from .engine import Engine
+from .methods.recurrent.head import RecurrentHead
 from .models import memory
-from .seats.seat import seat_of
+from .requests.context import seat_of
 
 WORTH_REUSING = 16  # tokens of a prompt that decide which slot it goes to
 PROMPT_TOKENS = 512  # of prompts that are read between two passes of those who write

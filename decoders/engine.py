@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from .arms import AUTOREGRESSIVE, ArmRecipe
-from .arms.base import DraftingRecipe
 from .arms.fingerprint import LoadedFingerprints
 from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName, NotANumber
 from .costs import passes as pass_costs
 from .loop import SpeculativeDecoding
+from .methods.suffix.earlier import EarlierAnswers
 from .models import memory, plain_text, targets
 from .models.drafter_memory import DrafterMemory
 from .models.drafts import TargetInfo
@@ -39,13 +39,13 @@ from .protocols import (
     Strategy,
     decoder_prefix,
 )
+from .recipes.base import DraftingRecipe
 from .records import DecodeResult, Prefilled, Request
+from .requests.context import seat_of
+from .requests.prefixes import PrefixStore
+from .requests.reading import PromptReader
 from .sampling.randomness import Generator
 from .sampling.stopping import Stopper
-from .seats.prefixes import PrefixStore
-from .seats.reading import PromptReader
-from .seats.seat import seat_of
-from .suffixes.earlier import EarlierAnswers
 from .zoo.catalogue import cache_dir
 
 

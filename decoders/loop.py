@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from .ahead import Ahead, rounds_ahead, write_ahead
-from .guide import Guide
 from .protocols import (
     Backend,
     Drafter,
@@ -28,6 +27,7 @@ from .protocols import (
     work,
 )
 from .records import DecodeResult, Proposal, Sampling, StepStats, Verdict
+from .requests.guide import Guide
 from .sampling.filters import choose, logprobs, penalise, penalised, seen_mask
 from .sampling.randomness import RandomSource
 from .tally import Clock, Tally
@@ -226,7 +226,7 @@ def propose(
 
 def score(target: Backend, context: list[int], proposal: Proposal, sampling: Sampling) -> Tensor:
     """[K + 1, V] logits, row 0 for the token after `context`, row i + 1 for that after ids[i]."""
-    # the newest token alone, but for a verifying draft model that sat out (drafters/vertical.py)
+    # the newest token alone, but for a verifying draft model that sat out (a vertical cascade)
     unread = torch.tensor(context[target.length :], device=target.device)
     read = torch.cat([unread, proposal.ids]) if len(proposal.ids) else unread
     if proposal.parents is None:

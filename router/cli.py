@@ -21,13 +21,10 @@ from decoders.common.wording import in_words
 from decoders.options import EngineOptions
 from decoders.records import Request
 
-from .commands.align import align
-from .commands.audit import audit
-from .commands.collect import collect
-from .commands.costs import costs
+from .commands.align.command import align
+from .commands.collect.command import collect
 from .commands.evaluate import evaluate
-from .commands.export import export
-from .commands.headroom import headroom
+from .commands.headroom.command import headroom
 from .commands.learn import learn
 from .commands.listing import Listing
 from .commands.options import AsJson, Config, Target, engine_options, names_in
@@ -41,10 +38,13 @@ from .commands.router_options import (
     answer_request,
     log_options,
 )
-from .commands.serve import serve
-from .commands.theory import theory
-from .commands.train import train
+from .commands.serve.command import serve
+from .commands.train.command import train
 from .commands.with_records import with_records
+from .engines.audit.command import audit
+from .engines.costs import costs
+from .engines.export.command import export
+from .theory.command import theory
 
 if TYPE_CHECKING:
     from .routing.router import Router

@@ -20,10 +20,13 @@ import pytest
 from filelock import FileLock
 from httpx._transports import default as _default
 
+from decoders.common import plugins
 from decoders.costs import passes
 from policies import mlflow_store
 from policies.tracking import run_log
 from router.specbench import plots
+
+plugins.load()  # our own outer ring; commands and engines do so
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -45,7 +45,7 @@ def write_my_parts(folder: Path) -> None:
 def forgotten(folder: Path) -> Iterator[None]:
     """Afterwards nothing is known of what was imported from `folder` meanwhile."""
     assert decoders.KINDS and decoders.BACKENDS and policies.KINDS  # all dicts are there
-    assert decoders.ADAPTERS
+    assert collect.ADAPTERS
     assert collect.REWARDS and collect.EMBEDDERS and collect.FEATURES and router.MEASURES
     modules, imported = set(sys.modules), set(plugins._imported)
     before = {what: (dict(s.parts), dict(s.owners)) for what, s in plugins._watched.items()}

@@ -196,22 +196,10 @@ def test_the_other_commands_exist() -> None:
 EXAMPLES = re.compile(r"```jsonc\n(.*?)```", re.DOTALL)
 
 
-def test_the_example_for_sglang_is_read(tmp_path: Path) -> None:
-    from router.sglang.options import Part, read_options
-
-    told = page("docs/engines.md").partition("## SGLang")[2].partition("\n## ")[0]
-    (example,) = EXAMPLES.findall(told)
-    (tmp_path / "adaptive.json").write_text(example)
-    (tmp_path / "costs.json").write_text('{"step_s": [{"1": 0.01, "8": 0.02}]}')
-    found = read_options(tmp_path / "adaptive.json")
-    assert found is not None and found.candidates == {1: (0, 1, 3, 5), 32: (0, 1)}
-    assert all(f"`{name}`" in told for name in Part.model_fields)
-
-
 def test_the_options_of_the_proposer_for_vllm_are_all_there_and_the_example_is_read(
     tmp_path: Path,
 ) -> None:
-    from router.vllm.options import Options, place_of, read_options
+    from router.engines.vllm.options import Options, place_of, read_options
 
     told = page("docs/engines.md")
     options = told.partition("### Options\n")[2].partition("\n### ")[0]

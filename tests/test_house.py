@@ -132,7 +132,7 @@ ABSENT = (
 )  # fmt: skip
 BARE = (
     "decoders.engine",
-    "decoders.offline.batch",
+    "collect.replay.batch",
     "decoders.models.targets",
     "decoders.common.provenance",
     "collect.queries",
@@ -163,7 +163,7 @@ def test_a_proposer_for_vllm_needs_little() -> None:
     """`pip install --no-deps draftpick` is enough: what it needs comes with vLLM."""
     absent = (*ABSENT, "accelerate", "gguf", "greenlet", "httpx_sse", "huggingface_hub", "rich")
     refused = f"sys.modules.update(dict.fromkeys({absent}))"
-    loaded = loaded_by(f"{refused}; from router.vllm import Proposer")
+    loaded = loaded_by(f"{refused}; from router.engines.vllm import Proposer")
     assert not loaded & (HEAVY - set(absent))
 
 

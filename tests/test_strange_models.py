@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 import policies
 from collect.align.write import write_outputs
+from collect.replay.batch import Batch
 from collect.store.tables import read_table
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
@@ -27,7 +28,6 @@ from decoders.arms.fingerprint import fingerprint
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.common.identity import identity
 from decoders.models.targets import TemplateRefused, encode_chat, load_tokenizer
-from decoders.offline.batch import Batch
 from decoders.options import EngineOptions
 from decoders.records import Request
 from policies import PolicyError

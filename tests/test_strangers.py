@@ -97,8 +97,8 @@ TAKEN = {
     "policy kind": "from policies import KINDS as parts, BasePolicy as part; name = 'constant'",
     "embedder": "from collect import EMBEDDERS as parts, Reward as part; name = 'target'",
     "backend": "from decoders import BACKENDS as parts, Backend as part; name = 'hf'",
-    "replay adapter": "from decoders import ADAPTERS as parts, ReplayAdapter as part; "
-    "name = 'decoders.drafters.neural:NeuralDrafter'",
+    "replay adapter": "from collect import ADAPTERS as parts, ReplayAdapter as part; "
+    "name = 'decoders.methods.neural.drafter:NeuralDrafter'",
     "measure": "from router import SCORES as parts, Router as part; name = 'rouge_l'",
     "feature": "from collect import FEATURES as parts, Reward as part; name = 'greedy'",
     "reward": "from collect import REWARDS as parts, Reward as part; name = 'paper'",
@@ -198,10 +198,10 @@ class TwoGuesses:
 
 def test_a_tree_is_known_by_its_proposals() -> None:
     """Collected with the rounds that it takes live, where a branch beside the first is accepted."""
+    from collect.replay.batch import Batch
     from decoders.arms import recipe
     from decoders.backends.toy import ToyBackend
     from decoders.costs.measured import Costs
-    from decoders.offline.batch import Batch
 
     target = ToyBackend.random(12, seed=3)
 
@@ -232,10 +232,10 @@ def test_an_adapter_takes_a_drafter_into_collections(
 ) -> None:
     """By the adapter it counts what it counts one query at a time, and at a temperature it is
     replayed along the target's answers, where it would be run for one of its own."""
+    from collect.replay.batch import Batch
     from decoders.arms import recipe
     from decoders.backends.toy import ToyBackend
     from decoders.costs.measured import Costs
-    from decoders.offline.batch import Batch
 
     write_my_parts(site)
     import_module("my_parts")
@@ -256,7 +256,7 @@ def test_an_adapter_takes_a_drafter_into_collections(
         return own, batch.replay(arm, prompts, answers, 20), hot
 
     by_adapter = {arm: asked(arm) for arm in ("again", "growing")}
-    monkeypatch.delitem(decoders.ADAPTERS, "my_parts.again:AgainDrafter")
+    monkeypatch.delitem(collect.ADAPTERS, "my_parts.again:AgainDrafter")
     for arm, (own, replays, hot) in by_adapter.items():
         assert asked(arm) == (own, replays, None)
         assert sum(each.accepted for each in replays) > 0
@@ -316,7 +316,7 @@ def test_a_backend_is_asked_what_it_can_do(model: Path) -> None:
 
 def test_an_adapter_of_another_backend_is_refused(model: Path, tmp_path: Path) -> None:
     from decoders.arms import recipe
-    from decoders.backends.early_exit import Adapter
+    from decoders.methods.early_exit.head import Adapter
 
     Adapter.plain(native(model), 1).save(tmp_path)
     arm = recipe(name="early", kind="early_exit", drafter=str(tmp_path))

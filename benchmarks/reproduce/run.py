@@ -150,11 +150,11 @@ def collect(
     temperatures: Sequence[float] = (0.0,),
 ) -> None:
     """Every arm on every query, as `draftpick collect` does."""
+    from collect.replay.batch import Batch
     from collect.sweeps.progress import SweepProgress
     from collect.sweeps.run import sweep
     from decoders import Engine
     from decoders.common.terminal import progress
-    from decoders.offline.batch import Batch
 
     engine = Engine.from_options(engine_options(what, what.arms, device))
     options = SweepOptions(

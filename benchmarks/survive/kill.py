@@ -57,7 +57,7 @@ NEW_STORES = 0.25  # of the trainings
 CLIENTS = 4
 
 PRELOADED = [  # a fork server does not look where this file lies, and passes over what is not there
-    "collect.sweeps.run", "decoders.backends.toy", "decoders.offline.batch",
+    "collect.sweeps.run", "decoders.backends.toy", "collect.replay.batch",
     "matplotlib.backends.backend_agg", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store",
     "policies.tracking.run", "rouge_score.rouge_scorer", "router.routing.router",
     "router.serve.app", "router.serve.server", "transformers",
@@ -122,7 +122,7 @@ def told_by(there: Any, work: Callable[..., Any], given: tuple[object, ...]) -> 
 def collecting(folder: Path) -> None:
     from toys import echo_engine
 
-    from decoders.offline.batch import Batch
+    from collect.replay.batch import Batch
 
     engine = echo_engine()
     costs = Costs((0.01, 0.011), {"copy": 0.001})

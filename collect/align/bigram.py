@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from decoders.drafters.next_token_table import NextTokenTable
+from decoders.methods.max_gram.next_token_table import NextTokenTable
 
 from .calibration import Example
 

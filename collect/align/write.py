@@ -36,8 +36,8 @@ def write_outputs(
 
     Call it again to resume after the last whole line; no query is asked twice.
     """
+    from collect.replay.batch import Batch
     from decoders import Engine
-    from decoders.offline.batch import Batch
 
     out.mkdir(parents=True, exist_ok=True)
     path = out / "outputs.jsonl"

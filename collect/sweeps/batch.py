@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collect.queries import Query
+from collect.replay.records import Replay
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.common.seeds import derived_seed
 from decoders.common.wording import in_words
-from decoders.records import Replay, Request
+from decoders.records import Request
 
 from ..records import ArmInfo, OutcomeRow, QueryRow, counted, error_row
 from ..rouge import rouge_l

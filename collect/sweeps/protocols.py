@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collect.replay.records import Expected, Replay, Written
     from decoders.costs.measured import Costs
-    from decoders.records import DecodeResult, Expected, Prefilled, Replay, Request, Written
+    from decoders.records import DecodeResult, Prefilled, Request
 
 
 class Recipe(Protocol):

@@ -73,7 +73,7 @@ def sweep(
     earlier answers they are collected as they come, and before each are the answers to all that the
     folder's rows have before it.
 
-    batch: what decodes many prompts at once, `decoders.offline.batch.Batch(engine)`, or an executor
+    batch: what decodes many prompts at once, `collect.replay.batch.Batch(engine)`, or an executor
         that collects them elsewhere.
     embedder: what policies are to read, as in `load_embedder`, None for what the folder says (of a
         new one the target's own state). Vectors of another embedder are computed when all queries

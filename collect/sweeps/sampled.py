@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from collect.replay.records import Expected, Replay
 from decoders.common.wording import in_words
-from decoders.records import Expected, Replay
 
 from ..records import ArmInfo, OutcomeRow, counted, error_row
 from .batch import Collected, Prompt, Setup, collect_batch, each, seed_of

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from collect.replay.records import Expected
 from decoders.common.wording import in_words
-from decoders.records import Expected
 
 from ..records import OutcomeRow, counted, error_row
 from .batch import Collected, Prompt, Setup, each

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from collect.replay.records import Replay
+from collect.traffic.logged import KnownText, LoggedReplay
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.endpoints.hashing import HashingEmbedder
-from decoders.offline.logged import KnownText, LoggedReplay
-from decoders.records import Replay
 from policies.records import RewardTable
 
 from .. import rewards

@@ -1,28 +1,19 @@
-"""The kinds of arm that draftpick brings. A new one is a file next to this one and a line here;
-from outside it is the same line, KINDS["mine"] = MyRecipe."""
+"""The kinds of arm that the core brings. A new one is a folder in methods/ and a line here; from
+outside it is the same line, KINDS["mine"] = MyRecipe."""
 
 from __future__ import annotations
 
 from ..common.plugins import watched
-from .autoregressive import AutoregressiveRecipe
-from .beam import BeamRecipe
-from .calm import CalmRecipe
-from .cascades import OracleCascadeRecipe, SequenceCascadeRecipe, TokenCascadeRecipe
-from .cs_drafting import CSDraftingRecipe
-from .eagle3 import Eagle3Recipe
-from .early_exit import EarlyExitRecipe
-from .endpoint import EndpointRecipe
-from .hierarchy import HierarchyRecipe
-from .horizontal import HorizontalRecipe
-from .hybrid import HybridRecipe
-from .kinds import KINDS
-from .max_gram import MaxGramRecipe
-from .neural import NeuralRecipe
-from .recurrent import RecurrentRecipe
-from .sampled_beams import SampledBeamsRecipe
-from .suffix import SuffixRecipe
-from .tree import TreeRecipe
-from .vertical import VerticalRecipe
+from ..methods.eagle3.recipe import Eagle3Recipe
+from ..methods.early_exit.recipe import EarlyExitRecipe
+from ..methods.hybrid.recipe import HybridRecipe
+from ..methods.max_gram.recipe import MaxGramRecipe
+from ..methods.neural.recipe import NeuralRecipe
+from ..methods.plain.recipe import AutoregressiveRecipe
+from ..methods.recurrent.recipe import RecurrentRecipe
+from ..methods.suffix.recipe import SuffixRecipe
+from ..methods.tree.recipe import TreeRecipe
+from ..recipes.kinds import KINDS
 
 KINDS.update(
     {
@@ -34,18 +25,7 @@ KINDS.update(
         "max_gram": MaxGramRecipe,
         "suffix": SuffixRecipe,
         "hybrid": HybridRecipe,
-        "vertical": VerticalRecipe,
-        "horizontal": HorizontalRecipe,
-        "cs_drafting": CSDraftingRecipe,
-        "hierarchy": HierarchyRecipe,
-        "token_cascade": TokenCascadeRecipe,
-        "sequence_cascade": SequenceCascadeRecipe,
-        "oracle_cascade": OracleCascadeRecipe,
-        "calm": CalmRecipe,
         "tree": TreeRecipe,
-        "beam": BeamRecipe,
-        "sampled_beams": SampledBeamsRecipe,
-        "endpoint": EndpointRecipe,
     }
 )
 watched("arm kind", KINDS)

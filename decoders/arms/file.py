@@ -12,11 +12,11 @@ from pydantic import Field, ValidationError
 from ..common import plugins
 from ..common.errors import DraftpickError, NoSuchName
 from ..common.wording import in_words
+from ..recipes.base import ArmRecipe
+from ..recipes.kinds import fields_of, recipe, recipe_of
+from ..recipes.mistakes import explained
+from ..recipes.strict import Strict
 from ..zoo.recognise import known_as
-from .base import ArmRecipe
-from .kinds import fields_of, recipe, recipe_of
-from .mistakes import explained
-from .strict import Strict
 
 SHIPPED_ARMS = Path(__file__).parent / "arms.yaml"
 UNTRAINED_ARMS = Path(__file__).parent / "untrained.yaml"  # for any target

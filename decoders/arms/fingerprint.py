@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .base import ArmRecipe
-from .model_name import BY_WEIGHTS
+from ..recipes.base import ArmRecipe
+from ..recipes.model_name import BY_WEIGHTS
 
 
 def fingerprint(arms: Mapping[str, ArmRecipe]) -> str:

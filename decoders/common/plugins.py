@@ -59,14 +59,22 @@ def load() -> None:
 
     Raises DraftpickError where one cannot be imported or brings a part whose name is taken.
     """
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
-        _import(entry.module, _words(entry))
+    for entry in sorted(entry_points(group=GROUP), key=_ours_first):
+        _import(entry.module, OURS if _is_ours(entry) else _words(entry))
 
 
 def load_named(modules: Iterable[str], path: Path) -> None:
     """The same for the modules that the file at `path` names."""
     for module in modules:
         _import(module, f"the plugin {module!r} that {path} names")
+
+
+def _is_ours(entry: EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == "draftpick"
+
+
+def _ours_first(entry: EntryPoint) -> tuple[bool, str, str]:
+    return not _is_ours(entry), entry.name, entry.value
 
 
 def _words(entry: EntryPoint) -> str:

@@ -1,1 +1,6 @@
-"""Arms that are servers: any OpenAI-compatible endpoint, asked over HTTP and streamed."""
+"""Servers as arms: any server with OpenAI's API. A plugin like any other package's."""
+
+from ..recipes.kinds import KINDS
+from .recipe import EndpointRecipe
+
+KINDS["endpoint"] = EndpointRecipe

@@ -15,7 +15,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ..arms import ArmRecipe
-from ..arms.endpoint import EndpointRecipe
 from ..common.breaker import Breaker
 from ..common.errors import ArmDown, DraftpickError, GrammarError, NoSuchName, UpstreamBroke
 from ..options import EngineOptions
@@ -27,6 +26,7 @@ from .counting import tokens_of
 from .fields import Joined, shown, tokens_guessed
 from .hashing import HashingEmbedder
 from .load import Loads
+from .recipe import EndpointRecipe
 from .speculated import Speculated
 from .stream import Event, Unavailable, client, completions
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from ..arms.endpoint import EndpointRecipe
 from ..common.errors import DraftpickError, UpstreamRefused
+from .recipe import EndpointRecipe
 from .stream import Unavailable, asked, text_of
 
 EVERY_S = 1.0

@@ -26,7 +26,7 @@ from .speculated import Speculated, speculated
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
-    from ..arms.endpoint import EndpointRecipe
+    from .recipe import EndpointRecipe
 
 BUSY = (408, 429)
 CALLERS = (400, 413, 422)  # what a server says of the request itself

@@ -18,8 +18,8 @@ from ..backends.weights.packed import Rounding
 from ..common.errors import DraftpickError
 from ..common.shared_weights import Shared
 from ..protocols import Backend, EncoderDecoder, SharingBackend
+from ..requests.context import sit
 from ..sampling.draft_vocab import DraftVocab
-from ..seats.seat import sit
 from ..zoo.catalogue import shipped_folders, verify_files
 from . import targets
 from .loaders import is_encoder_decoder

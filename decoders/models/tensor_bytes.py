@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..backends.llama.kv import KVCache
-from ..seats.seat import Seat
+from ..requests.context import Seat
 
 Storages = dict[tuple[str, int], int]  # device and address -> bytes
 

@@ -106,7 +106,7 @@ def _save(path: Path, value: Any) -> str:
 
 def _print_values(trained: dict[str, Any]) -> None:
     """The policy's value next to what it has to beat, each with its interval."""
-    from .training.views import JUDGED
+    from .train.views import JUDGED
 
     title = f"Mean reward ({DEFAULT}) on {JUDGED[trained['evaluated_on']]} queries"
     rows = []

@@ -97,7 +97,7 @@ def kinds_json() -> list[dict[str, Any]]:
     what it is, and its fields with their defaults; a field without one has to be given."""
     from decoders import arms
     from decoders.arms import KINDS, LENGTHS, RULES
-    from decoders.arms.strict import Strict
+    from decoders.recipes.strict import Strict
 
     general = (
         Strict, arms.ArmRecipe, arms.DraftingRecipe, arms.LengthRecipe, arms.VerifierRecipe

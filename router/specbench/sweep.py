@@ -22,8 +22,8 @@ import yaml
 from pydantic import Field, ValidationError
 
 from decoders.arms import ArmRecipe, arms_of
-from decoders.arms.base import Strict
 from decoders.arms.file import mistaken, read_mapping, sentences
+from decoders.recipes.base import Strict
 
 
 class _Template(Strict):

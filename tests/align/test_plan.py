@@ -10,7 +10,7 @@ import pytest
 
 from collect.align.recipe import Recipe
 from decoders.common.errors import DraftpickError
-from router.commands.aligning.plan import plan
+from router.commands.align.plan import plan
 
 OUT = Path("no-such-folder")
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from collect.queries import TASKS, Query
+from collect.replay.records import Expected, Replay, Written
 from collect.sweeps import run
 from collect.sweeps.run import SweepReport
 from decoders.common.errors import ContextTooLong
 from decoders.costs.measured import Costs
-from decoders.records import DecodeResult, Expected, Prefilled, Replay, Request, Written
+from decoders.records import DecodeResult, Prefilled, Request
 
 EOS = 2
 ARMS = ("autoregressive", "small", "ngram")

@@ -17,10 +17,10 @@ from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
 from policies import load
 from policies.errors import PolicyError
-from router.commands.collect import collect
-from router.commands.collecting import run as collect_run
-from router.commands.headroom import headroom
-from router.commands.train import train
+from router.commands.collect import run as collect_run
+from router.commands.collect.command import collect
+from router.commands.headroom.command import headroom
+from router.commands.train.command import train
 
 ROOT = Path(__file__).parents[2]
 
@@ -296,7 +296,7 @@ def test_headroom_says_what_to_do(app: typer.Typer, tmp_path: Path) -> None:
 
 def test_importing_the_commands_is_light() -> None:
     script = (
-        "import sys, router.commands.collect, collect; "
+        "import sys, router.commands.collect.command, collect; "
         "heavy = {'torch', 'mlflow', 'transformers', 'datasets', 'pyarrow', 'numpy'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -14,6 +14,7 @@ from collect_fakes import ARMS, FakeBatch, FakeEngine, killed_at, make_queries, 
 from stored_tables import rows_of, table_of
 
 from collect.queries import Query
+from collect.replay.records import Expected
 from collect.store import tables
 from collect.store.collection import Collection
 from collect.store.manifest import MANIFEST
@@ -21,9 +22,8 @@ from collect.summary import summarise_all
 from collect.sweeps import sampled
 from collect.sweeps.batch import SweepOptions, seed_of
 from decoders.common.errors import DraftpickError
-from decoders.records import Expected
 from policies.selection.headroom import headroom
-from router.commands.collecting.plan import CollectPlan, plan
+from router.commands.collect.plan import CollectPlan, plan
 
 ONE = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 1), at_once=(1, 8))
 OPTIONS = replace(ONE, draws=3)

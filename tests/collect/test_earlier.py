@@ -13,6 +13,7 @@ from decoder_toys import save_tiny
 
 from collect import SweepOptions, sweep
 from collect.queries import Query
+from collect.replay.batch import Batch
 from collect.store.tables import read_table
 from collect.sweeps.executor import Executor
 from decoders import Engine
@@ -20,9 +21,8 @@ from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
-from decoders.offline.batch import Batch
+from decoders.methods.suffix.earlier import EarlierAnswers
 from decoders.records import Request
-from decoders.suffixes import EarlierAnswers
 
 V, MOST = 16, 24
 SIZES = {"vocab_size": V, "max_position_embeddings": 128}

@@ -11,6 +11,7 @@ import torch
 from collect_fakes import all_pairs, make_queries, pairs
 from stored_tables import table_of
 
+from collect.replay.batch import Batch
 from collect.rewards import REWARDS
 from collect.store.manifest import read_manifest
 from collect.store.tables import read_table
@@ -18,14 +19,17 @@ from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
 from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
-from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
 from decoders.engine import Engine
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
-from decoders.offline.batch import Batch
+from decoders.methods.max_gram.drafter import MaxGramDrafter
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.plain.drafter import NullDrafter
+from decoders.papers.cascades.oracle import OracleCascade
+from decoders.papers.cascades.sequence import SequenceCascade
+from decoders.papers.cascades.token import TokenCascade
 from decoders.protocols import Strategy
 from decoders.records import Request
-from decoders.strategies import OracleCascade, SequenceCascade, TokenCascade
 from decoders.verify import Lossless
 from policies import fit
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from decoders.common.errors import DraftpickError
-from router.commands.collecting.plan import CollectPlan, SummaryPlan, plan
+from router.commands.collect.plan import CollectPlan, SummaryPlan, plan
 
 OUT = Path("no-such-folder")
 

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from collect.sweeps.batch import SweepOptions
 from decoders.endpoints.hashing import HashingEmbedder
-from router.commands.collect import collect
-from router.commands.headroom import headroom
-from router.commands.train import train
-from router.commands.training import run
+from router.commands.collect.command import collect
+from router.commands.headroom.command import headroom
+from router.commands.train import run
+from router.commands.train.command import train
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from collect.store.collection import Collection
 from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
 from policies import load
-from router.commands.train import train
+from router.commands.train.command import train
 
 
 def run(*arguments: object) -> Result:

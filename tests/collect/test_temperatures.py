@@ -14,13 +14,13 @@ from stored_tables import rows_of, table_of
 
 from collect.features import RequestContext, feature_vector
 from collect.queries import Query
+from collect.replay.batch import Batch
 from collect.store import manifest, tables
 from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
 from collect.sweeps import run
 from collect.sweeps.batch import SweepOptions, seed_of
 from decoders.common.errors import DraftpickError, NoSuchName
-from decoders.offline.batch import Batch
 from decoders.records import Request, Sampling
 from policies import fit
 

@@ -15,13 +15,13 @@ from tiny_models import target_model, tokenizer
 
 from collect.traffic.configurations import configurations
 from collect.traffic.load import mean_running, nearest
+from collect.traffic.logged import AbsentTarget, KnownText, LoggedReplay, before_each
 from decoders import Engine, Request
 from decoders.arms import ArmRecipe, recipe
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.models import targets
-from decoders.offline.logged import AbsentTarget, KnownText, LoggedReplay, before_each
 
 CPU = torch.device("cpu")
 MOST = 40  # tokens of an answer
@@ -67,7 +67,7 @@ def test_a_replay_without_the_target_is_what_decoding_does(folder: Path, tmp_pat
     absent = AbsentTarget(target.vocab_size, 256, CPU, torch.float32)
     replay = LoggedReplay(absent, words, arms)
     for name in arms:
-        from decoders.suffixes.earlier import EarlierAnswers
+        from decoders.methods.suffix.earlier import EarlierAnswers
 
         engine.remember(EarlierAnswers() if arms[name].reads_earlier else None)
         for found, text in zip(replay.replay(name, texts, [0, 1, 2]), texts, strict=True):

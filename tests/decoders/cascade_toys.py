@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from decoders.backends.mapped import MappedBackend
 from decoders.backends.toy import ToyBackend
-from decoders.drafters.vertical import VerticalDrafter
 from decoders.lengths import FixedLength
+from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.sampling.draft_vocab import DraftVocab
 

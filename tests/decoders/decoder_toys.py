@@ -31,31 +31,32 @@ from transformers import (
 
 from decoders.backends.cpp_kernels import load_kernel
 from decoders.backends.cuda.recorded import Run
-from decoders.backends.early_exit import Adapter, AdapterHead
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.llama.model import Weights
 from decoders.backends.native import LlamaBackend
-from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
-from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.toy import ToyBackend
 from decoders.backends.weights.file_blocks import FileBlocks, FileRows, to_file_blocks
 from decoders.backends.weights.packed import Matrix, Rounding, dense
 from decoders.costs.pass_costs import PassCosts
-from decoders.drafters import (
-    EarlyExitDrafter,
-    HybridDrafter,
-    MaxGramDrafter,
-    NeuralDrafter,
-    NullDrafter,
-    RecurrentDrafter,
-    SuffixDrafter,
-    TreeDrafter,
-    WidenedDrafter,
-)
-from decoders.drafters.copying import Copying
-from decoders.drafters.next_token_table import NextTokenTable
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
+from decoders.methods.early_exit.drafter import EarlyExitDrafter
+from decoders.methods.early_exit.head import Adapter, AdapterHead
+from decoders.methods.hybrid.copying import Copying
+from decoders.methods.hybrid.drafter import HybridDrafter
+from decoders.methods.max_gram.copy_chances import CopyChances
+from decoders.methods.max_gram.drafter import MaxGramDrafter
+from decoders.methods.max_gram.next_token_table import NextTokenTable
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.plain.drafter import NullDrafter
+from decoders.methods.recurrent.cell import CellConfig, RecurrentCell
+from decoders.methods.recurrent.drafter import RecurrentDrafter
+from decoders.methods.recurrent.head import RecurrentHead
+from decoders.methods.suffix.drafter import SuffixDrafter
+from decoders.methods.suffix.earlier import EarlierAnswers
+from decoders.methods.suffix.votes import Wanted
+from decoders.methods.tree.drafter import TreeDrafter
+from decoders.methods.tree.widened import WidenedDrafter
 from decoders.protocols import (
     Backend,
     Drafter,
@@ -67,13 +68,11 @@ from decoders.protocols import (
     Verifier,
 )
 from decoders.records import DecodeResult, Request, Sampling, StepStats
+from decoders.requests.context import Seat
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.sampling.stopping import Stopper
 from decoders.sampling.tree_shape import TreeShape
-from decoders.seats.seat import Seat
-from decoders.suffixes import EarlierAnswers, Wanted
-from decoders.suffixes.copy_chances import CopyChances
 from decoders.verify import Lossless
 from decoders.zoo.catalogue import cache_dir
 

@@ -11,7 +11,7 @@ import torch
 from decoders.backends.cuda import round_kernels as kernels
 from decoders.backends.cuda.recorded import WIDEST
 from decoders.backends.cuda.rounds import BEFORE, Line, accept
-from decoders.drafters.on_device import FROM_TABLE, Copies
+from decoders.methods.max_gram.device import FROM_TABLE, Copies
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, MT5Config, PreTrainedModel, T5Co
 
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.transformers.seq2seq_exit import LensHead, plain_lens
-from decoders.drafters import EarlyExitDrafter
+from decoders.methods.early_exit.drafter import EarlyExitDrafter
 from decoders.sampling.draft_vocab import DraftVocab
 
 CONFIGS: dict[str, type] = {"t5": T5Config, "mt5": MT5Config, "umt5": UMT5Config}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from decoder_toys import arms_with_a_cell, native
 
+from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.native import LlamaBackend
@@ -20,7 +21,6 @@ from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import WIDEST, assume, known
 from decoders.costs.under_load import SharedCosts
 from decoders.models.memory import OutOfMemory
-from decoders.offline.batch import Batch
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_room_for_all_answers_is_seen_to_before_costs_are_measured(
     def full(engine: Engine, answers: int) -> None:
         raise OutOfMemory(f"no room for {answers}")
 
-    monkeypatch.setattr("decoders.offline.at_once.ContinuousBatch", full)
+    monkeypatch.setattr("collect.replay.at_once.ContinuousBatch", full)
     batch = Batch(engine, at_once=(1, 8), on_costs=lambda *now: told.append(now))
     with pytest.raises(OutOfMemory, match="no room for 8"):
         _ = batch.cost_table

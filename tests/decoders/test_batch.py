@@ -30,29 +30,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from collect.replay import teacher_forcing
+from collect.replay.batch import Batch
+from collect.replay.protocols import ReplayedLoop
+from collect.replay.records import Replay
+from collect.replay.registry import ADAPTERS, adapter_of
+from collect.replay.replay import Draft, replay
+from collect.replay.stack import Stack
+from collect.replay.teacher_forcing import TeacherForcing
+from collect.replay.unbatched import UnbatchedDrafter, UnbatchedReplay, live
+from collect.replay.writer import Writer
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError, NotANumber
 from decoders.costs.measured import Costs
-from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
 from decoders.engine import Engine
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
-from decoders.offline import teacher_forcing
-from decoders.offline.batch import Batch
-from decoders.offline.registry import ADAPTERS, adapter_of
-from decoders.offline.replay import Draft, replay
-from decoders.offline.stack import Stack
-from decoders.offline.teacher_forcing import TeacherForcing
-from decoders.offline.unbatched import UnbatchedDrafter, UnbatchedReplay, live
-from decoders.offline.writer import Writer
-from decoders.protocols import Backend, Drafter, ReplayedLoop, Strategy
-from decoders.records import NAN, DecodeResult, Proposal, Replay, Request, Verdict
+from decoders.methods.max_gram.drafter import MaxGramDrafter
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.plain.drafter import NullDrafter
+from decoders.papers.calm.strategy import Calm
+from decoders.papers.cascades.sequence import SequenceCascade
+from decoders.papers.cascades.token import TokenCascade
+from decoders.protocols import Backend, Drafter, Strategy
+from decoders.records import NAN, DecodeResult, Proposal, Request, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.tree_shape import TreeShape
-from decoders.strategies import Calm, SequenceCascade, TokenCascade
 from decoders.verify import Lossless
 
 Tiny = Callable[..., Path]

@@ -21,14 +21,14 @@ from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.papers.beam import search as beam_module
+from decoders.papers.beam.search import Beam, BeamDraft, BeamSearch, Found
+from decoders.papers.beam.token_tree import TokenTree
 from decoders.protocols import DraftLength, Job, TreeBackend
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
-from decoders.strategies import beam as beam_module
-from decoders.strategies.beam import Beam, BeamDraft, BeamSearch, Found
-from decoders.strategies.token_tree import TokenTree
 
 Tiny = Callable[..., Path]
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9]

@@ -25,11 +25,11 @@ from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
+from decoders.papers.calm.strategy import CONFIDENCES, Calm
 from decoders.protocols import Job, LayeredBackend, decoder_prefix
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
-from decoders.strategies import CONFIDENCES, Calm
 from decoders.verify import Lossless
 
 Tiny = Callable[..., Path]

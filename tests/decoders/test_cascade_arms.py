@@ -19,12 +19,14 @@ from decoders.backends.mapped import MappedBackend
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
-from decoders.drafters import MaxGramDrafter, NeuralDrafter, WidenedDrafter
-from decoders.drafters.horizontal import HorizontalDrafter
-from decoders.drafters.vertical import VerticalDrafter
 from decoders.loop import SpeculativeDecoding
+from decoders.methods.max_gram.drafter import MaxGramDrafter
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.tree.widened import WidenedDrafter
 from decoders.models import targets
 from decoders.options import EngineOptions
+from decoders.papers.cs_drafting.horizontal import HorizontalDrafter
+from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from router.commands.views import arms_json

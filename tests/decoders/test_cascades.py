@@ -43,16 +43,16 @@ from test_loop import Watched, balanced, cycle
 from torch import Tensor
 
 from decoders.backends.toy import ToyBackend
-from decoders.drafters import NeuralDrafter
-from decoders.drafters.catch_up import LATER
-from decoders.drafters.cs_drafting import cs_drafter
-from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.lengths import AdaptiveLength
+from decoders.methods.catch_up import LATER
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.papers.cs_drafting.drafter import cs_drafter
+from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
+from decoders.papers.rules.lenient import Lenient
 from decoders.protocols import Drafter, DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator, RandomSource
-from decoders.verify import Lenient
 
 GREEDY = Sampling()
 
@@ -181,7 +181,7 @@ def test_a_wrong_distribution_is_caught(
     wrong: type[Lenient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, request = toy(3), Request(4, Sampling(1.0))
-    monkeypatch.setattr("decoders.drafters.vertical.Lenient", wrong)
+    monkeypatch.setattr("decoders.papers.cs_drafting.vertical.Lenient", wrong)
     distribution = loop_distribution(
         target, speculative(vertical(toy(11), neural(3, 7), 2, 2.0), 2), PROMPT, request
     )

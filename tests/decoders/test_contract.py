@@ -24,9 +24,9 @@ from eagle3_toys import save_head
 from t5_toys import seq2seq, seq2seq_model
 from test_backends import make
 
+from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import KINDS, recipe
-from decoders.backends.early_exit import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.seq2seq_exit import plain_lens
@@ -34,7 +34,7 @@ from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
-from decoders.offline.batch import Batch
+from decoders.methods.early_exit.head import Adapter
 from decoders.protocols import (
     Drafter,
     DraftLength,

@@ -14,11 +14,11 @@ import torch
 from decoder_toys import Leaves
 
 from collect.queries import TASKS, Query, first_per_task, read_queries, shipped
+from collect.replay.batch import Batch
 from decoders import Engine, Request
 from decoders.arms import load_arms
 from decoders.backends.weights.packed import can_pack
 from decoders.models.targets import encode_chat, load_tokenizer, resolve
-from decoders.offline.batch import Batch
 from decoders.records import Sampling
 from decoders.zoo import TARGET
 

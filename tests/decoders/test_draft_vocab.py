@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders.backends.toy import ToyBackend
-from decoders.drafters import NeuralDrafter
+from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 from decoders.sampling.draft_vocab import FILE, DraftVocab

@@ -15,14 +15,14 @@ from test_engine import PROMPT
 from test_prefixes import Leaving, made, saved_in
 from test_together import Asked, together
 
+from collect.replay.batch import Batch
 from decoders.backends.llama.eight_bits import decoded, encoded, width
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch
 from decoders.models import targets
-from decoders.offline.batch import Batch
 from decoders.records import Request
-from decoders.seats.prefixes import PrefixStore
+from decoders.requests.prefixes import PrefixStore
 
 Tiny = Callable[..., Path]
 LONG = [1 + (i * i + 3) % 13 for i in range(200)]

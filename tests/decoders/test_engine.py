@@ -16,18 +16,18 @@ from t5_toys import cut_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from collect.replay.batch import Batch
+from collect.replay.methods.stacked import NeuralReplay
 from decoders import Engine
 from decoders.arms import ArmRecipe, LengthRecipe, recipe
-from decoders.backends.early_exit import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.costs.measured import Costs
 from decoders.costs.theory import swi
+from decoders.methods.early_exit.head import Adapter
 from decoders.models import targets
-from decoders.offline.adapters.stacked import NeuralReplay
-from decoders.offline.batch import Batch
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
-from decoders.drafters import NullDrafter
 from decoders.lengths import FixedLength
+from decoders.methods.plain.drafter import NullDrafter
 from decoders.protocols import Drafter, DraftLength
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import probabilities

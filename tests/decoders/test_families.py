@@ -27,7 +27,8 @@ from transformers import AutoConfig, PreTrainedModel
 from decoders.backends.llama.windows import layer_kinds
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
-from decoders.drafters import NeuralDrafter, TreeDrafter
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.tree.drafter import TreeDrafter
 from decoders.protocols import Strategy
 from decoders.records import Request, Sampling
 

@@ -40,12 +40,12 @@ from decoders.backends.llama.model import (
 )
 from decoders.backends.llama.rope import Rotation
 from decoders.backends.native import LlamaBackend
-from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
-from decoders.backends.recurrent.head import GatedBlock, RecurrentHead
 from decoders.backends.weights.int4 import GROUP, Int4Weight, quantised, to_int4
 from decoders.backends.weights.int8 import to_int8
 from decoders.backends.weights.packed import Rounding, linear
-from decoders.drafters import NeuralDrafter
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.recurrent.cell import CellConfig, RecurrentCell
+from decoders.methods.recurrent.head import GatedBlock, RecurrentHead
 from decoders.records import Request
 from decoders.sampling.draft_vocab import DraftVocab
 

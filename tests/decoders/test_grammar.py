@@ -31,12 +31,14 @@ from torch import Tensor
 
 from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
-from decoders.drafters import TreeDrafter, VerticalDrafter, WidenedDrafter
-from decoders.guide import Guide
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
+from decoders.methods.tree.drafter import TreeDrafter
+from decoders.methods.tree.widened import WidenedDrafter
+from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.protocols import Backend, Drafter, Job, Strategy
 from decoders.records import DecodeResult, Proposal, Request, Sampling
+from decoders.requests.guide import Guide
 from decoders.sampling.filters import choose
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.sampling.stopping import Stopper

@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
-from decoders.drafters import NeuralDrafter
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
 from decoders.loop import SpeculativeDecoding
+from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

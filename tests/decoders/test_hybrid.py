@@ -11,11 +11,11 @@ from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.under_load import SharedCosts, UnderLoad
-from decoders.drafters import HybridDrafter
+from decoders.methods.hybrid.drafter import HybridDrafter
+from decoders.methods.max_gram.copy_chances import BANDS, CopyChances, copied_acceptance
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Sampling
 from decoders.sampling.randomness import Generator
-from decoders.suffixes.copy_chances import BANDS, CopyChances, copied_acceptance
 
 
 class Scripted:

@@ -12,7 +12,7 @@ from decoders import Engine
 from decoders.arms import arms_of
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
-from decoders.drafters import NeuralDrafter
+from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import Strategy
 from decoders.records import Request, Sampling
 from decoders.sampling.filters import penalise

@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.backends.toy import ToyBackend
-from decoders.drafters import NeuralDrafter
-from decoders.drafters.catch_up import LATER
+from decoders.methods.catch_up import LATER
+from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import DraftRequest
 from decoders.records import DecodeResult, Proposal, Request, Sampling
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
-from decoders.drafters.max_gram import MaxGramDrafter
-from decoders.drafters.next_token_table import NextTokenTable
+from decoders.methods.max_gram.drafter import MaxGramDrafter
+from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 from decoders.sampling.randomness import Generator

@@ -32,13 +32,16 @@ from transformers import RepetitionPenaltyLogitsProcessor
 from decoders.arms import load_arms, recipe
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
-from decoders.drafters import NeuralDrafter
 from decoders.engine import Engine
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.papers.calm.strategy import Calm
+from decoders.papers.cascades.oracle import OracleCascade
+from decoders.papers.cascades.sequence import SequenceCascade
+from decoders.papers.cascades.token import TokenCascade
 from decoders.protocols import Backend, Job, Strategy
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
-from decoders.strategies import Calm, OracleCascade, SequenceCascade, TokenCascade
 
 Tiny = Callable[..., Path]
 Logits = Callable[[list[int]], Tensor]

@@ -13,6 +13,7 @@ from decoder_toys import CPU, FITS_ROWS, by_rows, native, neural
 from t5_toys import seq2seq
 from test_together import engine as every_way  # noqa: F401  # a fixture
 
+from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import AUTOREGRESSIVE, recipe
 from decoders.backends.toy import ToyBackend
@@ -21,13 +22,18 @@ from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
-from decoders.offline.batch import Batch
+from decoders.papers.cascades.oracle import OracleCascade
+from decoders.papers.cascades.sequence import SequenceCascade
+from decoders.papers.cascades.token import TokenCascade
+from decoders.papers.rules import deferral
+from decoders.papers.rules.bild import BiLD
+from decoders.papers.rules.deferral import SpeculativeCascade
+from decoders.papers.rules.lenient import Lenient
 from decoders.protocols import Strategy, Verifier
 from decoders.records import COLDEST, PENALTIES, Proposal, Request, Sampling
 from decoders.sampling.filters import penalise, probabilities
 from decoders.sampling.randomness import Generator
-from decoders.strategies import OracleCascade, SequenceCascade, TokenCascade
-from decoders.verify import BiLD, Lenient, Lossless, SpeculativeCascade, deferral
+from decoders.verify import Lossless
 from decoders.verify.tree import verify_tree
 
 Tiny = Callable[..., Path]

@@ -23,6 +23,9 @@ from decoder_toys import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collect.replay.batch import Batch
+from collect.replay.costs import DRAFTED
+from collect.replay.costs import measure as measure_costs
 from decoders import Engine
 from decoders.arms import ArmRecipe, load_arms, recipe
 from decoders.backends.native import LlamaBackend
@@ -40,12 +43,11 @@ from decoders.costs.passes import (
     measure,
     undisturbed,
 )
-from decoders.drafters import MaxGramDrafter, NeuralDrafter, WidenedDrafter
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
-from decoders.offline.batch import Batch
-from decoders.offline.costs import DRAFTED
-from decoders.offline.costs import measure as measure_costs
+from decoders.methods.max_gram.drafter import MaxGramDrafter
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.tree.widened import WidenedDrafter
 from decoders.records import Request, StepStats
 
 
@@ -364,7 +366,7 @@ def test_what_an_exit_spares_is_taken_off_its_tree_too(
         target.extend(ids)
         return 0.0
 
-    monkeypatch.setattr("decoders.offline.costs.seconds_of", seconds)
+    monkeypatch.setattr("collect.replay.costs.seconds_of", seconds)
     tree = WidenedDrafter(random_exit(target, 2, seed=1), (4, 4), 512)
     assert measure_costs(target, {"tree": tree}).draft_s["tree"] > 0
     assert set(widths) == {1 + DRAFTED}

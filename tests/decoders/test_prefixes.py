@@ -27,9 +27,9 @@ from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engine
 from decoders.records import DecodeResult, Prefilled, Request
+from decoders.requests import reading as reading_module
+from decoders.requests.prefixes import Owner, PrefixStore
 from decoders.sampling.draft_vocab import DraftVocab
-from decoders.seats import reading as reading_module
-from decoders.seats.prefixes import Owner, PrefixStore
 
 Tiny = Callable[..., Path]
 ANN, BEA = Owner(1, (), "ann"), Owner(1, (), "bea")

@@ -26,11 +26,11 @@ from decoder_toys import (
 from effort import slow_after
 from replayed import traced
 
-from decoders.arms.neural import NeuralRecipe
 from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
-from decoders.drafters import NeuralDrafter
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.neural.recipe import NeuralRecipe
 from decoders.models import targets
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

@@ -37,22 +37,23 @@ from test_backends import make
 from test_exact_distribution import LENGTHS, MOST, PROMPT, SAMPLINGS, check, toy_logits
 from torch import Tensor
 
+from collect.replay.unbatched import UnbatchedDrafter
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.mapped import MappedBackend
 from decoders.backends.native import LlamaBackend
-from decoders.backends.recurrent.cell import CELL, RecurrentCell
-from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.toy import ToyBackend
 from decoders.backends.weights.int4 import Int4Weight
 from decoders.backends.weights.int8 import Int8Weight
 from decoders.common.errors import Damaged, DraftpickError
-from decoders.drafters import RecurrentDrafter, WidenedDrafter
-from decoders.drafters.horizontal import HorizontalDrafter, Part
-from decoders.drafters.vertical import VerticalDrafter
 from decoders.lengths import FixedLength
-from decoders.offline.unbatched import UnbatchedDrafter
+from decoders.methods.recurrent.cell import CELL, RecurrentCell
+from decoders.methods.recurrent.drafter import RecurrentDrafter
+from decoders.methods.recurrent.head import RecurrentHead
+from decoders.methods.tree.widened import WidenedDrafter
+from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
+from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

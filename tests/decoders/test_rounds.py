@@ -16,6 +16,8 @@ import torch
 from decoder_toys import arms_with_a_cell, native
 from test_engine import tokenizer
 
+from collect.replay.batch import Batch
+from collect.replay.rounds import OverheadTimer
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.batched.slots import SlotBackend
@@ -24,8 +26,6 @@ from decoders.costs import measured
 from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume
-from decoders.offline.batch import Batch
-from decoders.offline.rounds import OverheadTimer
 from decoders.records import Request
 from decoders.verify.lossless import Lossless
 
@@ -120,7 +120,7 @@ def test_an_arm_that_fails_is_left_out(engine: Engine, monkeypatch: pytest.Monke
 
 def test_only_what_lies_between_whole_reads_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     now, steps = [0.0], [0]
-    monkeypatch.setattr("decoders.offline.rounds.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("collect.replay.rounds.time.perf_counter", lambda: now[0])
 
     def read(wanted: list[list[int]]) -> int:
         now[0] += 100  # the pass itself

@@ -37,14 +37,19 @@ from decoders.backends.cuda.recorded import WIDEST, cuda_graphs
 from decoders.backends.cuda.round_sampling import RoundSampling
 from decoders.backends.cuda.rounds import BEFORE, Line
 from decoders.backends.native import LlamaBackend
-from decoders.backends.recurrent.head import RecurrentHead
 from decoders.common.errors import NotANumber
 from decoders.costs.pass_costs import PassCosts
-from decoders.drafters import HybridDrafter, MaxGramDrafter, NeuralDrafter, RecurrentDrafter
-from decoders.drafters.next_token_table import NextTokenTable
-from decoders.drafters.on_device import SHORT, Behind, Chain, Copies, Either
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
+from decoders.methods.device import Behind, Chain
+from decoders.methods.hybrid.device import Either
+from decoders.methods.hybrid.drafter import HybridDrafter
+from decoders.methods.max_gram.device import SHORT, Copies
+from decoders.methods.max_gram.drafter import MaxGramDrafter
+from decoders.methods.max_gram.next_token_table import NextTokenTable
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.recurrent.drafter import RecurrentDrafter
+from decoders.methods.recurrent.head import RecurrentHead
 from decoders.protocols import DraftLength, Job
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab

@@ -29,20 +29,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from collect.replay import expected as recursion
+from collect.replay.batch import Batch
+from collect.replay.expected import Chances, drawn, expected, simulated, spread
+from collect.replay.methods.stacked import NeuralReplay
+from collect.replay.protocols import ReplayedLoop
 from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
-from decoders.drafters import NeuralDrafter, NullDrafter, VerticalDrafter
 from decoders.engine import Engine
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
 from decoders.loop import SpeculativeDecoding
-from decoders.offline import expected as recursion
-from decoders.offline.adapters.stacked import NeuralReplay
-from decoders.offline.batch import Batch
-from decoders.offline.expected import Chances, drawn, expected, simulated, spread
-from decoders.protocols import Backend, Drafter, DraftLength, ReplayedLoop
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.plain.drafter import NullDrafter
+from decoders.papers.cs_drafting.vertical import VerticalDrafter
+from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.records import Request, Sampling, StepStats
 from decoders.verify import Lossless
 
@@ -299,7 +302,7 @@ def test_an_answer_depends_on_its_own_seed_alone(tiny: Tiny, hf: bool) -> None:
 def test_the_target_reads_the_answers_once_for_all_arms(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, wrote_them: bool
 ) -> None:
-    from decoders.offline import teacher_forcing
+    from collect.replay import teacher_forcing
 
     engine = tiny_engine(tiny, "recurrent")
     engine.arms["other"] = recipe(name="other", kind="max_gram")

@@ -30,11 +30,11 @@ from decoders import Engine
 from decoders.arms import load_arms
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
-from decoders.drafters import NeuralDrafter
 from decoders.lengths import FixedLength
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.papers.beam.sampled import SampledBeams
 from decoders.records import Request, Sampling
 from decoders.sampling.randomness import RandomSource
-from decoders.strategies.sampled_beams import SampledBeams
 
 Tiny = Callable[..., Path]
 Logits = Callable[[list[int]], Tensor]
@@ -122,7 +122,7 @@ def test_a_score_of_what_was_drawn_alone_is_another_search(monkeypatch: pytest.M
     target, strategy = ToyBackend.random(2, 3, 1.0), beams(2)
     request = Request(3, Sampling(1.0))
     distribution = loop_distribution(target, strategy, [0, 1], request)
-    monkeypatch.setattr("decoders.strategies.sampled_beams.residual", lambda pi, q, p, n: p[int(n)])
+    monkeypatch.setattr("decoders.papers.beam.sampled.residual", lambda pi, q, p, n: p[int(n)])
     assert distance(distribution, loop_distribution(target, strategy, [0, 1], request)) > 1e-3
 
 

@@ -25,10 +25,11 @@ from torch import Tensor
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong
-from decoders.drafters import NeuralDrafter, TreeDrafter
-from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.loop import SpeculativeDecoding
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.tree.drafter import TreeDrafter
+from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
 from decoders.protocols import Drafter, EncoderDecoder, decoder_prefix
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

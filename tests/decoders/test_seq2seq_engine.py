@@ -14,6 +14,8 @@ from t5_toys import generate_t5, seq2seq_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
 
+from collect.replay.batch import Batch
+from collect.replay.costs import measure
 from decoders import Engine
 from decoders.arms import DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.transformers.hf import HFBackend
@@ -21,8 +23,6 @@ from decoders.backends.transformers.hf_seq2seq import CONTEXT, HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.costs.measured import Costs
 from decoders.models import targets
-from decoders.offline.batch import Batch
-from decoders.offline.costs import measure
 from decoders.records import Request, Sampling
 
 Tiny = Callable[..., Path]
@@ -422,7 +422,7 @@ def test_collecting_a_named_arm_on_the_command_line(
     from router import cli
 
     costs = Costs((0.01,) * 4, {"copy": 0.001})  # measuring takes a larger vocabulary
-    monkeypatch.setattr("decoders.offline.costs.measure", lambda *given: costs)
+    monkeypatch.setattr("collect.replay.costs.measure", lambda *given: costs)
     (tmp_path / "q.jsonl").write_text(json.dumps({"id": "q", "task": "qa", "turns": [TEXT]}))
     out, how = tmp_path / "out", ["--max-new-tokens", "5", "--dtype", "float32", "--device", "cpu"]
     files = ["--queries", str(tmp_path / "q.jsonl"), "--config", str(arms_file), "--out", str(out)]

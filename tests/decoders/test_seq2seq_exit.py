@@ -31,19 +31,19 @@ from t5_toys import (
 )
 from torch import Tensor
 
+from collect.replay.batch import Batch
+from collect.replay.costs import measure
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.early_exit import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.transformers.hf import HFBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.transformers.seq2seq_exit import LensHead, plain_lens
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.costs.measured import Costs
-from decoders.drafters import EarlyExitDrafter
 from decoders.lengths import FixedLength
-from decoders.offline.batch import Batch
-from decoders.offline.costs import measure
+from decoders.methods.early_exit.drafter import EarlyExitDrafter
+from decoders.methods.early_exit.head import Adapter
 from decoders.protocols import DraftLength, DraftRequest, ExitBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders.common.errors import DraftpickError
-from decoders.endpoints.server import server_at, with_model
-from decoders.endpoints.steps import Fewer, costs_of_steps, step_of, step_s, sweep
 from decoders.endpoints.stream import client
 from router import cli
+from router.engines.server import server_at, with_model
+from router.engines.step_times import Fewer, costs_of_steps, step_of, step_s, sweep
 
 
 @given(st.floats(0.001, 1), st.floats(0, 0.1), st.integers(1, 6))
@@ -62,7 +62,7 @@ def test_a_server_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             raise Fewer
         return 0.01 + 0.001 * count
 
-    monkeypatch.setattr("decoders.endpoints.steps.step_s", timed)
+    monkeypatch.setattr("router.engines.step_times.step_s", timed)
     server = FakeEndpoint(words=lambda prompt: [f" {n}" for n in range(16)])
     out = tmp_path / "costs.json"
     with listening(server):

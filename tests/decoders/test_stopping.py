@@ -19,7 +19,7 @@ from decoder_toys import (
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from decoders.drafters import NeuralDrafter
+from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.records import Request
 from decoders.sampling.stopping import Stopper
 

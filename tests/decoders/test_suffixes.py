@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders.common.errors import Damaged, DraftpickError
-from decoders.suffixes import EarlierAnswers, SuffixIndex, Wanted, draft
-from decoders.suffixes.index import LONGEST, MOST_PLACES
-from decoders.suffixes.stored import FILE, StoredAnswers
+from decoders.methods.suffix.earlier import EarlierAnswers
+from decoders.methods.suffix.index import LONGEST, MOST_PLACES, SuffixIndex
+from decoders.methods.suffix.stored import FILE, StoredAnswers
+from decoders.methods.suffix.votes import Wanted, draft
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -266,7 +267,7 @@ def test_bounds_are_checked(tokens: int, age_s: float | None) -> None:
 
 
 def test_importing_needs_neither_torch_nor_numpy() -> None:
-    code = "import sys, decoders.seats.seat; assert not {'torch', 'numpy'} & set(sys.modules)"
+    code = "import sys, decoders.requests.context; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

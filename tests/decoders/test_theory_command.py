@@ -15,7 +15,7 @@ from decoders.common.errors import DraftpickError
 from decoders.costs.theory import speculative
 from decoders.engine import Engine
 from decoders.options import EngineOptions
-from router.commands.theory import theory
+from router.theory.command import theory
 
 app = typer.Typer()
 app.command()(theory)

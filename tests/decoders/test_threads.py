@@ -13,14 +13,14 @@ import pytest
 import torch
 from decoder_toys import native
 
+from collect.replay import writer
+from collect.replay.stack import Stack
 from decoders.backends import threads
 from decoders.backends.native import LlamaBackend
 from decoders.backends.threads import Threads
 from decoders.backends.weights.packed import Rounding
 from decoders.common import machine
 from decoders.common.machine import Look
-from decoders.offline import writer
-from decoders.offline.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 

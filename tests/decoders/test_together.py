@@ -26,8 +26,8 @@ from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume, known
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.records import DecodeResult, Request, Sampling
+from decoders.requests.reading import PART
 from decoders.sampling.draft_vocab import DraftVocab
-from decoders.seats.reading import PART
 
 Tiny = Callable[..., Path]
 PROMPTS = [PROMPT, [3, 1, 4, 1, 5, 9, 2], [2, 2, 2], [14, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [1]]
@@ -402,7 +402,7 @@ def test_a_failed_step_of_a_cell_is_that_of_all_who_waited(
         raise RuntimeError("out of luck")
 
     with monkeypatch.context() as broken:
-        broken.setattr("decoders.backends.recurrent.head.RecurrentHead.step", fails)
+        broken.setattr("decoders.methods.recurrent.head.RecurrentHead.step", fails)
         with pytest.raises(RuntimeError, match="out of luck"):
             for _ in range(50):
                 batch.step()

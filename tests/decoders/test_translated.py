@@ -24,16 +24,16 @@ from test_exact_distribution import SAMPLINGS, check, toy_logits
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
-from decoders.drafters.translated import By, TranslatedDrafter
 from decoders.lengths import FixedLength
+from decoders.methods.neural.translated import By, TranslatedDrafter
+from decoders.methods.neural.translation import Translation
 from decoders.models.token_texts import TokenTexts
-from decoders.models.translation import Translation
-from decoders.offline.batch import Batch
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

@@ -32,9 +32,11 @@ from decoders.arms import load_arms, recipe
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
-from decoders.drafters import NeuralDrafter, TreeDrafter, WidenedDrafter
-from decoders.drafters.catch_up import LATER
 from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.methods.catch_up import LATER
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.tree.drafter import TreeDrafter
+from decoders.methods.tree.widened import WidenedDrafter
 from decoders.protocols import Backend, Drafter, DraftLength, DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.draft_vocab import DraftVocab

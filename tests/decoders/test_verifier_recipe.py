@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from decoder_toys import neural, run, speculative
 
+from collect.replay.batch import Batch
 from decoders.arms import load_arms, recipe
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
-from decoders.offline.batch import Batch
 from decoders.options import EngineOptions
+from decoders.papers.rules.bild import BiLD
+from decoders.papers.rules.deferral import SpeculativeCascade
+from decoders.papers.rules.lossy import Lossy
 from decoders.records import Request, Sampling
-from decoders.verify import BiLD, Lossless, Lossy, SpeculativeCascade
+from decoders.verify import Lossless
 from router.commands.views import arms_json, describe
 
 

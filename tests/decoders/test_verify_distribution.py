@@ -38,10 +38,14 @@ from torch import Tensor
 from decoders.arms import DraftingRecipe
 from decoders.backends.toy import ToyBackend
 from decoders.lengths import FixedLength
+from decoders.papers.rules import deferral, lossy
+from decoders.papers.rules.bild import BiLD
+from decoders.papers.rules.deferral import SpeculativeCascade
+from decoders.papers.rules.lossy import Lossy
 from decoders.protocols import Drafter, DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.randomness import Generator, RandomSource
-from decoders.verify import BiLD, Lossy, SpeculativeCascade, deferral, lossy, step
+from decoders.verify import step
 
 Floats = list[float]
 Next = Callable[[list[int]], Tensor]  # context -> logits [V] of what follows

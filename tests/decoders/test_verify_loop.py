@@ -35,12 +35,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from decoders.arms import DraftingRecipe
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
-from decoders.drafters import NeuralDrafter, NullDrafter
 from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.plain.drafter import NullDrafter
+from decoders.papers.rules.bild import BiLD
 from decoders.protocols import DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.randomness import Generator
-from decoders.verify import BiLD, Lossless, step
+from decoders.verify import Lossless, step
 
 Tiny = Callable[..., Path]
 

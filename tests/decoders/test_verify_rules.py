@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.verify.deferral import bild_star, chow, diff, loss, opt
-from decoders.verify.lossy import lossy, lossy_budget, lossy_star
+from decoders.papers.rules.deferral import bild_star, chow, diff, loss, opt
+from decoders.papers.rules.lossy import lossy, lossy_budget, lossy_star
 from decoders.verify.step import one_hot, residual
 
 F64 = torch.float64

@@ -35,9 +35,10 @@ from test_cascades import V, cascades, toy
 from test_exact_distribution import PROMPT, SAMPLINGS, check, small_llama, toy_logits
 
 from decoders.backends.toy import ToyBackend
-from decoders.drafters import NeuralDrafter, WidenedDrafter
-from decoders.drafters.cs_drafting import cs_drafter
-from decoders.drafters.horizontal import HorizontalDrafter, Part
+from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.tree.widened import WidenedDrafter
+from decoders.papers.cs_drafting.drafter import cs_drafter
+from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
 from decoders.protocols import Drafter, DraftRequest, work
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.randomness import Generator

@@ -14,6 +14,9 @@ import torch
 from decoder_toys import CPU, FITS_INT4, FITS_ROWS, autoregressive, by_rows, native, run
 from replayed import traced
 
+from collect.replay import writer
+from collect.replay.stack import Stack, states_before
+from collect.replay.writer import Answer, Ask, Draws, Writer, most_rows, write
 from decoders.backends import noise
 from decoders.backends.batched.row_passes import RowPasses
 from decoders.backends.cuda.recorded import cuda_graphs
@@ -24,9 +27,6 @@ from decoders.backends.weights.int8 import WIDE
 from decoders.backends.weights.packed import Rounding
 from decoders.common.errors import DraftpickError
 from decoders.models import memory
-from decoders.offline import writer
-from decoders.offline.stack import Stack, states_before
-from decoders.offline.writer import Answer, Ask, Draws, Writer, most_rows, write
 from decoders.records import Request
 from decoders.sampling.argmax import WIDTH
 

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from vllm_server import BIN
 
-from decoders.backends.eagle3.head import Eagle3Head
-from decoders.backends.eagle3.model import Eagle3Backend
-from decoders.drafters import Eagle3Drafter
+from decoders.methods.eagle3.drafter import Eagle3Drafter
+from decoders.methods.eagle3.head import Eagle3Head
+from decoders.methods.eagle3.model import Eagle3Backend
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 from decoders.sampling.randomness import Generator

@@ -26,7 +26,7 @@ OPTIONS = {
     "log": "log",
 }
 RAISING = """
-from router.vllm import Proposer as Ours
+from router.engines.vllm import Proposer as Ours
 
 
 class Proposer(Ours):
@@ -54,7 +54,7 @@ def test_answers_are_plain_decodings_before_and_after_a_kill(
 ) -> None:
     """And the log has what vLLM's own counters have, arm by arm what that arm drafts."""
     (tmp_path / "options.json").write_text(json.dumps(OPTIONS))
-    with served(tmp_path, "router.vllm.Proposer") as server:
+    with served(tmp_path, "router.engines.vllm.Proposer") as server:
         assert "draws wrong tokens" in server.output.read_text()  # sampled ones, in this version
         assert server.ask(queries()) == plain
         time.sleep(15)  # the last answers' lines are written once the engine is idle
@@ -72,7 +72,7 @@ def test_answers_are_plain_decodings_before_and_after_a_kill(
             time.sleep(3)
             server.kill()
             assert broken.exception() is not None
-    with served(tmp_path, "router.vllm.Proposer") as server:
+    with served(tmp_path, "router.engines.vllm.Proposer") as server:
         assert server.ask(queries()) == plain
         time.sleep(15)
     again = read_log(tmp_path / "log")
@@ -92,7 +92,7 @@ def test_a_proposer_that_raises_costs_drafts_and_nothing_else(
 
 def test_wrong_options_are_one_sentence_and_no_server(tmp_path: Path) -> None:
     (tmp_path / "options.json").write_text(json.dumps({"arms": {"a": {"kind": "early_exit"}}}))
-    words = [str(BIN / "python"), "-m", "router.vllm", str(tmp_path / "options.json")]
+    words = [str(BIN / "python"), "-m", "router.engines.vllm", str(tmp_path / "options.json")]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "arms.a" in done.stderr
     (tmp_path / "options.json").write_text(json.dumps(OPTIONS))

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from router import cli
-from router.audit.answers import Place, Said, broken
-from router.audit.greedy import Parting, parting, rounding, tie_of
-from router.audit.requests import AuditRequest
-from router.audit.run import Audit, Compared
-from router.audit.sampled import _mmd, calibration, two_sample
+from router.engines.audit.answers import Place, Said, broken
+from router.engines.audit.greedy import Parting, parting, rounding, tie_of
+from router.engines.audit.requests import AuditRequest
+from router.engines.audit.run import Audit, Compared
+from router.engines.audit.sampled import _mmd, calibration, two_sample
 
 WORDS = [" one", " two", " three", " four", " five"]
 LENGTH = 10
@@ -273,11 +273,11 @@ def drawn(law: tuple[float, ...], seed: int, prompts: int = 6, draws: int = 12) 
 
 
 def test_one_law_is_rarely_told_from_itself_and_another_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("router.audit.sampled.PERMUTATIONS", 199)
+    monkeypatch.setattr("router.engines.audit.sampled.PERMUTATIONS", 199)
     same = [two_sample(drawn(Model.law, 2 * n), drawn(Model.law, 2 * n + 1), n) for n in range(20)]
     assert sum(each.texts <= 0.1 for each in same) <= 6
     assert sum((each.logprobs or 0) <= 0.1 for each in same) <= 6
-    monkeypatch.setattr("router.audit.sampled.PERMUTATIONS", 1999)
+    monkeypatch.setattr("router.engines.audit.sampled.PERMUTATIONS", 1999)
     sharper = two_sample(drawn(Model.law, 0), drawn((0.8, 0.1, 0.08, 0.01, 0.01), 1))
     assert sharper.texts < 0.01 and (sharper.logprobs or 0.0) < 0.01 and sharper.parted
     assert not two_sample(drawn(Model.law, 0), drawn(Model.law, 1)).parted
@@ -298,7 +298,7 @@ def test_a_server_that_favours_the_likeliest_token_is_found_by_its_own_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A shift of six points, which the permutation tests do not see in so many answers."""
-    monkeypatch.setattr("router.audit.sampled.PERMUTATIONS", 999)
+    monkeypatch.setattr("router.engines.audit.sampled.PERMUTATIONS", 999)
     honest = [calibration(drawn(Model.law, n)) for n in range(60)]
     assert sum(each is not None and each[0] < 0.1 for each in honest) <= 12
     favours = (0.46, 0.27, 0.18, 0.045, 0.045)

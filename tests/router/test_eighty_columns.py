@@ -22,9 +22,9 @@ from policies import RewardTable
 from policies.selection.headroom import headroom
 from policies.tracking.run import Task, train_run
 from policies.tracking.seeds import sweep_run
-from router.commands.headroom_views import headroom_tables
-from router.commands.training.further import further
-from router.commands.training.views import run_tables, sweep_tables
+from router.commands.headroom.views import headroom_tables
+from router.commands.train.further import further
+from router.commands.train.views import run_tables, sweep_tables
 from router.commands.views import (
     acceptance,
     arms_table,

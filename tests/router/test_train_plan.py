@@ -10,7 +10,7 @@ import pytest
 from decoders.common.errors import DraftpickError, NoSuchName
 from policies import PolicyError
 from policies.learners.reinforce import PAPER
-from router.commands.training.plan import TrainPlan, plan
+from router.commands.train.plan import TrainPlan, plan
 
 HERE = Path("no-such-folder")
 

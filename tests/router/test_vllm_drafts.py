@@ -11,10 +11,10 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoders.drafters import MaxGramDrafter
-from decoders.suffixes.copy_chances import copied_acceptance
-from router.vllm.copying import copied, longest_match
-from router.vllm.steps import StepCosts, slots
+from decoders.methods.max_gram.copy_chances import copied_acceptance
+from decoders.methods.max_gram.drafter import MaxGramDrafter
+from router.engines.vllm.copying import copied, longest_match
+from router.engines.vllm.steps import StepCosts, slots
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 

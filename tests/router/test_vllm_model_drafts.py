@@ -18,7 +18,7 @@ from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from policies import fit_regression
 from policies.records import RewardTable
-from router.vllm import Proposer
+from router.engines.vllm import Proposer
 
 
 @pytest.fixture(scope="module")

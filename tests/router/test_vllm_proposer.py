@@ -24,11 +24,11 @@ from vllm_stand_in import EOS, VOCABULARY, Asked, Batch, answers, plain, vllm_co
 from decoders.common.errors import DraftpickError
 from policies import fit_binned, fit_thompson
 from policies.records import ANY, RewardTable
+from router.engines.vllm import Proposer
+from router.engines.vllm.choosing import KNOWN
+from router.engines.vllm.engine import sampling_fault
 from router.logs.judge import judge
 from router.logs.reader import read_log
-from router.vllm import Proposer
-from router.vllm.choosing import KNOWN
-from router.vllm.engine import sampling_fault
 
 COPY = {"kind": "max_gram", "shortest": 2, "longest": 6, "length": {"k": 5}}
 ARMS = {"copy": COPY, "short": {**COPY, "length": {"k": 2}, "by_cost": True}}
@@ -346,7 +346,7 @@ def test_an_engine_without_the_method_is_refused(tmp_path: Path) -> None:
 def test_options_and_engine_are_checked_before_a_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: dict[str, int], words: str
 ) -> None:
-    from router.vllm import __main__ as check
+    from router.engines.vllm import __main__ as check
 
     monkeypatch.setattr(check, "find_spec", found.get)
     place = Path(written(tmp_path, ALWAYS))

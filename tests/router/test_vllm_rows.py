@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm_stand_in import EOS, Asked, Batch
 
-from router.vllm.rows import RequestRows, TrackedRequest
+from router.engines.vllm.rows import RequestRows, TrackedRequest
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
 

@@ -157,7 +157,7 @@ def vllm_config(options: str | None, **named: Any) -> SimpleNamespace:
     """As far as a proposer looks at it. named: fields of the speculative configuration."""
     speculative = {
         "method": "custom_class",
-        "model": "router.vllm.Proposer",
+        "model": "router.engines.vllm.Proposer",
         "num_speculative_tokens": 5,
     }
     return SimpleNamespace(

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...methods.recurrent.head import RecurrentHead
 from ..cpp.row_attention import SPAN, AttentionSpans, RowPass
 from ..cuda.recorded import WIDEST
 from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, Weights
 from ..llama.reading import SequenceSlice
 from ..native import LlamaBackend
-from ..recurrent.head import RecurrentHead
 from ..weights.int8 import WIDE
 from ..weights.packed import Matrix, Rounded, linear
 from .recorded_chains import TOKENS, RecordedChains

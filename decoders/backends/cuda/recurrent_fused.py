@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..recurrent.head import RecurrentHead
+from ...methods.recurrent.head import RecurrentHead
 from ..weights.int4 import GROUP
 from .fused import kept, launcher
 

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ...methods.recurrent.cell import CellConfig
 from ...sampling.draft_vocab import DraftVocab
-from ..recurrent.cell import CellConfig
 from .recorded import WIDEST, Recorder, Run
 
 

@@ -1,7 +1,7 @@
 """Triton kernels of a recorded round, where PyTorch's operators would take a launch each: a copy of
 what followed the longest earlier match, and what becomes of a draft. Both run as one program.
 
-`rounds.py` and `drafters/on_device.py` do the same by PyTorch on other devices, and say what is
+`rounds.py` and `methods/device.py` do the same by PyTorch on other devices, and say what is
 what.
 """
 

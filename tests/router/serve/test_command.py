@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
 from router.cli import app, main
-from router.commands.serving import plan, served
+from router.commands.serve import plan, served
 
 ROOT = Path(__file__).resolve().parents[3]
 CHAT = "/v1/chat/completions"

@@ -21,7 +21,7 @@ from decoders.arms import arms_of
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import batch_engine
 from decoders.models.drafter_memory import DrafterMemory
-from router.commands.serving.plan import bytes_of
+from router.commands.serve.plan import bytes_of
 from router.routing.router import Router
 from router.serve.warm_up import likely_first, warm_up
 

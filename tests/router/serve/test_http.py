@@ -18,7 +18,7 @@ from serve_toys import Served, listening, served, until
 
 from decoders.common.errors import DraftpickError
 from router.cli import main
-from router.commands.serving.plan import origins_of
+from router.commands.serve.plan import origins_of
 from router.serve import server
 from router.serve.app import Settings
 from router.serve.parsing import Limits

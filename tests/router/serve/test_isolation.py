@@ -16,11 +16,12 @@ from test_counters import samples
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
-from decoders.seats.prefixes import PrefixStore
-from decoders.suffixes import Draft, EarlierAnswers
-from decoders.suffixes.stored import StoredAnswers
-from router.commands.serving.plan import plan
-from router.commands.serving.served import save_earlier
+from decoders.methods.suffix.earlier import EarlierAnswers
+from decoders.methods.suffix.stored import StoredAnswers
+from decoders.methods.suffix.votes import Draft
+from decoders.requests.prefixes import PrefixStore
+from router.commands.serve.plan import plan
+from router.commands.serve.served import save_earlier
 from router.serve.app import Settings
 from router.serve.isolation import checked, user_of
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from decoders.common.errors import DraftpickError
-from router.commands.serving.plan import plan
-from router.commands.serving.served import Earlier
+from router.commands.serve.plan import plan
+from router.commands.serve.served import Earlier
 
 
 def test_the_defaults() -> None:

@@ -22,7 +22,7 @@ from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
 from router.cli import app, main
 from router.commands.router_options import LogOptions
-from router.commands.serving import served as command
+from router.commands.serve import served as command
 from router.serve.app import Settings
 from router.serve.replicas import proxy
 from router.serve.replicas import replicas as all_replicas

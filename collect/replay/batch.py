@@ -1,0 +1,359 @@
+"""Many prompts at once: what collection asks of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from decoders.arms import AUTOREGRESSIVE
+from decoders.backends.native import LlamaBackend
+from decoders.common.errors import DraftpickError, NotANumber
+from decoders.common.seeds import derived_seed
+from decoders.costs import measured, under_load
+from decoders.costs.measured import Costs
+from decoders.lengths import AdaptiveLength
+from decoders.loop import SpeculativeDecoding
+from decoders.records import Request, Sampling
+from decoders.requests.context import seat_of
+
+from . import outgrown, rounds
+from .at_once import costs_at_once, install_shared_costs, require_room, require_shared
+from .before import Before, SomeAnswers
+from .costs import costs_of
+from .protocols import ReplayedLoop
+from .records import Expected, Replay, Written
+from .registry import adapter_of
+from .stack import Stack
+from .teacher_forcing import TeacherForcing
+from .unbatched import live
+from .writer import Draws, write_all
+
+if TYPE_CHECKING:
+    from decoders.engine import Engine
+
+KEPT = 8  # sets of answers whose states are kept: a batch's at each temperature and draw
+
+
+class _Asked(NamedTuple):
+    """What answers of the target are of."""
+
+    prompts: list[list[int]]
+    max_new_tokens: int
+    draws: Draws
+
+
+class Batch:
+    """Batched where the models are native, one by one elsewhere; the answers are the same, but for
+    near-ties in bfloat16, whose sums run in another order where many rows are multiplied at once.
+
+    An arm that drafts for a lossless verifier can only speed up the target's answer: its figures
+    follow from what its drafter writes alone and from its loop replayed along that answer
+    (`Replayable`). An arm with a lossy verifier, or that does not draft, has an answer of its own
+    and is run as it is. A strategy or a target is taken apart only if it is of the very class that
+    is known here: a subclass may do otherwise.
+
+    An arm that drafts from earlier answers is replayed one query after the other: before each it
+    has the target's answers to those before it in the same call, at that temperature, and all that
+    `keep` was told. What a drafter writes alone comes after the latter only.
+
+    costs: what passes cost on this machine; None measures them when they are first needed.
+    at_once: numbers of answers written at once of which something will be asked (`at_batch_size`).
+    folder: where the costs of shared passes are kept; None keeps nothing.
+    on_costs: called before costs are measured, with how often that was done and the most answers
+        at once; it takes minutes with a large model.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        costs: Costs | None = None,
+        at_once: Sequence[int] = (1,),
+        folder: Path | None = None,
+        on_costs: Callable[[int, int], None] = lambda times, answers: None,
+    ) -> None:
+        self._engine, self._costs, self._answers = engine, costs, 1
+        self._at_once = [answers for answers in at_once if answers > 1]
+        self._folder, self._on_costs = folder, on_costs
+        if self._at_once:
+            require_shared(engine.target)
+        target = engine.target
+        self._target: Stack | None = None
+        if type(target) is LlamaBackend and not target.eight_bits:
+            self._target = Stack.of_backend(target)
+        self._known: list[TeacherForcing] = []  # the answers that were asked for last
+        self._ahead: list[tuple[_Asked, Written]] = []  # written, not yet asked for
+        self._before = Before(seat_of(target))
+
+    @property
+    def cost_table(self) -> Costs:
+        """What passes and drafted tokens cost on this machine, measured when first asked for, and a
+        few times."""
+        if self._costs is None:
+            if self._at_once:
+                require_room(self._engine, max(self._at_once))
+            found = []
+            for time in range(measured.TIMES):
+                self._on_costs(time, 1)
+                found.append(self._alone(time > 0))
+            self._costs = Costs.of_repeats(found)
+        if self._at_once and not self._costs.at_once:
+            batch, shared = install_shared_costs(
+                self._engine, max(self._at_once), self._folder, lambda: self._answers
+            )
+            made = []
+            for time, alone in enumerate(self._costs.repeats or (self._costs,)):
+                self._on_costs(time, max(self._at_once))
+                if time > 0:
+                    shared = under_load.timed(batch.passes, self._at_once, shared.narrow)
+                at_once = costs_at_once(self._engine, alone, batch, shared, self._at_once)
+                made.append(replace(alone, at_once=at_once))
+            self._costs = Costs.of_repeats(made)
+        return self._costs
+
+    def _alone(self, again: bool) -> Costs:
+        """Those of one answer, measured once."""
+        costs = costs_of(self._engine, again)
+        greedy, drawn = rounds.alone(self._engine, costs)
+        return replace(costs, round_s=greedy, drawn_round_s=drawn)
+
+    @contextmanager
+    def at_batch_size(self, answers: int) -> Iterator[None]:
+        """Within the block arms are replayed as if this many answers were written at once: 1, or
+        one of `at_once`."""
+        assert answers == 1 or answers in self._at_once
+        before, self._answers = self._answers, answers
+        try:
+            yield
+        finally:
+            self._answers = before
+
+    def keep(self, prompt: list[int], answer: list[int], temperature: float = 0.0) -> None:
+        """What arms draft from at that temperature from now on: the target's answer to a prompt."""
+        self._before.keep(prompt, answer, temperature)
+
+    def target(
+        self,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seed: int | Sequence[int] = 0,
+        also: Sequence[tuple[float, Sequence[int]]] = (),
+    ) -> Written:
+        """The target's own answers, greedy or sampled.
+
+        seed: of the batch; what the i-th answer draws depends on it and on i. Or each answer's own,
+            which alone it then depends on.
+        also: temperatures and seeds of answers to the same prompts that will be asked for next;
+            they are written now, where the prompts are read anyway.
+        """
+        wanted = [Draws(temperature, seed), *(Draws(*each) for each in also)]
+        asked = _Asked(prompts, max_new_tokens, wanted[0])
+        for at, (before, written) in enumerate(self._ahead):
+            if before == asked:
+                del self._ahead[at]
+                return written
+        for draws in wanted:
+            request = Request(max_new_tokens, Sampling(draws.temperature))
+            for prompt in prompts:
+                self._engine.check(prompt, request)
+        if self._target is None:
+            return self._one_by_one(prompts, Request(max_new_tokens, Sampling(temperature)), seed)
+        try:
+            first, *others = self._write(asked, wanted)
+        except NotANumber:
+            if not also:
+                raise
+            (first,), others = self._write(asked, wanted[:1]), []
+        self._ahead = [
+            (asked._replace(draws=draws), written)
+            for draws, written in zip(wanted[1:], others, strict=False)
+        ]
+        return first
+
+    def _write(self, asked: _Asked, wanted: Sequence[Draws]) -> list[Written]:
+        assert self._target is not None
+        keep = self._engine.target.device.type == "cpu"  # elsewhere room is dearer than a pass
+        prompts, most = asked.prompts, asked.max_new_tokens
+        made = write_all(self._target, prompts, most, self._engine.eos_ids, wanted, keep)
+        for written in made:
+            if written.states is not None:
+                self._remember(self._known_answers(prompts, written.ids, written.states))
+        return made
+
+    def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written:
+        """What the arm's drafter writes on its own, greedily; or, with `replays`, the arm's own
+        answers."""
+        strategy = self._lossless(name)
+        if strategy is None:
+            return self.live(name, prompts, max_new_tokens)
+        target, eos_ids = self._engine.target, self._engine.eos_ids
+        with self._in_turn(name, 0.0):
+            return outgrown.written(strategy, target, prompts, max_new_tokens, eos_ids)
+
+    def is_replayable(self, name: str) -> bool:
+        """Whether the arm's answers are the target's, so that `replay` can follow them."""
+        return self._lossless(name) is not None
+
+    def replay(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+        max_new_tokens: int,
+    ) -> list[Replay]:
+        """The arm's loop at temperature 0, replayed along the target's answers.
+
+        max_new_tokens: the limit under which the answers were written.
+        """
+        strategy = self._lossless(name)
+        if strategy is None:
+            raise DraftpickError(
+                f"arm {name!r} gives answers of its own, so that it cannot be replayed along the "
+                "target's; its figures come with the answers"
+            )
+        known = self._read(prompts, answers, max_new_tokens)
+        loop = self._loop(name, strategy, max_new_tokens)
+        if not self._engine.arm(name).reads_earlier:
+            return outgrown.replayed(strategy, known, loop)
+        made: list[Replay] = []
+        with self._before.going_on(0.0) as seat:
+            for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+                made += outgrown.replayed(strategy, SomeAnswers(known, [row]), loop)
+                seat.keep(prompt, answer)
+        return made
+
+    def expected(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+        max_new_tokens: int,
+        temperature: float,
+        seeds: Sequence[int],
+    ) -> list[Expected] | None:
+        """The arm's loop at a temperature above 0, on average along answers that the target drew.
+
+        One pass of the target over the answers serves all arms that are asked for in turn.
+
+        max_new_tokens: as in `replay`.
+        seeds: of each answer's simulated runs.
+        None for an arm that must be run (`live`): its answers are its own, or what its drafter
+        draws does not follow from the answers.
+        """
+        strategy = self._lossless(name)
+        if strategy is None or outgrown.outgrown(prompts, max_new_tokens, strategy.drafts_to):
+            return None
+        known = self._read(prompts, answers, max_new_tokens)
+        loop, adapter = self._loop(name, strategy, max_new_tokens), adapter_of(strategy.drafter)
+        if not self._engine.arm(name).reads_earlier:
+            return adapter.expected(known, loop, temperature, seeds)
+        made: list[Expected] = []
+        with self._before.going_on(temperature) as seat:
+            for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+                own = seeds[row : row + 1]
+                found = adapter.expected(SomeAnswers(known, [row]), loop, temperature, own)
+                if found is None:
+                    return None
+                made += found
+                seat.keep(prompt, answer)
+        return made
+
+    def live(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seeds: Sequence[int | None] | None = None,
+    ) -> Written:
+        """The arm's own answers, with `replays`; each that is sampled depends on its seed alone."""
+        sampling, seeds = Sampling(temperature), seeds or [None] * len(prompts)
+        strategy = self._engine.strategy(name)
+        counted = (
+            isinstance(strategy, SpeculativeDecoding) and adapter_of(strategy.drafter).counts_calls
+        )
+        with self._in_turn(name, temperature):  # and its own answers, as they come
+            results = [
+                self._engine.decode(name, prompt, Request(max_new_tokens, sampling, seed=seed))
+                for prompt, seed in zip(prompts, seeds, strict=True)
+            ]
+        return Written.without_states(
+            [result.ids for result in results],
+            sum(result.prefill_s for result in results),
+            sum(result.decode_s for result in results),
+            [live(each, counted) for each in results],
+        )
+
+    def _in_turn(self, name: str, temperature: float) -> AbstractContextManager[Any]:
+        """Within the block the arm drafts from what was kept, if it drafts from earlier answers."""
+        reads = self._engine.arm(name).reads_earlier
+        return self._before.going_on(temperature) if reads else nullcontext()
+
+    def _read(
+        self, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
+    ) -> TeacherForcing:
+        """What the target makes of the answers; the states of the last few are kept, as they are
+        asked for again at every load."""
+        if len(prompts) != len(answers):
+            raise ValueError(f"{len(prompts)} prompts with {len(answers)} answers")
+        longest = max(map(len, answers), default=0)
+        if longest > max_new_tokens:
+            raise DraftpickError(
+                f"an answer of {longest} tokens was not written under a limit of {max_new_tokens}; "
+                "give the limit that it had"
+            )
+        asked = prompts, answers
+        known = next((one for one in self._known if (one.prompts, one.ids) == asked), None)
+        return self._remember(known or self._known_answers(prompts, answers))
+
+    def _known_answers(
+        self, prompts: list[list[int]], answers: list[list[int]], states: list[Tensor] | None = None
+    ) -> TeacherForcing:
+        return TeacherForcing(self._engine.target, self._target, prompts, answers, states)
+
+    def _remember(self, known: TeacherForcing) -> TeacherForcing:
+        """As the newest of the last few."""
+        others = [one for one in self._known if one is not known]
+        for one in others:
+            one.forget_scores()
+        self._known = [*others[1 - KEPT :], known]
+        return known
+
+    def _loop(self, name: str, strategy: SpeculativeDecoding, max_new_tokens: int) -> ReplayedLoop:
+        costs, length = self.cost_table.of_answers(self._answers), strategy.length
+        in_turn = isinstance(length, AdaptiveLength) and length.in_turn
+        draft_s = (self.cost_table if in_turn else costs).draft_s[name]  # as the loop would see it
+        return ReplayedLoop(length, max_new_tokens, draft_s, costs.verify)
+
+    def _lossless(self, name: str) -> SpeculativeDecoding | None:
+        """The arm's parts where it drafts for a lossless verifier, else None."""
+        if self._at_once:
+            _ = self.cost_table  # makes the arms again, which then follow the load
+        strategy = self._engine.strategy(name)
+        if type(strategy) is not SpeculativeDecoding or not strategy.verifier.lossless:
+            return None
+        if self._engine.arm(name).kind == AUTOREGRESSIVE:
+            raise DraftpickError(f"arm {name!r} drafts nothing; its answers are the target's")
+        return strategy
+
+    def _one_by_one(
+        self, prompts: list[list[int]], request: Request, seed: int | Sequence[int]
+    ) -> Written:
+        ids, embeddings, prefill_s, decode_s = [], [], 0.0, 0.0
+        if isinstance(seed, int):
+            seed = [derived_seed(seed, index) for index in range(len(prompts))]
+        for prompt, own in zip(prompts, seed, strict=True):
+            prefilled = self._engine.prefill(prompt)
+            asked = replace(request, seed=own)
+            result = self._engine.decode(AUTOREGRESSIVE, prompt, asked, prefilled)
+            ids.append(result.ids)
+            embeddings.append(prefilled.embedding.cpu().numpy())
+            prefill_s += prefilled.prefill_s
+            decode_s += result.decode_s
+        return Written(ids, np.stack(embeddings), prefill_s, decode_s)

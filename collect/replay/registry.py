@@ -1,0 +1,92 @@
+"""Adapters of drafters for collections, by the drafter's class: what each drafts along answers that
+are known follows from one pass over many of them.
+
+A package adds its own: ADAPTERS["its.module:ItsDrafter"] = ItsAdapter. Only that very class gets
+the adapter, because a subclass may draft otherwise. Nothing heavy is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from decoders.common.plugins import watched
+
+if TYPE_CHECKING:
+    from decoders.protocols import Backend, Drafter
+
+    from .protocols import KnownAnswers, Replayable, ReplayedLoop
+    from .records import Expected, Replay, Written
+
+
+class ReplayAdapter:
+    """The defaults: those of a drafter that is run one query at a time."""
+
+    drafter: Any
+    counts_calls = False
+
+    def __init__(self, drafter: Any) -> None:
+        self.drafter = drafter
+
+    @property
+    def timed(self) -> Drafter:
+        drafter: Drafter = self.drafter
+        return drafter
+
+    def steps(self, answers: int) -> float:
+        """Each answer's draft on its own."""
+        return float(answers)
+
+    def write(
+        self,
+        target: Backend,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        eos_ids: tuple[int, ...],
+    ) -> Written | None:
+        return None
+
+    def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
+        return None
+
+    def expected(
+        self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]
+    ) -> list[Expected] | None:
+        return None
+
+
+Adapter = Callable[[Any], "Replayable"]
+
+
+def _ours(module: str, name: str) -> Adapter:
+    def adapter(drafter: Any) -> Replayable:
+        made: Replayable = getattr(import_module(f".methods.{module}", __package__), name)(drafter)
+        return made
+
+    return adapter
+
+
+ADAPTERS: dict[str, Adapter] = watched(
+    "replay adapter",
+    {
+        "decoders.methods.max_gram.drafter:MaxGramDrafter": _ours("copied", "MaxGramReplay"),
+        "decoders.methods.neural.drafter:NeuralDrafter": _ours("stacked", "NeuralReplay"),
+        "decoders.methods.early_exit.drafter:EarlyExitDrafter": _ours("stacked", "EarlyExitReplay"),
+        "decoders.methods.recurrent.drafter:RecurrentDrafter": _ours(
+            "recurrent", "RecurrentReplay"
+        ),
+        "decoders.methods.hybrid.drafter:HybridDrafter": _ours("hybrid", "HybridReplay"),
+        "decoders.methods.suffix.drafter:SuffixDrafter": _ours("copied", "SuffixReplay"),
+        "decoders.methods.neural.translated:TranslatedDrafter": _ours(
+            "translated", "TranslatedReplay"
+        ),
+        "decoders.methods.tree.widened:WidenedDrafter": _ours("widened", "WidenedReplay"),
+    },
+)
+
+
+def adapter_of(drafter: Drafter) -> Replayable:
+    """The adapter of the drafter's very class, else ReplayAdapter."""
+    kind = type(drafter)
+    return ADAPTERS.get(f"{kind.__module__}:{kind.__qualname__}", ReplayAdapter)(drafter)

@@ -1,0 +1,193 @@
+"""A drafter of any kind without the loop, one query at a time: writing on its own, and along a
+given answer. For drafters whose adapter cannot take many queries at once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+
+from decoders.loop import SpeculativeDecoding
+from decoders.methods.catch_up import begin
+from decoders.protocols import Backend, Drafter, DraftLength, DraftRequest, Job, decoder_prefix
+from decoders.records import DecodeResult, Request, Sampling
+from decoders.requests.prefixes import agreeing
+from decoders.sampling.randomness import Generator
+from decoders.sampling.stopping import Stopper
+from decoders.sampling.tree_shape import lead
+
+from .protocols import KnownAnswers, ReplayedLoop
+from .records import Replay, Written
+from .registry import adapter_of
+from .replay import Draft, agreement
+from .replay import replay as replay_loop
+
+
+class UnbatchedDrafter:
+    """A drafter and the target that some drafters read along with.
+
+    branched: whether it has proposed a tree so far.
+    """
+
+    def __init__(self, drafter: Drafter, target: Backend) -> None:
+        self.drafter, self.target, self.branched = drafter, target, False
+        self._after = 0  # how long the context was that it drafted for last
+        self._drafted: list[int] = []
+        self._renew()
+
+    def _renew(self) -> None:
+        self._chance = Generator(self.target.device, 0)  # greedy: for parts, never for tokens
+
+    @torch.inference_mode()
+    def write(
+        self, prompt_ids: list[int], most: int, eos_ids: tuple[int, ...], length: DraftLength
+    ) -> list[int]:
+        """Its own greedy answer: every draft counts as accepted, `length` says how long they are.
+        Shorter than `most` where the drafter ends it or has nothing to say. `target` must have just
+        read the prompt."""
+        begin(self.drafter, self.target, prompt_ids)
+        self._renew()
+        length.reset()
+        start, stopper = decoder_prefix(self.target, prompt_ids), Stopper(Request(most), eos_ids)
+        context = list(start)
+        while not stopper.reason:
+            drafted = self._propose(context, min(max(1, length.next()), stopper.room))
+            if not drafted:
+                break
+            context += stopper.admit(drafted)
+            if not stopper.reason:
+                self._follow(context)
+        return context[len(start) :]
+
+    def start(self, prompt_ids: list[int]) -> None:
+        """Before `draft` leads along an answer to this prompt."""
+        self.target.prefill(prompt_ids)
+        self.drafter.reset(prompt_ids)
+        self._renew()
+        self._after, self._drafted = len(decoder_prefix(self.target, prompt_ids)), []
+
+    @torch.inference_mode()
+    def draft(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
+        """What it drafts to follow `context`: the last call's and at least one token more, as the
+        target wrote them."""
+        right = agreeing(self._drafted, context[self._after :])
+        ended = self._after + right + 1  # the last round; then it may have sat out some
+        if ended < len(context):
+            self._follow(context[:ended])
+        self._follow(context)
+        self._after, self._drafted = len(context), self._propose(context, k, min_confidence)
+        return self._drafted
+
+    def _follow(self, context: list[int]) -> None:
+        """As the loop leaves a round: the target has read all of `context` but its newest token."""
+        unread = context[self.target.length : -1]
+        if unread:
+            self.target.extend(torch.tensor(unread, device=self.target.device))
+        self.drafter.commit(context)
+
+    def _propose(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
+        asked = DraftRequest(k, Sampling(), self._chance, min_confidence)
+        proposal = self.drafter.propose(context, asked)
+        ids: list[int] = proposal.ids.tolist()
+        if proposal.parents is None:
+            return ids
+        self.branched = True
+        return [ids[node] for node in lead(proposal.parents)]
+
+
+class KnownEnd(Stopper):
+    """Ends an answer after `tokens` tokens, of which the loop knows no more than that it may have
+    `most`."""
+
+    def __init__(self, tokens: int, most: int) -> None:
+        super().__init__(Request(most), ())
+        self._tokens = tokens
+
+    def ends(self, ids: list[int]) -> str:
+        return "known" if len(ids) == self._tokens else ""
+
+
+@dataclass(frozen=True)
+class UnbatchedReplay:
+    """A lossless arm whatever its drafter, one query after the other."""
+
+    strategy: SpeculativeDecoding
+    target: Backend
+
+    def write(
+        self, prompts: list[list[int]], max_new_tokens: int, eos_ids: tuple[int, ...]
+    ) -> Written:
+        drafter, answers, decode_s = UnbatchedDrafter(self.strategy.drafter, self.target), [], 0.0
+        for prompt in prompts:
+            self.target.prefill(prompt)
+            started = time.perf_counter()
+            answers.append(drafter.write(prompt, max_new_tokens, eos_ids, self.strategy.length))
+            decode_s += time.perf_counter() - started
+        return Written.without_states(answers, 0.0, decode_s)
+
+    def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay]:
+        pairs = zip(answers.prompts, answers.ids, strict=True)
+        return [self._replayed(prompt, answer, loop) for prompt, answer in pairs]
+
+    def _replayed(self, prompt: list[int], answer: list[int], loop: ReplayedLoop) -> Replay:
+        """If the drafter proposed a tree, of which any branch may be accepted, the loop itself
+        counts."""
+        drafter = UnbatchedDrafter(self.strategy.drafter, self.target)
+        start = decoder_prefix(self.target, prompt)
+
+        def begin(min_confidence: float) -> Draft:
+            drafter.start(prompt)
+            before = drafter.drafter.calls  # reading the prompt is none of its steps
+            return Draft(
+                lambda at, k: drafter.draft(start + answer[:at], k, min_confidence),
+                (lambda: drafter.drafter.calls - before) if self._counted else None,
+            )
+
+        agree = agreement(answer, begin(0.0)) if loop.agreement else []
+        if not drafter.branched:
+            made = replay_loop(answer, begin(loop.length.min_confidence), loop, agree)
+            if not drafter.branched:
+                return made
+        return replace(self.live(prompt, len(answer), loop.max_new_tokens), agree=agree)
+
+    @property
+    def _counted(self) -> bool:
+        """Whether its models draft fewer tokens than it does."""
+        return adapter_of(self.strategy.drafter).counts_calls
+
+    def live(self, prompt: list[int], tokens: int, most: int) -> Replay:
+        """What the loop itself counts while it writes the answer, which ends after `tokens`."""
+        prefilled, chance = self.target.prefill(prompt), Generator(self.target.device, 0)
+        stopper = KnownEnd(tokens, most)
+        job = Job(self.target, prompt, prefilled, Request(most), stopper, chance, lambda *_: None)
+        return live(self.strategy.decode(job), self._counted)
+
+
+def live(made: DecodeResult, counted: bool) -> Replay:
+    """What the loop itself counted. counted: whether its drafter's models draft fewer tokens than
+    it does; their pass over the prompt counts as a step here."""
+    calls = made.draft_calls if counted else None
+    return Replay([], made.target_calls - 1, made.drafted, made.accepted, calls, made.widths)
+
+
+def replayed(
+    strategy: SpeculativeDecoding, known: KnownAnswers, loop: ReplayedLoop
+) -> list[Replay]:
+    """A lossless arm along known answers: by its drafter's adapter, else one after the other."""
+    found = adapter_of(strategy.drafter).replay(known, loop)
+    return UnbatchedReplay(strategy, known.target).replay(known, loop) if found is None else found
+
+
+def written(
+    strategy: SpeculativeDecoding,
+    target: Backend,
+    prompts: list[list[int]],
+    most: int,
+    eos_ids: tuple[int, ...],
+) -> Written:
+    """What its drafter writes alone, likewise."""
+    found = adapter_of(strategy.drafter).write(target, prompts, most, eos_ids)
+    if found is None:
+        return UnbatchedReplay(strategy, target).write(prompts, most, eos_ids)
+    return found

@@ -1,0 +1,226 @@
+"""Arms replayed along answers that another engine wrote: its tokenizer is known, its weights are
+not here.
+
+What copies and what a draft model drafts follows from the text alone, so that the collection's
+replay (`replay.py`) needs nothing of the target but its vocabulary.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.arms import ArmRecipe
+from decoders.common.errors import DraftpickError
+from decoders.costs.measured import Costs
+from decoders.costs.pass_costs import PassCosts
+from decoders.costs.passes import assume
+from decoders.loop import SpeculativeDecoding
+from decoders.methods.suffix.earlier import EarlierAnswers
+from decoders.records import Prefilled
+from decoders.requests.context import seat_of
+
+from ..replay.protocols import KnownAnswers, ReplayedLoop
+from ..replay.records import Replay
+from ..replay.unbatched import replayed
+
+KINDS = ("autoregressive", "max_gram", "suffix", "neural")  # of arms that read the text alone
+FREE = 1 << 30  # a limit that bounds no draft
+
+
+class AbsentTarget:
+    """Stands for a target of which the vocabulary alone is known: it counts positions, and has no
+    logits to give.
+
+    context: room that draft models are given.
+    dtype: of their weights.
+    """
+
+    parameters = 0
+
+    def __init__(
+        self,
+        vocab_size: int,
+        context: int = sys.maxsize,
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        self.vocab_size, self.context, self.dtype = vocab_size, context, dtype
+        self.device = device or torch.device("cpu")
+        self._held = 0
+
+    @property
+    def length(self) -> int:
+        return self._held
+
+    def prefill(self, prompt_ids: list[int]) -> Prefilled:
+        self._held = len(prompt_ids)
+        return Prefilled(torch.zeros(0), torch.zeros(0))
+
+    def extend(self, ids: Tensor) -> Tensor:
+        self._held += len(ids)
+        return torch.zeros(len(ids), 0)
+
+    def truncate(self, length: int) -> None:
+        self._held = length
+
+
+@dataclass(frozen=True)
+class KnownText:
+    """prompt, ids: token ids, each at least one.
+    limit: tokens that the answer was allowed; None where it was not near.
+    span: when it was asked for and when it was complete, in seconds; None where nobody said.
+    """
+
+    prompt: list[int]
+    ids: list[int]
+    limit: int | None = None
+    span: tuple[float, float] | None = None
+
+
+class LoggedReplay:
+    """Replays arms along texts.
+
+    costs: what passes of the engine cost; for arms that go by it. None where it is not known.
+
+    Raises DraftpickError for an arm that reads more than the text, one that is lossy, and one that
+    goes by costs where they are not known.
+    """
+
+    def __init__(
+        self,
+        target: AbsentTarget,
+        tokenizer: Any,
+        arms: Mapping[str, ArmRecipe],
+        costs: Costs | None = None,
+    ) -> None:
+        for name, recipe in arms.items():
+            require_text_alone(name, recipe, costs)
+        if costs is not None:
+            assume(target, PassCosts(costs.verify_s))
+        self._target, self._tokenizer, self._arms, self._costs = target, tokenizer, arms, costs
+
+    def replay(
+        self, arm: str, texts: Sequence[KnownText], asked: Sequence[int]
+    ) -> list[Replay | None]:
+        """For each of the texts asked for, by their places; None for one that is longer than the
+        arm drafts to.
+
+        An arm that drafts from earlier answers has had, before each text, all that were complete
+        when it was asked for; without spans, all that stand before it.
+        """
+        recipe = self._arms[arm]
+        if recipe.kind == "autoregressive":
+            return [Replay.without_drafts(texts[at].ids) for at in asked]
+        strategy = recipe.build(self._target, self._tokenizer)
+        assert isinstance(strategy, SpeculativeDecoding)
+        if recipe.reads_earlier:
+            return self._in_turn(arm, strategy, texts, asked)
+        made: dict[int, Replay] = {}
+        by_limit: dict[int | None, list[int]] = {}
+        for at in asked:
+            if _fits(texts[at], strategy):
+                by_limit.setdefault(texts[at].limit, []).append(at)
+        for limit, places in by_limit.items():
+            known = _Texts(self._target, [texts[at] for at in places])
+            made |= dict(zip(places, self._along(arm, strategy, known, limit), strict=True))
+        return [made.get(at) for at in asked]
+
+    def _in_turn(
+        self,
+        arm: str,
+        strategy: SpeculativeDecoding,
+        texts: Sequence[KnownText],
+        asked: Sequence[int],
+    ) -> list[Replay | None]:
+        seat, wanted, made = seat_of(self._target), set(asked), dict[int, Replay]()
+        held = seat.answers
+        seat.answers = EarlierAnswers()
+        try:
+            for at, complete in before_each(texts):
+                for earlier in complete:
+                    seat.keep(texts[earlier].prompt, texts[earlier].ids)
+                if at in wanted and _fits(texts[at], strategy):
+                    known = _Texts(self._target, [texts[at]])
+                    (made[at],) = self._along(arm, strategy, known, texts[at].limit)
+        finally:
+            seat.answers = held
+        return [made.get(at) for at in asked]
+
+    def _along(
+        self, arm: str, strategy: SpeculativeDecoding, known: KnownAnswers, limit: int | None
+    ) -> list[Replay]:
+        length = strategy.length
+        if self._costs is None:
+            loop = ReplayedLoop(length, limit or FREE, agreement=False)
+        else:
+            draft_s = self._costs.draft_s.get(arm, 0.0)
+            loop = ReplayedLoop(length, limit or FREE, draft_s, self._costs.verify, False)
+        return replayed(strategy, known, loop)
+
+
+def require_text_alone(name: str, recipe: ArmRecipe, costs: Costs | None) -> None:
+    """Raises DraftpickError for an arm that cannot be replayed along a text."""
+    branches = bool(getattr(recipe, "branches", False))
+    if recipe.kind not in KINDS or branches:
+        what = "drafts trees, which" if branches else f"is of the kind {recipe.kind!r}, which"
+        raise DraftpickError(
+            f"the arm {name!r} {what} needs the target itself, and logs hold its texts alone; take "
+            f"arms of the kinds {', '.join(KINDS)}, without `width`"
+        )
+    if not recipe.lossless:
+        raise DraftpickError(
+            f"the arm {name!r} is lossy, so that its answers are not those of the logs; leave "
+            "`verifier` out"
+        )
+    if recipe.uses_cost_model and costs is None:
+        raise DraftpickError(
+            f"the arm {name!r} goes by what passes cost, which is not known here; give --costs, or "
+            "a fixed length without `by_cost`"
+        )
+
+
+def before_each(texts: Sequence[KnownText]) -> Iterator[tuple[int, list[int]]]:
+    """Each text's place in the order in which they were asked for, with the places of those that
+    were complete by then and were not given before. Without spans, in the given order."""
+    spans = [each.span for each in texts]
+    if any(span is None for span in spans):
+        for at in range(len(texts)):
+            yield at, [at - 1] if at else []
+        return
+    known = [span for span in spans if span is not None]
+    begins = sorted(range(len(texts)), key=lambda at: known[at][0])
+    ends = sorted(range(len(texts)), key=lambda at: known[at][1])
+    given = 0
+    for at in begins:
+        first = given
+        while given < len(ends) and known[ends[given]][1] <= known[at][0] and ends[given] != at:
+            given += 1
+        yield at, ends[first:given]
+
+
+class _Texts:
+    """KnownAnswers without a target that could say more of them."""
+
+    batched = True
+
+    def __init__(self, target: AbsentTarget, texts: Sequence[KnownText]) -> None:
+        self.target = target
+        self.prompts, self.ids = [each.prompt for each in texts], [each.ids for each in texts]
+        self.kept: dict[Hashable, Any] = {}
+
+    @property
+    def states(self) -> list[Tensor]:
+        raise NotImplementedError("no target has read these texts")
+
+    def log_p(self, temperature: float) -> list[Tensor]:
+        raise NotImplementedError("no target has read these texts")
+
+
+def _fits(text: KnownText, strategy: SpeculativeDecoding) -> bool:
+    return len(text.prompt) + len(text.ids) <= strategy.drafts_to

@@ -1,0 +1,109 @@
+"""What drafts inside a recorded round (backends/cuda/rounds.py): copies, a recurrent cell, a model,
+or a copy and one of these; an exit of the target is in early_exit.py."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ..backends.cuda.recorded import WIDEST
+from ..backends.cuda.rounds import Line, Shape
+
+Reader = Callable[[list[int]], None]
+
+
+class Chain:
+    """Token after token by one model.
+
+    make: (line, k, unread) -> [k] drafted ids, within a recording, after reading the last `unread`
+        tokens of the sequence, some of them perhaps again.
+    parameters: of the model, as of a Drafter.
+    read: reads a prompt, for one that keeps what it has read and must read every token in turn.
+
+    A shape is (drafted, unread).
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Line, int, int], Tensor],
+        parameters: int,
+        read: Reader | None = None,
+    ) -> None:
+        self._make, self._parameters, self._read = make, parameters, read
+        self.calls = 0
+        self.behind, self._tokens = Behind(), WIDEST
+
+    @property
+    def work(self) -> int:
+        return self.calls * self._parameters
+
+    def first(self) -> list[Shape]:
+        return [(0, 0)]
+
+    def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
+        shape = k, self.unread(k, k, 2)
+        self.behind.launched(*shape)
+        return shape
+
+    def unread(self, width: int, drafted: int, least: int) -> int:
+        """Tokens to be read in a round over `width` drafted tokens, so many of them its own; at
+        least so many, so that there are few recordings."""
+        if self._read is None:
+            return int(drafted > 0)
+        need = self.behind.unread(width, drafted)
+        return min(0 if not need else least if need <= least else WIDEST, self._tokens)
+
+    def width(self, shape: Shape) -> int:
+        return shape[0]
+
+    def ids(self, shape: Shape, line: Line) -> tuple[Tensor, Tensor | None]:
+        return self.drafted(line, *shape), None
+
+    def drafted(self, line: Line, k: int, unread: int) -> Tensor:
+        """[k]."""
+        return self._make(line, k, unread) if unread else line.ids[:0]
+
+    def learn(self, shape: Shape, of: int, accepted: int) -> None:
+        self.count(*shape)
+        self.behind.read(accepted, own=True)
+
+    def count(self, drafted: int, unread: int) -> None:
+        self.calls += max(drafted, int(unread > 0))
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.calls = 0
+        self.behind, self._tokens = Behind(), len(prompt_ids) + 1
+        if self._read is not None:
+            self._read(prompt_ids)
+            self.calls = 1
+
+
+class Behind:
+    """How many tokens before the newest one a draft model has not read. The host knows it of rounds
+    that were read; of those on their way it takes the most that there may be."""
+
+    def __init__(self) -> None:
+        self._known = 0
+        self._flying: deque[tuple[int, int]] = deque()
+
+    def unread(self, width: int, drafted: int) -> int:
+        """Tokens to read in the coming round: 0 where it need not, as it drafts none and is still
+        near enough after it."""
+        behind = self._known
+        for flown, read in self._flying:
+            behind = max(1, flown) if read else behind + flown + 1
+        return behind + 1 if drafted or behind + width + 2 > WIDEST else 0
+
+    def launched(self, width: int, unread: int) -> None:
+        """A round over so many drafted tokens, before which the model reads so many."""
+        self._flying.append((width, unread))
+
+    def read(self, accepted: int, own: bool) -> None:
+        """What became of the oldest. own: whether the draft was the model's."""
+        width, unread = self._flying.popleft()
+        if not unread:
+            self._known += accepted + 1
+        else:  # its own last token is not read
+            self._known = int(0 < width == accepted) if own else accepted

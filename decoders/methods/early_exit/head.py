@@ -1,0 +1,153 @@
+"""Early exit on the native backend: an adapter with layers of its own, and their cache.
+
+The lower layers' KV belongs to the target and is never computed twice: what the exit runs while it
+drafts, the target's own pass finds done (`LlamaBackend.lower`). Only the adapter has a cache of its
+own. Kim et al. (BiLD, section 4.4) draft with an early exit; the adapter replaces their joint
+fine-tuning, so that the target stays as it was.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from ...backends.llama.exit_head import ADAPTER, AdapterConfig, Lens, load_parts
+from ...backends.llama.loading import packed_layer
+from ...backends.llama.model import LayerWeights, Shape, layer, moved, rope_at, rope_table, through
+from ...backends.native import LlamaBackend
+from ...backends.weights.contents import Shape as TensorShape
+from ...backends.weights.contents import require
+from ...backends.weights.packed import dense, linear, pack, rows_of
+from ...common.naming import below
+from ...common.shared_weights import Shared
+from ...sampling.draft_vocab import DraftVocab
+
+
+class Adapter(Lens):
+    """`blocks` layers of the target's shape below a lens, over states [B, T, d]."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        config: AdapterConfig,
+        blocks: list[LayerWeights],
+        norm: Tensor,
+        lens: Tensor,
+    ) -> None:
+        super().__init__(config, norm, lens, shape.norm_eps)
+        self.shape = shape
+        self.blocks = nn.ModuleList()
+        for block in blocks:
+            parts = {k: nn.Parameter(dense(t)) for k, t in block.tensors().items()}
+            self.blocks.append(nn.ParameterDict(parts))
+        self.rope = rope_table(shape, norm.device, norm.dtype)
+
+    @classmethod
+    def begin(cls, target: LlamaBackend, config: AdapterConfig) -> Adapter:
+        """Untrained: the target's layers that follow the exit, no lens yet (see `fit_lens`)."""
+        following = target.weights.layers[config.exit_layer : config.exit_layer + config.blocks]
+        blocks = [moved(w, target.device, torch.float32) for w in following]
+        norm = torch.ones(target.shape.hidden, device=target.device)
+        lens = torch.eye(target.shape.hidden, device=target.device)
+        return cls(target.shape, config, [_cloned(b) for b in blocks], norm, lens)
+
+    @classmethod
+    def plain(cls, target: LlamaBackend, exit_layer: int) -> Adapter:
+        """Untrained, without layers: the target's own final norm, and the identity."""
+        norm = target.weights.norm.detach().clone()
+        lens = torch.eye(len(norm), device=target.device, dtype=target.dtype)
+        adapter = cls(target.shape, AdapterConfig(exit_layer, blocks=0), [], norm, lens)
+        return adapter.requires_grad_(False)
+
+    @classmethod
+    def load(cls, folder: Path, target: LlamaBackend) -> Adapter:
+        config, parts = load_parts(folder, target.shape.hidden, target.device, target.dtype)
+        held = {k: tuple(t.shape) for k, t in parts.items()}
+        require(folder, held, _needed(target, config, parts))
+        blocks = [LayerWeights(**below(parts, f"blocks.{i}.")) for i in range(config.blocks)]
+        adapter = cls(target.shape, config, blocks, parts["norm"], parts["lens"])
+        return adapter.requires_grad_(False)
+
+    def weights(self) -> list[LayerWeights]:
+        return [LayerWeights(**dict(cast(nn.ParameterDict, b).items())) for b in self.blocks]
+
+    def forward(self, states: Tensor) -> Tensor:
+        rope = rope_at(self.rope, slice(states.shape[1]), self.shape)
+        for block in self.weights():
+            states = layer(states, block, self.shape, rope, None)
+        return self.read(states)
+
+
+def _needed(
+    target: LlamaBackend, config: AdapterConfig, parts: dict[str, Tensor]
+) -> dict[str, TensorShape]:
+    """The tensors of an adapter's layers, which are shaped as the target's are; how wide their MLPs
+    are follows from the first."""
+    shape, like = target.shape, target.weights.layers[-1]
+    d, q = shape.hidden, shape.heads * shape.head_dim
+    f = parts["blocks.0.down"].shape[-1] if "blocks.0.down" in parts else 0
+    rows = q + 2 * shape.kv_heads * shape.head_dim
+    block: dict[str, TensorShape] = {
+        "attention_norm": (d,),
+        "qkv": (rows, d),
+        "out": (d, q),
+        "mlp_norm": (d,),
+        "gate_up": (2 * f, d),
+        "down": (d, f),
+    }
+    block |= {} if like.qkv_bias is None else {"qkv_bias": (rows,)}
+    block |= {} if like.head_norms is None else {"head_norms": (2, shape.head_dim)}
+    return {f"blocks.{i}.{name}": one for i in range(config.blocks) for name, one in block.items()}
+
+
+_LOADED: Shared[AdapterHead] = Shared()
+
+
+class AdapterHead:
+    """An adapter at work on one sequence. It owns the adapter's cache."""
+
+    def __init__(self, target: LlamaBackend, adapter: Adapter, vocab: DraftVocab | None) -> None:
+        self.target, self.adapter, self.vocab = target, adapter, vocab
+        self.exit_layer = adapter.config.exit_layer
+        self.head = target.weights.head
+        if vocab is not None:
+            self.head = pack(rows_of(self.head, vocab.to_target))
+        self.adapter_parameters = sum(p.numel() for p in adapter.parameters())
+        self.parameters = self.adapter_parameters + self.head.numel()
+        self.blocks = [packed_layer(w) for w in adapter.weights()]
+        self.cache = target.new_cache(len(self.blocks))
+
+    @classmethod
+    def load(cls, folder: Path, target: LlamaBackend, vocab: DraftVocab | None) -> AdapterHead:
+        """A folder's adapter. One at work for another sequence of the same model lends its weights;
+        the cache is never shared. Raises ValueError where it was trained for states of another
+        size."""
+        key = (folder.resolve(), (folder / ADAPTER).stat().st_mtime_ns, id(target.weights))
+        loaded = _LOADED.get(key)
+        if loaded is None:
+            return _LOADED.add(key, cls(target, Adapter.load(folder, target), vocab))
+        other = copy(loaded)
+        other.target, other.cache = target, target.new_cache(len(loaded.blocks))
+        return _LOADED.add(key, other)
+
+    def read(self, states: Tensor, start: int) -> Tensor:
+        for part in torch.split(states, self.target.part):
+            t = len(part)
+            place = self.target.positions(start, t)
+            mask = place[1]
+            read = start + t if mask is None else mask.shape[-1]
+            slots = self.cache.slots(start, t, read)
+            h = through(part, self.blocks, self.target.shape, place, slots)
+            start += t
+        return self.adapter.read(h[-1])
+
+    def score(self, state: Tensor) -> Tensor:
+        return linear(state, self.head)
+
+
+def _cloned(block: LayerWeights) -> LayerWeights:
+    return LayerWeights(**{k: dense(t).clone() for k, t in block.tensors().items()})

@@ -1,0 +1,143 @@
+"""Copying or a model's draft, chosen in every round (D24) by the higher expected tokens a
+second.
+
+A copy's acceptance is that of its match lengths, a model's that of its drafts so far; both are
+learnt within the answer. Where neither promises more than plain decoding, the model is asked all
+the same where `Tries` says so, so that it goes on learning. The choice depends on accepted tokens
+alone, never on what the target will draw, so that verification stays as lossless as for either
+alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...backends.cuda.rounds import DeviceDrafter
+from ...costs.pass_costs import PassCosts
+from ...lengths.tries import Tries
+from ...protocols import Drafter, DraftRequest, work
+from ...records import Proposal
+from ...requests.prefixes import agreeing
+from ..device import Chain
+from ..max_gram.device import REMEMBERED, Copies
+from ..suffix.drafter import proposal
+from .copying import Copying
+from .device import PRIOR, PRIOR_WEIGHT, Either
+
+
+class HybridDrafter:
+    """Proposes what `copying` or `model` does.
+
+    model: any drafter of a chain.
+    passes: what the target's passes cost.
+    draft_cost: of a token that the model drafts, in passes over one token.
+    in_turn: whether the model drafts for one answer after the other, which costs more the more
+        answers share the target's passes.
+    """
+
+    def __init__(
+        self,
+        copying: Copying,
+        model: Drafter,
+        passes: PassCosts,
+        draft_cost: float = 0.06,
+        in_turn: bool = False,
+    ) -> None:
+        self.copying, self.model = copying, model
+        self._passes, self._draft_cost, self._in_turn = passes, draft_cost, in_turn
+        self.parameters = model.parameters
+        self.context = model.context
+        self._forget()
+
+    def over(self, model: Drafter) -> HybridDrafter:
+        """The same with another model. What copies is shared: use one at a time."""
+        return HybridDrafter(self.copying, model, self._passes, self._draft_cost, self._in_turn)
+
+    @property
+    def calls(self) -> int:
+        return self.model.calls
+
+    @property
+    def work(self) -> int:
+        return work(self.model)
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.copying.reset(prompt_ids)
+        self.model.reset(prompt_ids)
+        self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
+        self._tries = Tries()  # of the model
+        self._barred = False  # whether it would not pay if all of its tokens were accepted
+        self._committed = 0  # how long the context was that the model has followed
+        self._behind = False  # whether it has sat out rounds since, as it was barred
+        self._forget()
+
+    def _forget(self) -> None:
+        self._at = 0  # where the last round's drafts begin; 0 for none
+        self._drafted = list[int]()
+
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        self._forget()
+        k = asked.k
+        self._at = len(context)
+        self.copying.commit(context)  # the first round's token comes without one
+        copy = self.copying.copy(context, k, asked.sampling.temperature)
+        cut = self._passes.best_cut(copy.chances)
+        ratios = self._passes.ratios(max(k, cut))
+        share, expected, speeds, best = self._right / self._tried, 1.0, list[float](), 0.0
+        cost = self._draft_cost * (self._passes.turns() if self._in_turn else 1.0)
+        for n in range(1, k + 1):  # tokens that a round gives, in the time of a pass over one
+            expected += share**n
+            spent = ratios[n] + n * cost
+            speeds.append(expected / spent)
+            best = max(best, (n + 1) / spent)
+        copying = (1 + sum(copy.chances[:cut])) / ratios[cut]
+        self._barred = best <= 1
+        if copying < max(speeds):
+            self._tries.pays()
+        elif cut or self._barred or not self._tries.due():  # it may be that of no draft
+            return proposal(copy.cut(cut), self.copying.device)
+        if self._behind:
+            self.model.commit(context)
+            self._behind = False
+        most = speeds.index(max(speeds)) + 1
+        made = self.model.propose(context, replace(asked, k=most))
+        self._drafted = made.ids.tolist()
+        return made
+
+    def round_draft(self) -> Either | None:
+        """As of DeviceDrafter, where both parts have one."""
+        parts = [
+            part.round_draft() if isinstance(part, DeviceDrafter) else None
+            for part in (self.copying, self.model)
+        ]
+        match parts:
+            case Copies() as copies, Chain() as model:
+                return Either(copies, model)
+        return None
+
+    def commit(self, context: list[int]) -> None:
+        sits_out = self._barred and self._in_turn and not self._drafted
+        self._learn(context)
+        self.copying.commit(context)
+        self._behind = sits_out and len(context) > self._committed  # a cascade may take some back
+        if not self._behind:
+            self.model.commit(context)
+            self._committed = len(context)
+
+    def _learn(self, context: list[int]) -> None:
+        """From what was accepted since the last draft, once a round."""
+        written = context[self._at :] if self._at else []
+        if not written:
+            return
+        self.copying.learn(written)
+        right, tried = (1 - REMEMBERED) * PRIOR * PRIOR_WEIGHT, (1 - REMEMBERED) * PRIOR_WEIGHT
+        if self._drafted:
+            right = agreeing(self._drafted, written)
+            tried = min(right + 1, len(written), len(self._drafted))
+            if right == 0:
+                self._tries.rejected()
+        self._right, self._tried = (
+            REMEMBERED * self._right + right,
+            REMEMBERED * self._tried + tried,
+        )
+        self._forget()

@@ -1,0 +1,34 @@
+"""No drafting: the loop with an empty proposal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...recipes.base import ArmRecipe
+
+if TYPE_CHECKING:
+    from ...protocols import Backend, Strategy
+
+
+class AutoregressiveRecipe(ArmRecipe):
+    """D1: one target pass a token."""
+
+    kind: Literal["autoregressive"] = "autoregressive"
+
+    @property
+    def lossless(self) -> bool:
+        return True
+
+    @property
+    def takes_grammars(self) -> bool:
+        return True
+
+    def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        from ...lengths import FixedLength
+        from ...loop import SpeculativeDecoding
+        from ...verify import Lossless
+        from .drafter import NullDrafter
+
+        return SpeculativeDecoding(
+            self.name, NullDrafter(target.device), Lossless(), FixedLength(0)
+        )

@@ -1,0 +1,86 @@
+"""A recurrence over the target's final states (D23)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import model_validator
+
+from ...common.errors import DraftpickError
+from ...recipes.base import DraftingRecipe
+from ...recipes.mistakes import naming
+from ...recipes.model_name import ModelName
+from ...sampling.tree_shape import TreeShape
+from ..tree.recipe import Branch, require_bounds, widened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...models.drafts import TargetInfo
+    from ...protocols import Backend, Drafter
+    from ...sampling.draft_vocab import DraftVocab
+
+
+class RecurrentRecipe(DraftingRecipe):
+    """drafter: a cell trained on the target's states, a shipped name or a local folder.
+    branch: children at the leading drafted positions, for the target to verify as a tree; those
+        next to the draft have none.
+    """
+
+    kind: Literal["recurrent"] = "recurrent"
+    drafter: ModelName
+    branch: Branch = ()
+
+    @model_validator(mode="after")
+    def _in_bounds(self) -> RecurrentRecipe:
+        if self.branch:
+            require_bounds(TreeShape(self.branch), self.length.longest)
+        return self
+
+    @property
+    def branches(self) -> bool:
+        return bool(self.branch)
+
+    @property
+    def doubts(self) -> bool:
+        return True
+
+    def check_target(self, target: TargetInfo) -> None:
+        from .head import require_size
+
+        folder, _ = self._files(target.vocab_size)
+        if target.state_size is not None:
+            with naming(self.name):
+                require_size(folder, target.state_size)
+
+    def prepare(self, target: Backend) -> None:
+        from ...protocols import StateBackend
+
+        if isinstance(target, StateBackend):
+            target.keep_states()
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ...protocols import StateBackend
+        from .drafter import RecurrentDrafter
+        from .head import RecurrentHead
+
+        if not isinstance(target, StateBackend):
+            raise DraftpickError(
+                f"arm {self.name!r}: a recurrent drafter needs the target's final states, "
+                f"which {type(target).__name__} does not return; choose another arm"
+            )
+        folder, vocab = self._files(target.vocab_size)
+        with naming(self.name):
+            head = RecurrentHead.load(folder, target, vocab.to(target.device))
+        return widened(self.name, RecurrentDrafter(target, head), self.branch, target)
+
+    def _files(self, target_vocab: int) -> tuple[Path, DraftVocab]:
+        """The cell's folder, and its draft tokens."""
+        from ...models.drafts import draft_vocab_of, folder_of
+        from ...sampling.draft_vocab import FILE
+        from .cell import CELL
+
+        folder = folder_of(self.name, self.drafter, CELL, "config.json", FILE)
+        vocab = draft_vocab_of(self.name, folder, target_vocab)
+        assert vocab is not None  # as its file is there
+        return folder, vocab

@@ -1,0 +1,199 @@
+"""A tree of drafts from a model of its own, every node of which has children (D17).
+
+At the leading depths a node has several: at temperature 0 the most likely tokens, else as many
+draws without replacement, which the verifier tries in that order. The drafter reads each depth in
+one tree pass. Where the lead alone has children, `widened.py` makes a tree of a chain.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...common.errors import DraftpickError
+from ...protocols import DraftRequest, TreeBackend
+from ...records import Proposal, Sampling
+from ...requests.reading import PromptReader
+from ...sampling.draft_vocab import DraftVocab
+from ...sampling.filters import confidence, penalise, probabilities, seen_mask
+from ...sampling.randomness import RandomSource
+from ...sampling.tree_shape import TreeShape, lead_first
+
+
+class TreeDrafter:
+    """Drafts a tree.
+
+    branch: children of each node at the leading depths.
+    slots: positions that the target's cache holds; where a tree does not fit any more, a chain is
+        drafted.
+    later: unread tokens that are left to the next draft; two are the most that a round leaves to a
+        model whose cache keeps what was accepted.
+    """
+
+    def __init__(
+        self,
+        backend: TreeBackend,
+        vocab: DraftVocab | None,
+        branch: tuple[int, ...],
+        slots: int,
+        later: int = 2,
+    ) -> None:
+        self.backend, self.vocab = backend, vocab
+        self.shape = TreeShape(branch, every=True)
+        self.parameters = backend.parameters
+        self.context = backend.context
+        self.calls = 0
+        self._later = later
+        self._slots = min(slots, backend.context)
+        self._device = backend.device
+        self._prompts = PromptReader(backend, None if vocab is None else vocab.translate)
+        self._nothing = torch.empty(0, dtype=torch.int64, device=backend.device)
+        known = backend.vocab_size if vocab is None else vocab.size - 1
+        if max(branch, default=1) > known:
+            raise DraftpickError(
+                f"a tree with {max(branch)} children a node needs a drafter that knows as "
+                f"many tokens, not {known}; lower `branch`"
+            )
+        self._forget(0)
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self._prompts.read(prompt_ids)
+        self.calls = 1
+        self._forget(self.backend.length)
+
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        """A tree at most `asked.k` deep. It ends above a depth to which every node gives less than
+        `min_confidence`."""
+        k, sampling, least = asked.k, asked.sampling, asked.min_confidence
+        shape = self._fitting(len(context), k)
+        tokens: list[Tensor] = []  # by depth, [G * width] target ids
+        drawn_from: list[Tensor] = []  # by node, [N]
+        parents: list[int] = []
+        growing = [-1]  # the nodes that have children
+        logits = self._feed(context[self.backend.length :])  # [G, N], theirs
+        self._forget(len(context))
+        for depth in range(k):
+            if sampling.repetition_penalty != 1:
+                logits = self._penalised(logits, growing, context, tokens, parents, sampling)
+            if least > 0 and max(map(confidence, logits)) < least:
+                break
+            width = shape.width(depth)
+            made, drawn = children(logits, width, sampling, asked.chance)
+            tokens.append(made if self.vocab is None else self.vocab.to_target[made])
+            drawn_from += drawn
+            first, parents = len(parents), parents + [p for p in growing for _ in range(width)]
+            if depth + 1 < k:
+                growing = list(range(first, len(parents)))
+                logits = self._read(tokens[-1], parents[first:])
+        return self._proposal(tokens, drawn_from, parents)
+
+    def commit(self, context: list[int]) -> None:
+        kept = self._walk(context[self._base : -1])
+        if self._nodes:
+            self.backend.keep(kept)
+        self.backend.truncate(min(self._base + len(kept), len(context) - 1))
+        if len(context) - self.backend.length > self._later:  # it sat out
+            self._feed(context[self.backend.length : -1])
+        self._forget(self.backend.length)
+        self._prompts.holds(context)
+
+    def _forget(self, base: int) -> None:
+        """Nothing is drafted; what is committed and was read ends at `base`."""
+        self._base = base
+        self._nodes: list[Tensor] = []  # by depth, the drafted tokens that the drafter has read
+        self._parents: list[int] = []  # theirs
+
+    def _fitting(self, at: int, k: int) -> TreeShape:
+        """A chain where the tree's nodes would not fit after `at` positions."""
+        fits = at + self.shape.nodes(k) <= self._slots
+        return self.shape if fits else TreeShape((), every=True)
+
+    def _feed(self, tokens: list[int]) -> Tensor:
+        """Append a chain of target ids; [1, N] logits for what follows the last."""
+        self.calls += 1
+        ids = torch.tensor(tokens, device=self._device)
+        return read_nodes(self.backend, self.vocab, ids, None)[-1:]
+
+    def _read(self, tokens: Tensor, parents: list[int]) -> Tensor:
+        """Append drafted nodes [G] target ids; [G, N] logits."""
+        self.calls += 1
+        self._nodes.append(tokens)
+        self._parents += parents
+        return read_nodes(self.backend, self.vocab, tokens, parents)
+
+    def _penalised(
+        self,
+        logits: Tensor,
+        growing: list[int],
+        context: list[int],
+        tokens: list[Tensor],
+        parents: list[int],
+        sampling: Sampling,
+    ) -> Tensor:
+        drafted = torch.cat(tokens) if tokens else self._nothing
+        vocab = logits.shape[-1] if self.vocab is None else self.vocab.target_vocab
+        seen = seen_mask(context, drafted, len(parents) + 1, vocab, tuple(parents))
+        seen = seen[[node + 1 for node in growing]]  # [G, V]
+        return penalise(
+            logits, sampling, seen if self.vocab is None else seen[:, self.vocab.to_target]
+        )
+
+    def _proposal(
+        self, tokens: list[Tensor], drawn_from: list[Tensor], parents: list[int]
+    ) -> Proposal:
+        if not tokens:
+            return Proposal(self._nothing)
+        order, placed = lead_first(parents)
+        ids, probs = torch.cat(tokens)[order], None
+        if drawn_from:
+            probs = torch.stack([drawn_from[node] for node in order])
+            probs = probs if self.vocab is None else self.vocab.expand(probs)
+        return Proposal(ids, probs, parents=placed)
+
+    def _walk(self, tokens: list[int]) -> list[int]:
+        """The nodes that the drafter has read along `tokens`, as far as they go.
+
+        Drafted ids are read from the device, which has nothing to do at this point.
+        """
+        drafted = torch.cat(self._nodes).tolist() if self._nodes else []
+        known = {key: node for node, key in enumerate(zip(self._parents, drafted, strict=True))}
+        nodes, node = [], -1
+        for token in tokens:
+            if (node, token) not in known:
+                break
+            node = known[node, token]
+            nodes.append(node)
+        return nodes
+
+
+def read_nodes(
+    backend: TreeBackend, vocab: DraftVocab | None, tokens: Tensor, parents: list[int] | None
+) -> Tensor:
+    """Append target ids [T] as nodes, or as a chain without parents; [T, N] logits over the tokens
+    that may be drafted."""
+    if vocab is None:
+        return backend.extend(tokens, parents)
+    return backend.extend(vocab.from_target[tokens], parents)[:, : vocab.size - 1]
+
+
+def children(
+    logits: Tensor, width: int, sampling: Sampling, chance: RandomSource
+) -> tuple[Tensor, list[Tensor]]:
+    """logits [G, N] -> [G * width] tokens, each row's together, and [N] what each was drawn from.
+
+    At temperature 0 nothing is drawn. A sampled child is drawn from what its elder siblings leave
+    of the row's probabilities, or where they leave nothing, uniformly from all other tokens.
+    """
+    if sampling.greedy:
+        return logits.topk(width, -1).indices.flatten(), []
+    tokens: list[Tensor] = []
+    distributions: list[Tensor] = []
+    for left in probabilities(logits, sampling):
+        others = torch.ones_like(left)
+        for _ in range(width):
+            mass = left.sum()
+            distributions.append(torch.where(mass > 0, left / mass, others / others.sum()))
+            tokens.append(chance.draw(distributions[-1]))
+            left = left.index_fill(0, tokens[-1], 0.0)
+            others = others.index_fill(0, tokens[-1], 0.0)
+    return torch.stack(tokens), distributions

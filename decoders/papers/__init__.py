@@ -1,0 +1,38 @@
+"""The papers' methods that do not ship as arms: cascades, beams, CALM and lossy verification.
+
+A plugin like any other package's: importing it fills KINDS and RULES.
+"""
+
+from ..recipes.kinds import KINDS
+from ..recipes.verifier import RULES
+from .beam.recipe import BeamRecipe
+from .beam.sampled_recipe import SampledBeamsRecipe
+from .calm.recipe import CalmRecipe
+from .cascades.recipe import OracleCascadeRecipe, SequenceCascadeRecipe, TokenCascadeRecipe
+from .cs_drafting.hierarchy_recipe import HierarchyRecipe
+from .cs_drafting.horizontal_recipe import HorizontalRecipe
+from .cs_drafting.recipe import CSDraftingRecipe
+from .cs_drafting.vertical_recipe import VerticalRecipe
+from .rules.recipes import BiLDRule, BiLDStarRule, DeferralRule, LossyRule, LossyStarRule
+
+KINDS |= {
+    "vertical": VerticalRecipe,
+    "horizontal": HorizontalRecipe,
+    "cs_drafting": CSDraftingRecipe,
+    "hierarchy": HierarchyRecipe,
+    "token_cascade": TokenCascadeRecipe,
+    "sequence_cascade": SequenceCascadeRecipe,
+    "oracle_cascade": OracleCascadeRecipe,
+    "calm": CalmRecipe,
+    "beam": BeamRecipe,
+    "sampled_beams": SampledBeamsRecipe,
+}
+RULES |= {
+    "lossy": LossyRule,
+    "lossy_star": LossyStarRule,
+    "chow": DeferralRule,
+    "diff": DeferralRule,
+    "opt": DeferralRule,
+    "bild_star": BiLDStarRule,
+    "bild": BiLDRule,
+}

@@ -1,0 +1,70 @@
+"""Token cascade with Chow's rule (D9; Narasimhan et al., Faster Cascades via Speculative Decoding,
+Algorithm 2 and equation 2): the target writes the tokens that the draft model is unsure of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...loop import Drafting
+from ...methods.catch_up import begin
+from ...protocols import DraftRequest, Job, decoder_prefix
+from ...records import DecodeResult
+from ...sampling.filters import choose, penalised
+from ...tally import Tally
+
+
+@dataclass(frozen=True)
+class TokenCascade(Drafting):
+    """One token at a time: the draft model's where its greatest raw probability is at least
+    1 - alpha, else the target's.
+
+    A target pass reads all that the target has not seen, so there are as many of them as deferred
+    tokens; a deferred first token costs none, the prompt's own pass has given its logits. In the
+    result, drafted counts the tokens at which the draft model was asked (all of them), accepted
+    those that it wrote; a round ends with a token of the target's, the first begins with the second
+    token, as in the loop.
+    """
+
+    alpha: float
+
+    @torch.inference_mode()
+    def decode(self, job: Job) -> DecodeResult:
+        target, sampling, stopper = job.target, job.request.sampling, job.stopper
+        tally = Tally(job)
+        begin(self.drafter, target, job.prompt_ids)
+        tally.prefill_s += tally.clock.lap()
+        start = decoder_prefix(target, job.prompt_ids)
+        context = list(start)
+        run, within = 0, False  # drafted tokens since the target's last; whether a round goes on
+        while not stopper.reason:
+            tally.other_s += tally.clock.lap()
+            first = len(context) == len(start)
+            asked = DraftRequest(1, sampling, job.chance, min_confidence=1 - self.alpha)
+            proposal = self.drafter.propose(context, asked)
+            tokens = proposal.ids.tolist()  # empty where the draft model is less sure
+            tally.draft_s += tally.clock.lap()
+            tally.drafted += 1
+            if not first and not within:
+                tally.rounds, within = tally.rounds + 1, True
+            accepted = len(tokens)
+            if tokens:
+                tally.accept_at(run)
+                run += 1
+            else:
+                logits = job.prefilled.logits
+                if not first:
+                    unread = torch.tensor(context[target.length :], device=target.device)
+                    logits = target.extend(unread)[-1]
+                    tally.passed(len(unread))
+                logits = penalised(logits, context, sampling)
+                tokens = [choose(logits, sampling, job.chance)]
+                tally.verify_s += tally.clock.lap()
+                run, within = 0, False
+            context += stopper.admit(tokens)
+            job.emit(tokens, accepted, 1)
+            if not stopper.reason:
+                target.truncate(target.length)  # what an early exit ran ahead is forgotten
+                self.drafter.commit(context)
+        return self.close(tally, context[len(start) :])

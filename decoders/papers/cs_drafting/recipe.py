@@ -1,0 +1,123 @@
+"""Vertical and horizontal cascades of a row of draft models (D14 and D15 together)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from ...methods.max_gram.recipe import MaxGramRecipe
+from ...methods.tree.recipe import Branch, require_bounds, widened
+from ...recipes.base import ArmRecipe
+from ...recipes.length import LONGEST
+from ...recipes.model_name import ModelName
+from ...recipes.nested import refuse_by_cost
+from ...sampling.tree_shape import TreeShape
+
+if TYPE_CHECKING:
+    from ...models.drafts import TargetInfo
+    from ...protocols import Backend, Drafter, Strategy
+
+
+class CSDraftingRecipe(ArmRecipe):
+    """Chen et al., "Cascade Speculative Drafting", Algorithm 1.
+
+    models: draft models from larger to smaller, each a shipped name, a local transformers folder or
+        a hub id, then a Max-Gram as a mapping.
+    K: upper-triangular, a row and a column a model. Row 0 says how many tokens each model in turn
+        adds to what the target verifies; row i + 1 how many each model after models[i] adds to what
+        models[i] verifies.
+    lenience: of every verification but the target's. Appendix B of the paper verifies Max-Gram
+        strictly; here as in the algorithm.
+    branch: children at the leading drafted positions, for the target to verify as a tree; the first
+        of each is the cascade's own, and the others have none. Appendix B has 8 "for each leading
+        node", which we read as [8, 8] with its K of [[1, 3], [0, 1]]: what Max-Gram writes has no
+        siblings.
+    """
+
+    kind: Literal["cs_drafting"] = "cs_drafting"
+    models: list[ModelName | MaxGramRecipe]
+    K: list[list[int]]
+    lenience: Annotated[float, Field(ge=1)] = 1.0
+    branch: Branch = ()
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _end_in_max_gram(cls, models: Any) -> Any:
+        *neural, last = models if isinstance(models, list) and models else [None]
+        named = bool(neural) and all(isinstance(model, str) for model in neural)
+        if not named or not isinstance(last, dict) or last.get("kind") != "max_gram":
+            raise ValueError(
+                "name at least one draft model, from larger to smaller, and end the list with "
+                "{kind: max_gram}"
+            )
+        if given := {"length", "verifier"} & set(last):
+            raise ValueError(f"leave out `{min(given)}` of the Max-Gram; K says what it drafts")
+        return models
+
+    @model_validator(mode="after")
+    def _upper_triangular(self) -> CSDraftingRecipe:
+        n = len(self.models)
+        refuse_by_cost("models", self._last)
+        if len(self.K) != n or any(len(row) != n for row in self.K):
+            raise ValueError(f"K: give {n} rows of {n} numbers, as there are {n} models")
+        for i, row in enumerate(self.K):
+            if any(row[:i]):
+                raise ValueError(f"K: row {i} must be 0 left of the diagonal, not {row}")
+            if row[i] < 1 or min(row[i:]) < 0 or sum(row) > LONGEST:
+                raise ValueError(
+                    f"K: row {i} must have 1 or more on the diagonal, 0 or more right of it and at "
+                    f"most {LONGEST} together, not {row}"
+                )
+        require_bounds(TreeShape(self.branch), LONGEST)  # more than K may be accepted
+        return self
+
+    @property
+    def lossless(self) -> bool:
+        return True
+
+    @property
+    def takes_grammars(self) -> bool:
+        return True
+
+    @property
+    def drafter(self) -> str:
+        return ", ".join(self._verifying) + ", max_gram"
+
+    @property
+    def _verifying(self) -> list[str]:
+        return [model for model in self.models if isinstance(model, str)]
+
+    @property
+    def _last(self) -> MaxGramRecipe:
+        last = self.models[-1]
+        assert isinstance(last, MaxGramRecipe)  # as validated
+        return last
+
+    def check_target(self, target: TargetInfo) -> None:
+        from ...models.drafts import fitting
+
+        for name in self._verifying:
+            fitting(self.name, name, target)
+        super().check_target(target)
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ...backends.llama.tree import require_trees
+        from ...models.drafts import find
+        from .drafter import cs_drafter
+
+        if self.branch:
+            require_trees(self.name, target, "a target")
+        found = [find(self.name, name, target, tokenizer) for name in self._verifying]
+        max_gram = self._last.named(self.name).make_drafter(target, tokenizer)
+        verifier_models = [checkpoint.load_verifier() for checkpoint in found]
+        drafter = cs_drafter(verifier_models, max_gram, self.K, self.lenience, LONGEST)
+        return widened(self.name, drafter, self.branch, target)
+
+    def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        from ...lengths import FixedLength
+        from ...loop import SpeculativeDecoding
+        from ...verify import Lossless
+
+        drafter = self.make_drafter(target, tokenizer)
+        return SpeculativeDecoding(self.name, drafter, Lossless(), FixedLength(LONGEST))

@@ -1,0 +1,94 @@
+"""Carry out a plan of `draftpick collect`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from collect.embedders import OWN, load_embedder
+from collect.queries import first_per_task, read_queries, shipped
+from collect.sweeps.endpoints import Endpoints, for_endpoints
+from collect.sweeps.run import sweep
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_folder
+from decoders.options import EngineOptions
+
+from ...routing import loading
+
+if TYPE_CHECKING:
+    from collect.sweeps.executor import Executor
+    from collect.sweeps.progress import SweepProgress
+    from collect.sweeps.protocols import BatchDecoder, SweepEngine
+    from collect.sweeps.run import SweepReport
+
+    from .plan import CollectPlan
+
+
+def run(plan: CollectPlan, progress: AbstractContextManager[Callable[..., None]]) -> SweepReport:
+    """Read the queries, load the models, and collect into the plan's folder.
+
+    progress: as of `decoders.common.terminal.progress`; entered when all is loaded.
+
+    Raises DraftpickError as `sweep` does; mistakes in the queries and the embedder's name show
+    before a model is loaded.
+    """
+    check_folder(plan.out, "--out")
+    found = read_queries(list(plan.files)) if plan.files else shipped("train")
+    queries, options, how = first_per_task(found, plan.limit), plan.options, plan.how
+    if options.arms is not None:  # the file may name plugins
+        options = replace(options, arms=options.recipes())
+    reader = plan.embedder and (load_embedder(plan.embedder, options.device) or OWN)
+    load = partial(load_engine, options, how.arms, how.at_once)
+    engine, batch = load()
+    if isinstance(batch, Endpoints):
+        how = for_endpoints(how)
+        if plan.on_ray:
+            raise DraftpickError(
+                "endpoints are timed one after the other from this process; leave --engine out"
+            )
+
+    def collect(executor: BatchDecoder | Executor) -> SweepReport:
+        with progress as tick:
+
+            def show(now: SweepProgress) -> None:
+                tick(now.done, now.total, now.figures)
+
+            return sweep(engine, executor, queries, plan.out, how, show, reader)
+
+    if not plan.on_ray:
+        return collect(batch)
+    from collect.sweeps.on_ray import OnRay
+
+    with OnRay(load, plan.ray_address) as cluster:
+        return collect(cluster)
+
+
+def load_engine(
+    options: EngineOptions, only: tuple[str, ...], at_once: tuple[int, ...]
+) -> tuple[SweepEngine, BatchDecoder | Executor]:
+    """An engine, and what decodes many prompts at once through it.
+
+    only: arms; the target itself, whose answers all are compared with, is always there.
+    """
+    from decoders import Engine
+    from decoders.endpoints.engine import EndpointEngine
+    from decoders.zoo.catalogue import cache_dir
+
+    engine = loading.load_engine(options, only or tuple(options.recipes()))  # all are checked
+    if isinstance(engine, EndpointEngine):
+        return engine, Endpoints(engine)
+    from collect.replay.batch import Batch
+
+    assert isinstance(engine, Engine)
+    return engine, Batch(engine, None, at_once, cache_dir() / "costs", _tell_costs)
+
+
+def _tell_costs(times: int, answers: int) -> None:
+    from decoders.costs.measured import TIMES
+
+    whose = "one answer" if answers == 1 else f"up to {answers} answers at once"
+    print(f"measuring the costs of {whose}, {times + 1} of {TIMES}", file=sys.stderr)

@@ -1,0 +1,43 @@
+"""`draftpick train`; heavy imports wait until the command runs."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from decoders.common.terminal import progress
+
+from ..options import AsJson
+from ..with_records import with_records
+from .plan import TrainPlan
+from .plan import plan as planned
+
+
+@with_records(plan=planned)
+def train(plan: TrainPlan, as_json: AsJson = False) -> None:
+    """Train a policy that picks an arm for each query. It is saved only if its gain over the best
+    fixed arm, measured on queries that it was not trained on, is above zero with 95% confidence;
+    otherwise the best fixed arm is saved.
+
+    \b
+    Examples:
+      draftpick train --rewards rewards --out policy
+      draftpick train --rewards rewards --policy knn --register drafter
+      draftpick train --rewards rewards --seeds 5 --reward paper --alphas 0,0.5,1
+      draftpick train --rewards rewards --features temperature,greedy
+      draftpick train --rewards rewards --paper --judge-by modelled
+      draftpick train --rewards rewards --max-loss 0.05 --out policy
+    """
+    from .output import print_outcome, to_json
+    from .run import run
+
+    if plan.several:
+        with progress("training", "runs") as tick:
+            outcome = run(plan, tick)
+    else:
+        outcome = run(plan)
+    if as_json:
+        typer.echo(json.dumps(to_json(outcome)))
+    else:
+        print_outcome(outcome)

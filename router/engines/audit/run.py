@@ -1,0 +1,252 @@
+"""The audit: ask both servers, compare, ask again where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import beta, binom
+
+from decoders.common.errors import DraftpickError, UpstreamRefused
+from decoders.common.wording import in_words
+from router.engines.server import whole_answer
+
+from .answers import Said, broken, said_in
+from .greedy import FAULT, ROUNDED, SAME, TIE, UNKNOWN, Parting, parting, rounding, tie_of
+from .requests import CHAT, TOP, AuditRequest
+from .sampled import LEVEL, TwoSample, two_sample
+
+if TYPE_CHECKING:
+    import httpx
+
+    from decoders.endpoints.recipe import EndpointRecipe
+
+AGAIN = 3  # times that a request is asked again without drafts where the answers part
+UNSTABLE = "unstable"  # the server without drafts does not repeat its own answer
+CONFIDENCE = 0.95
+
+OnDone = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """max_new_tokens: of each answer.
+    at_once: requests under way.
+    texts: compare texts alone, where a server gives no log-probabilities.
+    temperature, draws, prompts: of the sampled part; no draws leave it out.
+    """
+
+    max_new_tokens: int = 96
+    at_once: int = 4
+    texts: bool = False
+    temperature: float = 1.0
+    draws: int = 12
+    prompts: int = 8
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One greedy request. verdict: SAME, TIE, FAULT, UNKNOWN or UNSTABLE.
+    broken: whether the answer with drafts is no whole call or JSON, and the one without is.
+    """
+
+    request: AuditRequest
+    plain: Said
+    drafted: Said
+    parting: Parting
+    verdict: str
+    broken: bool
+
+    @property
+    def judged(self) -> bool:
+        """Whether both servers said how likely each token was."""
+        return bool(self.plain.places and self.drafted.places)
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """tie: nats up to which a gap counts as a tie.
+    moved: [n] by how much rounding moved log-probabilities where answers agree; empty where a
+        server gives none.
+    refused: kind -> why the server does not take such requests.
+    """
+
+    compared: list[Compared]
+    tie: float
+    moved: np.ndarray
+    sampled: TwoSample | None
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def of(self, verdict: str) -> list[Compared]:
+        return [each for each in self.compared if each.verdict == verdict]
+
+    @property
+    def shifted(self) -> bool:
+        """Whether log-probabilities differ by more than rounding where the answers agree."""
+        return _shifted(self.moved)
+
+    @property
+    def spoilt(self) -> list[Compared]:
+        """Broken calls and JSON that are no matter of a tie."""
+        return [each for each in self.compared if each.broken and each.verdict in (FAULT, UNKNOWN)]
+
+    @property
+    def unclear(self) -> bool:
+        """Whether answers without log-probabilities part more often than ties would have them: at
+        LEVEL, the rate of ties being at most what it may be by the answers that have them. Where
+        none has, any that parts."""
+        silent = [each for each in self.compared if not each.judged]
+        judged, ties = len(self.compared) - len(silent), len(self.of(TIE))
+        parted = len(self.of(UNKNOWN))
+        if not judged or not parted:
+            return bool(parted)
+        most = float(beta.ppf(CONFIDENCE, ties + 1, judged - ties)) if ties < judged else 1.0
+        return float(binom.sf(parted - 1, len(silent), most)) < LEVEL
+
+    @property
+    def parted(self) -> bool:
+        """Whether drafting changes answers beyond ties."""
+        sampled = self.sampled is not None and self.sampled.parted
+        return bool(self.of(FAULT) or self.spoilt) or self.unclear or sampled or self.shifted
+
+    @property
+    def rarest(self) -> float:
+        """The least share of answers with a fault that would have been seen at CONFIDENCE."""
+        return float(1 - (1 - CONFIDENCE) ** (1 / max(1, len(self.compared))))
+
+
+def audit(
+    connections: httpx.Client,
+    plain: EndpointRecipe,
+    drafted: EndpointRecipe,
+    requests: Sequence[AuditRequest],
+    options: AuditOptions,
+    on_done: OnDone = lambda done, total, more: None,
+) -> Audit:
+    """Raises DraftpickError where a server does not answer, refuses questions, or gives no
+    log-probabilities though they are wanted."""
+    asker = _Asker(connections, options)
+    with ThreadPoolExecutor(options.at_once) as pool:
+        taken, refused = asker.taken(plain, drafted, requests)
+        both = [(server, each) for each in taken for server in (plain, drafted)]
+        done = []
+        for number, said in enumerate(pool.map(lambda one: asker.greedy(*one), both), 1):
+            done.append(said)
+            on_done(number, len(both), "")
+        pairs = list(zip(done[::2], done[1::2], strict=True))
+        if not options.texts:
+            _require_places(plain, [one for one, _ in pairs])
+        moved = rounding(pairs)
+        tie = tie_of(moved)
+        compared = []
+        for request, (one, other) in zip(taken, pairs, strict=True):
+            found = parting(one, other, tie)
+            verdict = found.verdict
+            if verdict in (FAULT, UNKNOWN):
+                again = list(pool.map(asker.greedy, [plain] * AGAIN, [request] * AGAIN))
+                if any(_unstable(one, each, found) for each in again):
+                    verdict = UNSTABLE
+            bad = broken(other, request.body) and not broken(one, request.body)
+            compared.append(Compared(request, one, other, found, verdict, bad))
+        sampled = None
+        if options.draws >= 2 and options.temperature > 0:
+            sampled = _sampled(asker, pool, plain, drafted, taken, options)
+            if _shifted(moved):  # numbers that are wrong say nothing of how tokens are drawn
+                sampled = replace(sampled, logprobs=None, likeliest=None)
+    return Audit(compared, tie, moved, sampled, refused)
+
+
+def _shifted(moved: np.ndarray) -> bool:
+    return bool(len(moved)) and float(np.median(moved)) > ROUNDED
+
+
+def _unstable(first: Said, again: Said, found: Parting) -> bool:
+    """Whether the server's own answers part where the drafted one does, or before."""
+    repeated = parting(first, again, 0.0)
+    return repeated.verdict != SAME and repeated.at <= found.at
+
+
+def _sampled(
+    asker: _Asker,
+    pool: ThreadPoolExecutor,
+    plain: EndpointRecipe,
+    drafted: EndpointRecipe,
+    requests: Sequence[AuditRequest],
+    options: AuditOptions,
+) -> TwoSample:
+    chats = [each for each in requests if each.kind == CHAT]
+    step = max(1, len(chats) // options.prompts)
+    chosen = chats[::step][: options.prompts]
+    asked = [
+        (server, each)
+        for each in chosen
+        for _ in range(options.draws)
+        for server in (plain, drafted)
+    ]
+    said = list(pool.map(lambda one: asker.drawn(*one), asked))
+    rows = range(len(chosen))
+    width = 2 * options.draws
+    blocks = [said[row * width : (row + 1) * width] for row in rows]
+    return two_sample(
+        [block[::2] for block in blocks],
+        [block[1::2] for block in blocks],
+        options.seed,
+        options.temperature,
+    )
+
+
+def _require_places(server: EndpointRecipe, answers: Sequence[Said]) -> None:
+    if not any(len(place.top) > 1 for said in answers for place in said.places):
+        raise DraftpickError(
+            f"{server.name} gives no log-probabilities with its answers (`logprobs` and "
+            "`top_logprobs`), so that ties cannot be told from faults; start it so that it does, "
+            "or compare texts alone with --texts"
+        )
+
+
+@dataclass(frozen=True)
+class _Asker:
+    connections: httpx.Client
+    options: AuditOptions
+
+    def taken(
+        self, plain: EndpointRecipe, drafted: EndpointRecipe, requests: Sequence[AuditRequest]
+    ) -> tuple[list[AuditRequest], dict[str, str]]:
+        """Without the kinds that a server refuses; questions must be taken."""
+        refused: dict[str, str] = {}
+        for kind in dict.fromkeys(each.kind for each in requests):
+            first = next(each for each in requests if each.kind == kind)
+            for server in (plain, drafted):
+                try:
+                    self.greedy(server, first)
+                except UpstreamRefused:
+                    raise
+                except DraftpickError as error:
+                    if kind == CHAT:
+                        raise
+                    refused.setdefault(kind, in_words(error))
+        return [each for each in requests if each.kind not in refused], refused
+
+    def greedy(self, server: EndpointRecipe, request: AuditRequest) -> Said:
+        return self._ask(server, request, self.options.max_new_tokens, 0.0)
+
+    def drawn(self, server: EndpointRecipe, request: AuditRequest) -> Said:
+        """A short one: where laws differ, beginnings do."""
+        most = min(24, self.options.max_new_tokens)
+        return self._ask(server, request, most, self.options.temperature)
+
+    def _ask(
+        self, server: EndpointRecipe, request: AuditRequest, most: int, temperature: float
+    ) -> Said:
+        body: dict[str, Any] = {
+            **request.body,
+            server.limit_field: most,
+            "temperature": temperature,
+        }
+        if not self.options.texts:
+            body |= {"logprobs": True, "top_logprobs": TOP}
+        return said_in(whole_answer(self.connections, server, body), server.name)

@@ -1,0 +1,100 @@
+"""`draftpick costs URL`: what a pass costs in somebody else's engine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoders.common.files import check_file, write_atomically
+from decoders.common.terminal import progress, show
+
+from ..commands.options import AsJson
+from ..tabulated import Tabulated
+
+if TYPE_CHECKING:
+    from decoders.costs.measured import Costs
+
+
+FORMAT = "draftpick-costs-1"
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="The server's address, as far as /v1.")]
+Model = Annotated[
+    str | None, typer.Option(help="The model's name there. Default: the first that it lists.")
+]
+KeyVariable = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-env", metavar="NAME", help="Environment variable that holds the server's key."
+    ),
+]
+
+
+def costs(
+    url: Url,
+    out: Annotated[Path, typer.Option(metavar="JSON", help="File to write.")],
+    model: Model = None,
+    api_key_env: KeyVariable = None,
+    most: Annotated[int, typer.Option(min=2, max=1024, help="Answers at once, at most.")] = 32,
+    tokens: Annotated[int, typer.Option(min=16, help="Tokens of each answer.")] = 64,
+    as_json: AsJson = False,
+) -> None:
+    """Time a server's steps at growing numbers of answers at once, to know what a pass over several
+    tokens costs. The server must not draft, and be idle otherwise. It takes minutes.
+
+    \b
+    Example:
+      draftpick costs http://localhost:8000/v1 --out costs.json
+    """
+    from decoders.endpoints.stream import client
+    from router.engines.server import server_at, with_model
+    from router.engines.step_times import costs_of_steps, sweep
+
+    check_file(out, "--out")
+    server = server_at(url, model, api_key_env)
+    counts = [2**n for n in range(most.bit_length()) if 2**n <= most]
+    with client() as connections, progress("timing", "steps") as on_done:
+        server = with_model(connections, server)
+        repeats = sweep(connections, server, counts, tokens, on_done)
+    found = costs_of_steps(repeats)
+    record = {
+        "format": FORMAT,
+        "url": server.url,
+        "model": server.model,
+        "tokens": tokens,
+        "step_s": [{str(n): seconds for n, seconds in each.items()} for each in repeats],
+        "costs": asdict(found),
+    }
+    write_atomically(out, json.dumps(record, indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps(record))
+        return
+    show(lambda width: table_of(repeats, found).for_terminal(width))
+    if len(repeats[0]) < len(counts):
+        typer.echo(f"Note: the server writes at most {max(repeats[0])} of these answers at once.")
+    typer.echo(f"Costs: {out}")
+
+
+def table_of(repeats: list[dict[int, float]], found: Costs) -> Tabulated:
+    """Steps, and what passes over several tokens cost, over one token's."""
+    rows = []
+    for count in repeats[0]:
+        seconds = sorted(each[count] for each in repeats)
+        cells = [f"{count}", f"{1000 * seconds[len(seconds) // 2]:.1f}"]
+        known = found if count == 1 else found.at_once.get(count)
+        for width in (2, 5, 9):
+            cells.append(_ratio(known, width))
+        rows.append(cells)
+    heads = ["at once", "ms a step", "2 tokens", "5 tokens", "9 tokens"]
+    title = "Steps of the server; a pass over several tokens of each, over one of each"
+    return Tabulated(title, heads, rows)
+
+
+def _ratio(costs: Costs | None, width: int) -> str:
+    if costs is None:
+        return "-"
+    extrapolated: Any = "~" if width > len(costs.verify_s) else ""
+    return f"{extrapolated}{costs.verify(width) / costs.verify_s[0]:.2f}"

@@ -1,0 +1,1 @@
+"""What drafting would gain on the logs of an engine: replayed, reported, drawn."""

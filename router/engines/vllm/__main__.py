@@ -1,0 +1,75 @@
+"""Check options before an engine starts with them: `python -m router.engines.vllm FILE [MODEL]`."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from decoders.common.errors import DraftpickError
+from policies.errors import PolicyError
+
+from .choosing import ByPolicy, chooser
+from .engine import METHOD, OLDEST, EngineFacts, installed
+from .kinds import drafter_of
+from .options import read_options
+
+
+def check(path: Path, model: str = "") -> str:
+    """A sentence on what would run.
+
+    model: as vLLM will be given it; draft models and policies that read text need it.
+
+    Raises DraftpickError or PolicyError for options that are wrong, and for a vLLM that is missing
+    or too old.
+    """
+    options, arms = read_options(path)
+    if find_spec("vllm") is None:
+        raise DraftpickError("vLLM is not installed here; run this by the Python that runs vLLM")
+    if not _has_the_method():
+        raise DraftpickError(
+            f"vLLM{installed()} has no proposers of one's own; {OLDEST} is the first that has"
+        )
+    engine = EngineFacts(model, model, most=8, context=1024, rows=1, vocabulary=_vocabulary(model))
+    for arm in arms.values():
+        if arm.kind == "neural" and not model:
+            raise DraftpickError(
+                f"the arm {arm.name!r} needs vLLM's model to be checked; name it after the file"
+            )
+        drafter_of(arm, engine)
+    choice = chooser(options, path, arms, engine)
+    by = f"the policy {choice.policy.name!r}" if isinstance(choice, ByPolicy) else "rules"
+    return f"{path}: {', '.join(arms)} by {by}, in vLLM{installed()}"
+
+
+def _has_the_method() -> bool:
+    try:
+        return find_spec(f"vllm.v1.spec_decode.{METHOD}_proposer") is not None
+    except ModuleNotFoundError:  # a package above it is not there either
+        return False
+
+
+def _vocabulary(model: str) -> int:
+    """Tokens of the model; 0 where none is named."""
+    if not model:
+        return 0
+    from decoders.models.drafts import TargetInfo
+    from decoders.models.targets import resolve
+
+    return TargetInfo.of_folder(resolve(model), None).vocab_size
+
+
+def main() -> int:
+    if len(sys.argv) not in (2, 3):
+        print("usage: python -m router.engines.vllm FILE [MODEL]", file=sys.stderr)
+        return 2
+    try:
+        print(check(Path(sys.argv[1]), *sys.argv[2:]))
+    except (DraftpickError, PolicyError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

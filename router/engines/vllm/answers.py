@@ -1,0 +1,147 @@
+"""What became of each decision: counted while a request runs, logged and learnt from at its end."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from decoders.arms import ArmRecipe
+from decoders.arms.fingerprint import LoadedFingerprints
+from decoders.methods.suffix.votes import Draft
+
+from ...logs.record import Asked, LoggedDecision, Result, Vector
+from ...logs.writer import DecisionLog
+from .choosing import Choice
+from .rows import TrackedRequest
+
+if TYPE_CHECKING:
+    from ...routing.learning import Learning
+
+
+@dataclass
+class Stretch:
+    """A stretch of an answer that one arm drafts for: the whole, unless arms are chosen again.
+
+    context_tokens: before its first token.
+    started, last: when its first and its last tokens came, in seconds of a monotonic clock.
+    new_tokens, rounds, drafted, accepted: as in a log's result; the first token is the one that was
+        there when the arm was chosen.
+    """
+
+    choice: Choice
+    context_tokens: int
+    started: float
+    last: float = 0.0
+    new_tokens: int = 1
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def add(self, request: TrackedRequest, ends: Sequence[int], now: float) -> None:
+        """A step. ends: tokens that end an answer; what the step gave after one is dropped."""
+        came = request.came
+        self.rounds += 1
+        self.new_tokens += next(
+            (at for at, token in enumerate(came, 1) if token in ends), len(came)
+        )
+        self.drafted += len(request.verified)
+        self.accepted += min(len(came) - 1, len(request.verified))
+        self.last = now
+
+
+@dataclass
+class RequestState:
+    """What the proposer keeps of a request.
+
+    id: which its lines in the log share.
+    draft: the last one, before what would not pay was cut off.
+    """
+
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    stretch: Stretch | None = None
+    draft: Draft = field(default_factory=Draft)
+
+
+class Answers:
+    """Logs and learns; nothing that goes wrong here reaches the engine.
+
+    target: names the model and its precision.
+    log, learning: None for neither.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        arms: Mapping[str, ArmRecipe],
+        embedder: str | None,
+        log: DecisionLog | None = None,
+        learning: Learning | None = None,
+    ) -> None:
+        self._target = hashlib.sha256(target.encode()).hexdigest()[:16]
+        self._arms, self._embedder = arms, embedder
+        self._log, self._learning = log, learning
+        self._fingerprints = LoadedFingerprints()
+
+    def ended(self, state: RequestState, error: str | None = None) -> None:
+        """The stretch is over. error: name of what broke it off."""
+        stretch, state.stretch = state.stretch, None
+        if stretch is None:
+            return
+        result = outcome_of(stretch) if error is None else Result(error=error)
+        choice = stretch.choice
+        if self._learning is not None and choice.x is not None:
+            self._learning.learn(choice.x, choice.arm, result, choice.propensity)
+        if self._log is None:
+            return
+        try:
+            self._log.add(self._line(state, stretch, result))
+        except Exception as trouble:
+            self._log.lose(trouble)
+
+    def _line(self, state: RequestState, stretch: Stretch, result: Result) -> LoggedDecision:
+        assert self._log is not None
+        choice = stretch.choice
+        chosen_from = {name: self._arms[name] for name in choice.probabilities}
+        keep = self._log.embeddings and choice.embedding is not None
+        return LoggedDecision(
+            time=datetime.now(UTC),
+            id=uuid.uuid4().hex,
+            group=state.id,
+            target=self._target,
+            policy=choice.policy[0],
+            policy_name=choice.policy[1],
+            arms_fingerprint=self._fingerprints.of(chosen_from),
+            choice="drawn" if choice.drawn else "best",
+            arm=choice.arm,
+            propensity=choice.propensity,
+            probabilities=choice.probabilities,
+            embedder=self._embedder,
+            embedding=Vector.of(choice.embedding) if keep else None,
+            features=choice.features,
+            request=Asked(prompt_tokens=stretch.context_tokens),
+            outcome=result,
+        )
+
+    def save(self) -> None:
+        if self._learning is not None:
+            self._learning.save()
+
+
+def outcome_of(stretch: Stretch) -> Result:
+    """A stretch as the log knows it. Seconds are counted from its first token on: a proposer does
+    not see when a request came."""
+    seconds = max(stretch.last - stretch.started, 0.0)
+    rate = (stretch.new_tokens - 1) / seconds if seconds else 0.0
+    return Result(
+        new_tokens=stretch.new_tokens,
+        rounds=stretch.rounds,
+        drafted=stretch.drafted,
+        accepted=stretch.accepted,
+        decode_s=seconds,
+        wall_s=seconds,
+        tokens_per_s=rate,
+    )

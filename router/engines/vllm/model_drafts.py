@@ -1,0 +1,141 @@
+"""A small draft model beside vLLM, by draftpick's own backend: one pass drafts for all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from decoders.backends.batched.slots import BatchSlots, SlotBackend, Wanted
+from decoders.backends.native import LlamaBackend
+from decoders.common.errors import DraftpickError
+from decoders.methods.suffix.votes import Draft
+from decoders.models import targets
+from decoders.models.drafts import find
+from decoders.sampling.draft_vocab import DraftVocab
+
+from .engine import EngineFacts
+from .rows import TrackedRequest
+
+SPARE = 16  # sequences more than vLLM has rows, for requests that are absent
+
+
+class ModelDrafts:
+    """Its most likely tokens in turn, until it is less sure of one than the recipe's
+    `min_confidence`. A draft is sent whole.
+
+    recipe: a NeuralRecipe.
+    model, vocab: as `Checkpoint.load` gives them.
+    rows: requests at once, at most.
+    """
+
+    by_cost = False
+
+    def __init__(
+        self, recipe: Any, model: LlamaBackend, vocab: DraftVocab | None, rows: int
+    ) -> None:
+        self._recipe, self._vocab = recipe, vocab
+        self._context, self._device = model.context, model.device
+        self._slots = BatchSlots(model, rows + SPARE)
+        self._free = list(self._slots.all)
+        self._held: WeakKeyDictionary[TrackedRequest, SlotBackend] = WeakKeyDictionary()
+
+    @torch.inference_mode()
+    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
+        drafts = [Draft() for _ in requests]
+        wanted = dict[int, Wanted]()  # by place in `requests`
+        bounds = [min(k, self._recipe.length.longest) for k in most]
+        for at, request in enumerate(requests):
+            fits = request.length + bounds[at] <= self._context
+            slot = self._slot(request) if fits and bounds[at] else None
+            if slot is not None:
+                wanted[at] = Wanted(slot, self._unread(slot, request))
+        while wanted:
+            read = self._slots.read(list(wanted.values()))
+            last = torch.stack([each[-1] for each in read])  # [rows, V]
+            chances, picked = self._likeliest(last)
+            going = dict[int, Wanted]()
+            for (at, want), chance, token in zip(wanted.items(), chances, picked, strict=True):
+                made = drafts[at]
+                if chance < self._recipe.length.min_confidence:
+                    continue
+                made.chances.append(chance * (made.chances[-1] if made.chances else 1.0))
+                made.ids.append(token)
+                if len(made.ids) < bounds[at]:
+                    going[at] = Wanted(want.slot, self._own([token]))
+            wanted = going
+        for request in requests:
+            slot = self._held.get(request)
+            if slot is not None:  # what was drafted is read again where it comes
+                slot.truncate(min(slot.length, request.length))
+        return drafts
+
+    def _likeliest(self, logits: Tensor) -> tuple[list[float], list[int]]:
+        """[n, V] -> each row's most likely token in the target's ids, and its chance."""
+        if self._vocab is not None:
+            logits = logits[:, : self._vocab.size - 1]
+        chances, ids = logits.float().softmax(-1).max(-1)
+        if self._vocab is not None:
+            ids = self._vocab.to_target[ids]
+        return chances.tolist(), ids.tolist()
+
+    def _own(self, ids: Sequence[int]) -> Tensor:
+        """Of the target's ids, as the draft model counts them."""
+        made = torch.tensor(ids, dtype=torch.int64, device=self._device)
+        return made if self._vocab is None else self._vocab.from_target[made]
+
+    def _slot(self, request: TrackedRequest) -> SlotBackend | None:
+        """The sequence of a request, which holds the beginning of its text, at first nothing; None
+        where all are taken."""
+        if request not in self._held:
+            if not self._free:
+                return None
+            slot = self._free.pop()
+            slot.truncate(0)
+            self._held[request] = slot
+        return self._held[request]
+
+    def _unread(self, slot: SlotBackend, request: TrackedRequest) -> Tensor:
+        """What the model has still to read; a prompt it has read up to its last token."""
+        ids = request.ids.tolist()
+        if slot.length == 0 and len(ids) > 1:
+            slot.prefill(self._own(ids[:-1]).tolist())
+        return self._own(ids[slot.length :])
+
+    def learn(self, request: TrackedRequest, draft: Draft) -> None:
+        pass
+
+    def forget(self, request: TrackedRequest) -> None:
+        slot = self._held.pop(request, None)
+        if slot is not None:
+            self._free.append(slot)
+
+
+@dataclass(eq=False)
+class _Target:
+    """What a draft model is loaded for: vLLM's model, as far as a backend would tell it."""
+
+    vocab_size: int
+    context: int
+    device: torch.device
+    dtype: torch.dtype = torch.bfloat16
+    recorded: None = None
+
+
+def model_drafts(recipe: Any, engine: EngineFacts) -> ModelDrafts:
+    """Raises DraftpickError where the model does not fit vLLM's, and where it is of a kind that the
+    native backend does not run."""
+    device = targets.device_of("auto")
+    target: Any = _Target(engine.vocabulary, engine.context, device)
+    tokenizer = targets.load_tokenizer(targets.resolve(engine.tokenizer))
+    model, vocab = find(recipe.name, recipe.drafter, target, tokenizer).load()
+    if not isinstance(model, LlamaBackend):
+        raise DraftpickError(
+            f"the arm {recipe.name!r}: {recipe.drafter} does not run by draftpick's native "
+            "backend, which drafts for all of vLLM's rows at once; take another draft model"
+        )
+    return ModelDrafts(recipe, model, vocab, engine.rows)

@@ -1,0 +1,227 @@
+"""A proposer of one's own for vLLM (`custom_class`): an arm a request, drafts for every step."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from decoders.common.errors import DraftpickError
+from decoders.common.wording import in_words
+
+from ...logs.writer import DecisionLog
+from .answers import Answers, RequestState, Stretch
+from .choosing import ByPolicy, chooser
+from .engine import engine_facts, sampling_fault, target_name
+from .kinds import drafter_of
+from .options import place_of, read_options, within
+from .rows import RequestRows, TrackedRequest
+from .steps import StepCosts, slots
+
+SETTLED = 8  # steps without a request after which its line is written
+IDLE_S = 10.0  # without a step, after which what is running is taken to have ended
+IDLE_STEPS = 20.0  # or this many steps' time, where steps are long
+
+
+class Proposer:
+    """Drafts for vLLM: nothing, a copy or another drafter's tokens, by request and step.
+
+    vllm_config: vLLM's; it names the file of options (see `options.Options`).
+
+    Raises DraftpickError, before the model is loaded, for options that are wrong, a policy that
+    reads what a proposer cannot know, and a vLLM that is too old. Once the engine runs it raises
+    nothing: where something goes wrong no row gets a draft, and standard error says so once.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        place = place_of(vllm_config.additional_config)
+        options, arms = read_options(place)
+        facts = engine_facts(vllm_config)
+        fault = sampling_fault(vllm_config)
+        if fault is not None:
+            print(f"warning: {fault}", file=sys.stderr, flush=True)
+        self._engine = engine = replace(facts, share_answers=options.share_answers)
+        self._drafters = {name: drafter_of(arm, engine) for name, arm in arms.items()}
+        self._context_to = {name: getattr(arm, "context_to", None) for name, arm in arms.items()}
+        self._chooser = chooser(options, place, arms, engine)
+        self._decide_every = options.decide_every
+        self._rng = np.random.default_rng(options.seed)
+        self._costs = StepCosts(options.token_cost)
+        log = None
+        if options.log is not None:
+            folder = within(place, options.log)
+            log = DecisionLog(folder, embeddings=options.log_embeddings)
+        policy = self._chooser.policy if isinstance(self._chooser, ByPolicy) else None
+        learning = _learning(policy, options.learn, place)
+        embedder = policy.embedder if policy is not None else None
+        self._answers = Answers(target_name(vllm_config), arms, embedder, log, learning)
+        self._rows = RequestRows(ends=engine.ends)
+        self._left = 0.0  # when the engine was last left to itself
+        self.failures = 0
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        if log is not None or learning is not None:
+            atexit.register(self.close)
+            threading.Thread(target=self._watch, name="draftpick", daemon=True).start()
+
+    def load_model(self, target: Any) -> None:
+        """vLLM hands over its own model, which nothing here reads."""
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: Any,
+        token_ids_cpu: Any,
+        slot_mappings: Any = None,
+        **others: Any,
+    ) -> list[list[int]]:
+        """By row, the tokens to verify in the coming step; never more than vLLM was started with.
+
+        sampled_token_ids: by row, the tokens of the last step, none while a prompt is read.
+        num_tokens_no_spec: [rows or more] tokens of prompt and answer, those included.
+        token_ids_cpu: [rows or more, most tokens].
+        """
+        with self._lock:
+            try:
+                return self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            except Exception as error:
+                self._failed(error)
+                return [[] for _ in sampled_token_ids]
+            finally:
+                self._left = time.monotonic()
+
+    def _propose(
+        self, came: Sequence[Sequence[int]], lengths: Any, token_ids: Any
+    ) -> list[list[int]]:
+        now = time.monotonic()
+        before = {request for request in self._rows.known if request.missed == 0}
+        found, ended = self._rows.step(came, lengths, token_ids)
+        present = [request for request in found if request is not None]
+        gone = [request for request in self._rows.known if request.missed == SETTLED]
+        for request in (*ended, *gone):
+            self._end(request)
+        if self._left and all(request in before for request in found):  # none reads its prompt
+            tokens = sum(1 + len(request.verified) for request in present)
+            self._costs.observe(tokens, now - self._left)
+        for request in present:
+            self._account(request, now)
+        for request in present:
+            self._decide(request, len(came), now)
+        self._draft(present)
+        return [request.draft if request is not None else [] for request in found]
+
+    def _account(self, request: TrackedRequest, now: float) -> None:
+        """Book what the last step gave."""
+        if request.state is None:
+            request.state = RequestState()
+        state: RequestState = request.state
+        stretch = state.stretch
+        if stretch is None:
+            return
+        stretch.add(request, self._engine.ends, now)
+        self._drafters[stretch.choice.arm].learn(request, state.draft)
+
+    def _decide(self, request: TrackedRequest, rows: int, now: float) -> None:
+        """Choose an arm where there is none, or where it is time to choose again."""
+        state: RequestState = request.state
+        stretch = state.stretch
+        if stretch is not None:
+            if not self._decide_every or stretch.new_tokens <= self._decide_every:
+                return
+            self._end(request)
+        choice = self._chooser.choose(request.ids, rows, self._rng)
+        state.stretch = Stretch(choice, request.length - 1, now, now)
+
+    def _draft(self, requests: Sequence[TrackedRequest]) -> None:
+        """Give each its draft for the coming step."""
+        by_arm: dict[str, list[TrackedRequest]] = defaultdict(list)
+        for request in requests:
+            by_arm[request.state.stretch.choice.arm].append(request)
+        by_cost, fixed = list[TrackedRequest](), list[float]()
+        for arm, members in by_arm.items():
+            drafter = self._drafters[arm]
+            most = [self._most(request, self._context_to[arm]) for request in members]
+            for request, draft in zip(members, drafter.draft(members, most), strict=True):
+                request.state.draft = draft
+                request.draft = list(draft.ids)
+                if drafter.by_cost:
+                    by_cost.append(request)
+                else:
+                    fixed += [1.0, *draft.chances]
+        drafts = [request.state.draft.chances for request in by_cost]
+        for request, cut in zip(by_cost, slots(drafts, self._costs.line, fixed), strict=True):
+            del request.draft[cut:]
+
+    def _most(self, request: TrackedRequest, context_to: int | None) -> int:
+        """Tokens that a draft may have: the answer's next token needs a position too."""
+        most = min(self._engine.most, self._engine.context - request.length - 1)
+        if context_to is not None:
+            most = min(most, context_to - request.length)
+        return max(0, most)
+
+    def _end(self, request: TrackedRequest, error: str | None = None) -> None:
+        state: RequestState | None = request.state
+        if state is None or state.stretch is None:
+            return
+        self._drafters[state.stretch.choice.arm].forget(request)
+        self._answers.ended(state, error)
+
+    def _failed(self, error: Exception) -> None:
+        """Begin anew with every request; each answer that was under way failed."""
+        self.failures += 1
+        known, self._rows = self._rows.known, RequestRows(ends=self._engine.ends)
+        if self.failures == 1:
+            print(
+                f"warning: draftpick's proposer failed ({in_words(error)}); the "
+                "engine goes on without drafts for this step, and further failures are not "
+                "reported",
+                file=sys.stderr,
+                flush=True,
+            )
+        for request in known:
+            try:
+                self._end(request, type(error).__name__)
+            except Exception:
+                self.failures += 1
+
+    # -- when there are no more steps -------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._closed.wait(1.0):
+            with self._lock:
+                limit = max(IDLE_S, IDLE_STEPS * self._costs.usual)
+                if self._left and time.monotonic() - self._left > limit:
+                    self._end_all()
+
+    def close(self) -> None:
+        """Log what is under way, and save what was learnt."""
+        self._closed.set()
+        with self._lock:
+            self._end_all()
+            self._answers.save()
+
+    def _end_all(self) -> None:
+        self._left = 0.0
+        for request in self._rows.known:
+            self._end(request)
+
+
+def _learning(policy: Any, named: str | None, place: Path) -> Any:
+    """Raises DraftpickError where a policy is to learn that does not."""
+    if named is None:
+        return None
+    if policy is None:
+        raise DraftpickError(
+            "`learn` needs a policy that learns; train one with draftpick train --policy thompson"
+        )
+    from ...routing.learning import Learning
+
+    return Learning(policy, folder=within(place, named))
