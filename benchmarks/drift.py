@@ -6,8 +6,8 @@
 Requests are drawn from a table with every arm's reward (a collection, or a made-up one). Half of
 its queries train, the other half is the traffic. After half of the requests the world changes in
 one of three ways: other tasks, another temperature, or the best arm gets 40% slower. `static`:
-ridge regression on the training queries of the first world, which never learns again. `thompson`,
-`linucb`: begin there too, and see the reward of the arm that they took. `retrained`: in each world
+ridge regression on the training queries of the first world, which never learns again. `thompson`:
+begins there too, and sees the reward of the arm that it took. `retrained`: in each world
 the ridge trained on every arm's reward on that world's training queries. `best fixed`: the arm that
 was best in the first world's training queries. Regret is against the best arm of every request;
 `recovered` is the share of what retraining recovers of the static policy's, 300 requests after the
@@ -32,7 +32,7 @@ from decoders.common.terminal import tables
 from policies import RewardTable, fit
 
 KINDS = ("tasks", "temperature", "drafter")
-PLAYERS = ("static", "thompson", "linucb", "retrained", "best fixed")
+PLAYERS = ("static", "thompson", "retrained", "best fixed")
 SLOWER = 0.6  # of the best arm's reward is left
 ADAPTED = 300  # requests after the drift
 
@@ -91,8 +91,8 @@ def simulate(
     learnt, served = worlds(train, kind), worlds(traffic, kind)
     ridge = [fit("regression", world).policy for world in learnt]
     fixed = int(learnt[0].rewards.mean(axis=0).argmax())
-    online = {name: fit(name, learnt[0], seed=seed).policy for name in ("thompson", "linucb")}
-    draws = {name: np.random.default_rng([seed, i]) for i, name in enumerate(online)}
+    online = fit("thompson", learnt[0], seed=seed).policy
+    draws = np.random.default_rng([seed, 0])
     choices = {
         "static": [ridge[0].scores(world.inputs).argmax(axis=1) for world in served],
         "retrained": [
@@ -107,10 +107,9 @@ def simulate(
         rewards = world.rewards[row]
         for who, chosen in choices.items():
             earned[who][at] = rewards[chosen[now][row]]
-        for who, policy in online.items():
-            found = policy.choose(world.inputs[row], draws[who])
-            earned[who][at] = rewards[found.index]
-            policy.update(world.inputs[row], found.arm, rewards[found.index], found.propensity)
+        found = online.choose(world.inputs[row], draws)
+        earned["thompson"][at] = rewards[found.index]
+        online.update(world.inputs[row], found.arm, rewards[found.index], found.propensity)
         earned["oracle"][at] = rewards.max()
     return earned
 

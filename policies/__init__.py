@@ -19,7 +19,7 @@ from .learners.logistic import fit_logistic
 from .learners.regression import fit_regression
 from .learners.reinforce import fit_reinforce
 from .loading import KINDS, load
-from .online import OnlinePolicy, fit_linucb, fit_thompson
+from .online import OnlinePolicy, fit_thompson
 from .records import (
     Decision,
     EpochStats,
@@ -60,7 +60,6 @@ __all__ = [
     "fit_exact",
     "fit_fixed",
     "fit_knn",
-    "fit_linucb",
     "fit_logistic",
     "fit_regression",
     "fit_reinforce",

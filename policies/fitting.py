@@ -19,7 +19,7 @@ from .learners.logistic import fit_logistic
 from .learners.regression import fit_regression
 from .learners.reinforce import fit_reinforce
 from .learners.training import Training
-from .online import fit_linucb, fit_thompson
+from .online import fit_thompson
 from .records import Fit, Fitted, RewardTable
 from .risk_control.fitting import fit_risk_control
 
@@ -35,7 +35,6 @@ POLICIES: dict[str, Fit] = {
     "uniform": fit_uniform,
     "risk-control": fit_risk_control,
     "thompson": fit_thompson,
-    "linucb": fit_linucb,
 }
 RENAMED = {"bands": "binned", "promised": "risk-control"}  # old name -> new
 watched("policy", POLICIES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .fitting import fit_linucb, fit_thompson
+from .fitting import fit_thompson
 from .policy import OnlinePolicy, Status
 
-__all__ = ["OnlinePolicy", "Status", "fit_linucb", "fit_thompson"]
+__all__ = ["OnlinePolicy", "Status", "fit_thompson"]

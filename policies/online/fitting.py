@@ -66,45 +66,6 @@ def fit_thompson(
         "level": level,
         "sure": sure,
     }
-    return _fit("thompson", table, seed, options)
-
-
-def fit_linucb(
-    table: RewardTable,
-    validation: RewardTable | None = None,
-    seed: int = 0,
-    *,
-    width: float = 1.0,
-    prior: float = 1000.0,
-    kept: float = 5.0,
-    memory: float = 2000.0,
-    control: float = 0.03,
-    explore: float = 0.005,
-    budget: float = 0.05,
-    components: int = 12,
-    level: float = 0.05,
-    sure: float = 2.0,
-) -> Fitted:
-    """As `fit_thompson`, but the arm whose upper bound is the highest is taken (LinUCB).
-
-    width: of that bound, in standard deviations.
-    """
-    options = {
-        "width": width,
-        "prior": prior,
-        "kept": kept,
-        "memory": memory,
-        "control": control,
-        "explore": explore,
-        "budget": budget,
-        "components": components,
-        "level": level,
-        "sure": sure,
-    }
-    return _fit("linucb", table, seed, options)
-
-
-def _fit(name: str, table: RewardTable, seed: int, options: dict[str, Any]) -> Fitted:
     _check(options)
     table = table.filled()
     fitted = fit_regression(table, None, seed)
@@ -133,12 +94,11 @@ def _fit(name: str, table: RewardTable, seed: int, options: dict[str, Any]) -> F
         drifts=[0] * arms,
     )
     policy = OnlinePolicy(
-        origin_of(name, table, seed, options),
+        origin_of("thompson", table, seed, options),
         context,
         beliefs,
         state,
         z.mean(axis=0),
-        algorithm=name,
         width=options["width"],
         explore=options["explore"],
         sure=options["sure"],

@@ -11,20 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decoders.common.errors import NoSuchName
 from decoders.common.naming import below
 
 from ..base import BasePolicy, as_rows
 from ..errors import PolicyError
 from ..records import Decision, Float64, Origin, arm_index
-from .beliefs import Beliefs
+from .beliefs import Beliefs, thompson
 from .budget import Budget
-from .choosing import linucb, thompson
 from .context import Context
 from .control import Control
 from .drift import DriftDetector
 
-ALGORITHMS = ("thompson", "linucb")
 AFTER_DRIFT = 5.0  # rows that an arm's belief counts as once its reward has changed,
 OTHERS = 100.0  # and those of the other arms, whose world may have changed too
 SETTLED = 3.0  # standard errors by which another arm must be better on average to be the best fixed
@@ -65,11 +62,9 @@ class State:
 
 
 class OnlinePolicy(BasePolicy):
-    """Thompson sampling or LinUCB over beliefs that began with an offline table.
+    """Thompson sampling over beliefs that began with an offline table.
 
-    algorithm: "thompson" or "linucb".
-    width: of what is explored, in standard deviations of the beliefs: LinUCB's bound, and by how
-        much Thompson sampling narrows or widens them.
+    width: what the beliefs' standard deviations are multiplied by before they are drawn from.
     explore: the share of requests, of those that the budget leaves free, that any arm answers, all
         alike: arms that beliefs have given up are seen now and then.
     sure: of the budget's bounds, in standard deviations of one arm's expected reward on one
@@ -93,7 +88,6 @@ class OnlinePolicy(BasePolicy):
         state: State,
         traffic: Float64,
         *,
-        algorithm: str,
         width: float,
         explore: float,
         sure: float,
@@ -101,15 +95,13 @@ class OnlinePolicy(BasePolicy):
         lowest: float,
     ) -> None:
         super().__init__(origin)
-        if algorithm not in ALGORITHMS:
-            raise NoSuchName("online algorithm", algorithm, ALGORITHMS)
         if beliefs.moment.shape != traffic.shape or len(traffic) != len(origin.arms):
             raise PolicyError("an online policy needs a belief for each of its arms")
         if not 0 <= state.best < len(origin.arms):
             raise PolicyError("an online policy's best fixed arm is none of its arms")
         self._context, self._beliefs, self._state = context, beliefs, state
         self._traffic = np.array(traffic, dtype=np.float64)
-        self._algorithm, self._width, self._sure = algorithm, float(width), float(sure)
+        self._width, self._sure = float(width), float(sure)
         self._explore, self._keep, self._lowest = float(explore), float(keep), float(lowest)
         self._lock = threading.RLock()
 
@@ -137,10 +129,7 @@ class OnlinePolicy(BasePolicy):
         always[:, best] = 1.0
         if switched:
             return mean, always
-        if self._algorithm == "thompson":
-            wanted = thompson(mean, self._width * spread)
-        else:
-            wanted = linucb(mean, spread, self._width)
+        wanted = thompson(mean, self._width * spread)
         wanted = (1 - self._explore) * wanted + self._explore / wanted.shape[1]
         sure = self._sure * spread
         wanted = wanted * budget.allowed(mean - sure, mean + sure, best)
@@ -245,7 +234,6 @@ class OnlinePolicy(BasePolicy):
     def settings(self) -> dict[str, Any]:
         with self._lock:
             return {
-                "algorithm": self._algorithm,
                 "width": self._width,
                 "explore": self._explore,
                 "sure": self._sure,

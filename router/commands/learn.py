@@ -67,7 +67,7 @@ def learn(
     as_json: AsJson = False,
 ) -> None:
     """Update an online policy from a log of decisions. The policy comes from `draftpick train
-    --policy thompson` or linucb, and the log must hold embeddings (--log-embeddings).
+    --policy thompson`, and the log must hold embeddings (--log-embeddings).
 
     \b
     Examples:

@@ -84,6 +84,5 @@ OPTIONS: dict[str, dict[str, object]] = {
     "fixed": {"arm": "small"},
     "uniform": {},
     "thompson": {},
-    "linucb": {},
     "risk-control": {"lossless": ["autoregressive", "ngram"], "max_loss": 0.5, "confidence": 0.5},
 }

@@ -32,14 +32,11 @@ def test_drift_is_recovered_from_and_the_budget_is_kept(drift: Any, kind: str) -
     runs = [drift.simulate(table, kind, 2000, seed) for seed in range(2)]
     earned = {who: np.stack([run[who] for run in runs]) for who in runs[0]}
     told = drift.summary({kind: earned})[kind]
-    for who in ("thompson", "linucb"):
-        assert told[who]["recovered"] > 0.9, told
-        assert told[who]["reward"] > 0.99 * told["retrained"]["reward"], told
-        fixed = earned["best fixed"]
-        spent = (fixed - earned[who]).cumsum(axis=1) - options_of(who)["budget"] * fixed.cumsum(
-            axis=1
-        )
-        assert spent.max() < fixed.max(), who
+    assert told["thompson"]["recovered"] > 0.9, told
+    assert told["thompson"]["reward"] > 0.99 * told["retrained"]["reward"], told
+    lost = (earned["best fixed"] - earned["thompson"]).cumsum(axis=1)
+    allowed = options_of("thompson")["budget"] * earned["best fixed"].cumsum(axis=1)
+    assert (lost - allowed).max() < earned["best fixed"].max()
     assert told["static"]["regret"][2] > 1.15 * told["retrained"]["regret"][2]  # there was a drift
 
 

@@ -18,15 +18,14 @@ from policy_tables import ARMS, separable, table
 import policies
 from decoders.common.errors import DraftpickError, NoSuchName
 from policies import OnlinePolicy, PolicyError, RewardTable
-from policies.online.beliefs import SHRINK, Beliefs
+from policies.online.beliefs import SHRINK, Beliefs, thompson
 from policies.online.budget import Budget
-from policies.online.choosing import linucb, thompson
 from policies.online.control import Control, stitched
 from policies.online.drift import LEAST, DriftDetector
 
 
-def learner(name: str = "thompson", data: RewardTable | None = None, **options: Any) -> Any:
-    policy = policies.fit(name, separable() if data is None else data, **options).policy
+def learner(data: RewardTable | None = None, **options: Any) -> Any:
+    policy = policies.fit("thompson", separable() if data is None else data, **options).policy
     assert isinstance(policy, OnlinePolicy)
     return policy
 
@@ -120,13 +119,6 @@ def test_thompson_of_two_arms_is_the_normal_distribution() -> None:
         assert chances[0] == pytest.approx(norm.cdf(lead / np.hypot(one, other)), abs=1e-6)
 
 
-def test_linucb_takes_the_highest_bound() -> None:
-    mean, spread = np.array([[1.0, 0.9, 0.5]]), np.array([[0.01, 0.2, 0.3]])
-    np.testing.assert_array_equal(linucb(mean, spread, 0.0), [[1, 0, 0]])
-    np.testing.assert_array_equal(linucb(mean, spread, 1.0), [[0, 1, 0]])
-    np.testing.assert_array_equal(linucb(mean, spread, 9.0), [[0, 0, 1]])
-
-
 def test_every_arm_keeps_a_chance_while_the_budget_lasts() -> None:
     policy, x = learner(explore=0.3, control=0.1), separable(64, seed=3).inputs
     least = policy.distribution(x).min(axis=1)
@@ -135,9 +127,8 @@ def test_every_arm_keeps_a_chance_while_the_budget_lasts() -> None:
     assert (policy.distribution(x).min(axis=1) > 0.9 * 0.3 / 3 - 1e-9).all()
 
 
-@pytest.mark.parametrize("name", ["thompson", "linucb"])
-def test_the_best_fixed_arm_keeps_its_share(name: str) -> None:
-    policy = learner(name, control=0.1)
+def test_the_best_fixed_arm_keeps_its_share() -> None:
+    policy = learner(control=0.1)
     best = policy.arms.index(policy.status.best_fixed)
     probs = policy.distribution(separable(64, seed=3).inputs)
     assert (probs[:, best] >= 0.1).all()
@@ -156,18 +147,16 @@ def test_a_draw_tells_what_it_was_drawn_from() -> None:
 # -- learning -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["thompson", "linucb"])
-def test_what_was_learned_offline_is_where_it_begins(name: str) -> None:
-    policy, test = learner(name), separable(256, seed=1)
+def test_what_was_learned_offline_is_where_it_begins() -> None:
+    policy, test = learner(), separable(256, seed=1)
     value = policies.value(policy, test, greedy=True).mean
     offline = policies.fit("regression", separable()).policy
     assert value > 0.95 * policies.value(offline, test, greedy=True).mean
 
 
-@pytest.mark.parametrize("name", ["thompson", "linucb"])
-def test_an_arm_that_turns_bad_is_left_and_found_again(name: str) -> None:
+def test_an_arm_that_turns_bad_is_left_and_found_again() -> None:
     data, rng = separable(512, seed=2), np.random.default_rng(0)
-    policy = learner(name)
+    policy = learner()
     broken = policy.arms.index(policy.status.best_fixed)
     rewards = data.rewards.copy()
     rewards[:, broken] -= 1.0
@@ -268,14 +257,13 @@ def misled(seed: int) -> tuple[RewardTable, RewardTable]:
     return table(data.embeddings, promised), table(data.embeddings, real)
 
 
-@pytest.mark.parametrize("name", ["thompson", "linucb"])
 @pytest.mark.parametrize("budget", [0.02, 0.1])
-def test_no_more_than_the_budget_is_lost(name: str, budget: float) -> None:
+def test_no_more_than_the_budget_is_lost(budget: float) -> None:
     """Two arms that look nearly as good as the best fixed one, and are not. At any moment, and but
     for the last request, as one answer may be worse than it was ever thought to be."""
     for seed in range(4):
         promised, real = misled(seed)
-        policy = learner(name, promised, budget=budget, prior=20.0, kept=1.0, width=3.0)
+        policy = learner(promised, budget=budget, prior=20.0, kept=1.0, width=3.0)
         rng = np.random.default_rng(seed)
         rows = rng.integers(256, size=400)
         earned, fixed = serve(policy, real, rows, rng), real.rewards[rows, 0]
@@ -348,7 +336,7 @@ def test_a_worse_policy_is_switched_back_and_a_change_gives_it_another_try() -> 
     """The budget is off; a policy whose beliefs never move goes on with two poor arms."""
     promised, real = misled(0)
     tempting = replace(promised, rewards=promised.rewards + np.array([0.0, 0.1, 0.1]))
-    policy = learner("linucb", tempting, budget=1.0, prior=1e9, control=0.2, components=0)
+    policy = learner(tempting, budget=1.0, prior=1e9, control=0.2, components=0)
     policy._state.best = 0
     policy._best_fixed = lambda: 0
     policy._state.detectors = [_Deaf() for _ in ARMS]

@@ -187,7 +187,6 @@ def plan(
     from collect.rewards import DEFAULT
     from policies import PolicyError
     from policies.learners.reinforce import PAPER
-    from policies.online.policy import ALGORITHMS
     from policies.selection.guard import check_policy
 
     chosen = _settings(settings or ())
@@ -241,7 +240,7 @@ def plan(
         several=several,
         policy=name,
         settings=chosen,
-        guard=guard and name not in ALGORITHMS,  # those watch themselves while they serve
+        guard=guard and name != "thompson",  # which watches itself while it serves
         risk=risk,
         validation_share=validation_share,
         train_size=train_size,
