@@ -143,7 +143,7 @@ def repeat_calibration(
 def collected(folder: Path, reward: str) -> tuple[RewardTable, list[str]]:
     """A collection's table and its lossless arms."""
     from collect.table import reward_table
-    from policies import with_temperature
+    from policies.risk_control import with_temperature
 
     collection = Collection.open(folder)
     table, arms = reward_table(collection, TableOptions(reward)), collection.manifest.arms

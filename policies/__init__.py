@@ -19,20 +19,17 @@ from .learners.logistic import fit_logistic
 from .learners.regression import fit_regression
 from .learners.reinforce import fit_reinforce
 from .loading import KINDS, load
-from .online import OnlinePolicy, fit_thompson
 from .records import (
     Decision,
     EpochStats,
     Fit,
     Fitted,
+    LearningPolicy,
     Origin,
     Policy,
     RewardTable,
     check_compatible,
 )
-from .risk_control.fitting import fit_risk_control
-from .risk_control.policy import Guarantee, RiskControlPolicy
-from .risk_control.thresholds import with_temperature
 from .selection.guard import Guarded, guarded
 
 __all__ = [
@@ -44,14 +41,12 @@ __all__ = [
     "Evaluation",
     "Fit",
     "Fitted",
-    "Guarantee",
     "Guarded",
-    "OnlinePolicy",
+    "LearningPolicy",
     "Origin",
     "Policy",
     "PolicyError",
     "RewardTable",
-    "RiskControlPolicy",
     "Value",
     "check_compatible",
     "fit",
@@ -63,8 +58,6 @@ __all__ = [
     "fit_logistic",
     "fit_regression",
     "fit_reinforce",
-    "fit_risk_control",
-    "fit_thompson",
     "fit_uniform",
     "fixed_policy",
     "guarded",
@@ -73,5 +66,4 @@ __all__ = [
     "report",
     "uniform_policy",
     "value",
-    "with_temperature",
 ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from decoders.common import plugins
 from decoders.common.errors import NoSuchName
-from decoders.common.plugins import watched
 
 from .errors import PolicyError
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform
@@ -19,9 +19,10 @@ from .learners.logistic import fit_logistic
 from .learners.regression import fit_regression
 from .learners.reinforce import fit_reinforce
 from .learners.training import Training
-from .online import fit_thompson
-from .records import Fit, Fitted, RewardTable
-from .risk_control.fitting import fit_risk_control
+from .records import Fit, Fitted, Policy, RewardTable
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 POLICIES: dict[str, Fit] = {
     "reinforce": fit_reinforce,
@@ -33,11 +34,40 @@ POLICIES: dict[str, Fit] = {
     "best-fixed": fit_best_fixed,
     "fixed": fit_fixed,
     "uniform": fit_uniform,
-    "risk-control": fit_risk_control,
-    "thompson": fit_thompson,
 }
 RENAMED = {"bands": "binned", "promised": "risk-control"}  # old name -> new
-watched("policy", POLICIES)
+plugins.watched("policy", POLICIES)
+
+
+class GuardReport(Protocol):
+    """What a policy with a guard of its own promises; as a string, in one sentence."""
+
+    def tables(self, judged: str, width: int) -> list[Table]:
+        """The measurements behind it. judged: on which queries."""
+        ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+class OwnGuard:
+    """How an algorithm guards its policies itself, so that cross-fitting does not judge them.
+
+    The methods are those of policies that watch their own answers while they serve.
+    """
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise PolicyError for options out of range, before a table is read."""
+
+    def prepared(self, table: RewardTable) -> RewardTable:
+        """The table as the algorithm reads it. Raises PolicyError where it cannot."""
+        return table
+
+    def report(self, policy: Policy, table: RewardTable, seed: int) -> GuardReport | None:
+        """The promise, measured on this table; None where answers alone will tell."""
+        return None
+
+
+OWN_GUARDS: dict[str, OwnGuard] = {}  # by the names in POLICIES
 
 
 def check_name(name: str, *others: str) -> None:
@@ -45,6 +75,8 @@ def check_name(name: str, *others: str) -> None:
 
     others: names that count as known, such as "auto".
     """
+    if name not in POLICIES and name not in others:
+        plugins.load()
     if name in RENAMED and name not in POLICIES:
         raise PolicyError(f"the policy {name!r} is now called {RENAMED[name]!r}")
     if name not in POLICIES and name not in others:

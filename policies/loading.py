@@ -14,20 +14,10 @@ from .fixed import ConstantPolicy
 from .learners.binned import BinnedPolicy
 from .learners.knn import NeighbourPolicy
 from .learners.network import NetworkPolicy
-from .online import OnlinePolicy
-from .risk_control.policy import RiskControlPolicy
 from .storage import MANIFEST, damaged, read_stored
 
 KINDS: dict[str, type[BasePolicy]] = {
-    cls.kind: cls
-    for cls in (
-        ConstantPolicy,
-        BinnedPolicy,
-        NetworkPolicy,
-        NeighbourPolicy,
-        RiskControlPolicy,
-        OnlinePolicy,
-    )
+    cls.kind: cls for cls in (ConstantPolicy, BinnedPolicy, NetworkPolicy, NeighbourPolicy)
 }
 plugins.watched("policy kind", KINDS)
 REMOTE = ("runs:/", "models:/", "mlflow-artifacts:/")

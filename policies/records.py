@@ -388,6 +388,23 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class LearningPolicy(Policy, Protocol):
+    """A policy that goes on learning while it serves."""
+
+    def update(
+        self, x: Any, arm: str, reward: float, propensity: float = 1.0, *, own: bool = True
+    ) -> None:
+        """Learn from one answer.
+
+        x: [d + f], what the arm was chosen by.
+        reward: nan where the arm failed.
+        propensity: the chance that the arm had.
+        own: whether this policy chose the arm.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Fitted:
     """A trained policy and its history, one entry per epoch (empty where nothing iterates)."""

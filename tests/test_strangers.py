@@ -158,7 +158,9 @@ def test_help_lists_what_is_registered(site: Path, capsys: pytest.CaptureFixture
     install(site, "mine", source, "mine = mine")
     assert main(["train", "--help"]) == 0
     said = "".join(capsys.readouterr().out.split())  # a name may be broken at its hyphen
-    kinds = "exact,knn,regression,logistic,binned,best-fixed,fixed,uniform,risk-control,thompson"
+    kinds = (
+        "exact,knn,regression,logistic,binned,best-fixed,fixed,uniform,thompson,risk-control"
+    )
     assert f"{kinds},my-policy" in said
     assert "measured-speedup,speed-price,my-reward." in said, said
     assert main(["collect", "--help"]) == 0
@@ -499,7 +501,7 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
     assert set(bench["policy_choices"]) == {"qa", "code", "cooking"}
     told = " ".join(results[7][1].split()).replace("- ", "-")  # lines break at hyphens
     assert (
-        "risk-control, thompson, centroid." in told
+        "thompson, risk-control, centroid." in told
         and "measured-speedup, speed-price, tokens-per-round." in told
     )
     assert results[8][2].startswith("error: unknown backend 'onnx'; use auto, native, hf, fused,")

@@ -143,8 +143,8 @@ def _check(table: RewardTable, lossless: list[str]) -> None:
     if TEMPERATURE not in table.feature_names:
         raise PolicyError(
             "risk control is about greedy answers, and the table lacks the feature "
-            f"{TEMPERATURE!r} that marks them; `policies.with_temperature` adds it where all "
-            "answers are greedy"
+            f"{TEMPERATURE!r} that marks them; `with_temperature` of policies.risk_control adds it "
+            "where all answers are greedy"
         )
     counted_losses(table, lossless)
     if not lossless:

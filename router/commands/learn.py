@@ -76,13 +76,16 @@ def learn(
         --log log --log-embeddings
       draftpick learn --logs log --policy policy --out policy-2
     """
-    from policies import load
+    from policies import PolicyError, load
+    from policies.online import OnlinePolicy
 
     from ..logs.reader import read_log
     from ..routing.learning import online
 
     check_folder(out, "--out")
     learner = online(load(policy))
+    if not isinstance(learner, OnlinePolicy):
+        raise PolicyError(f"the policy {learner.name!r} learns from answers as they come, not logs")
     found = replay(read_log(logs), learner, reward)
     learner.save(out)
     if as_json:

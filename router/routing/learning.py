@@ -14,7 +14,7 @@ from ..logs.record import Result
 from ..logs.rewards import LOG_REWARDS
 
 if TYPE_CHECKING:
-    from policies import OnlinePolicy, Policy
+    from policies import LearningPolicy, Policy
 
 SPEEDS = ("tokens_per_s", "decode_tokens_per_s")
 OF_SPEED = ("modelled", "measured", "measured-speedup")  # rewards of a collection
@@ -136,11 +136,11 @@ class Learning:
         self.policy.save(self.folder)
 
 
-def online(policy: Policy) -> OnlinePolicy:
+def online(policy: Policy) -> LearningPolicy:
     """The policy itself; raises PolicyError where it does not learn."""
-    from policies import OnlinePolicy, PolicyError
+    from policies import LearningPolicy, PolicyError
 
-    if not isinstance(policy, OnlinePolicy):
+    if not isinstance(policy, LearningPolicy):
         raise PolicyError(
             f"the policy {policy.name!r} does not learn while it serves; train one that does: "
             "draftpick train --rewards DIR --policy thompson --no-guard --out policy"

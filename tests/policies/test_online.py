@@ -17,7 +17,8 @@ from policy_tables import ARMS, separable, table
 
 import policies
 from decoders.common.errors import DraftpickError, NoSuchName
-from policies import OnlinePolicy, PolicyError, RewardTable
+from policies import PolicyError, RewardTable
+from policies.online import OnlinePolicy
 from policies.online.beliefs import SHRINK, Beliefs, thompson
 from policies.online.budget import Budget
 from policies.online.control import Control, stitched

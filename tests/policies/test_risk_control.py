@@ -12,8 +12,9 @@ from scipy.stats import binom
 
 import policies
 from decoders.common.errors import DraftpickError
-from policies import PolicyError, RewardTable, RiskControlPolicy, with_temperature
+from policies import PolicyError, RewardTable
 from policies.learners.exploring import ExploringPolicy
+from policies.risk_control import RiskControlPolicy, with_temperature
 from policies.risk_control.bounds import Risk
 from policies.risk_control.fitting import best_model
 from policies.risk_control.report import losses_and_rewards

@@ -14,7 +14,8 @@ from router_fakes import WORDS, FakeEngine
 
 import policies
 from decoders.common.errors import Cancelled, DraftpickError
-from policies import OnlinePolicy, PolicyError, RewardTable
+from policies import PolicyError, RewardTable
+from policies.online import OnlinePolicy
 from router import cli
 from router.commands.learn import replay
 from router.logs.reader import read_log

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from vllm_stand_in import EOS, VOCABULARY, Asked, Batch, answers, plain, vllm_config
 
 from decoders.common.errors import DraftpickError
-from policies import fit_binned, fit_thompson
+from policies import fit_binned
+from policies.online import fit_thompson
 from policies.records import ANY, RewardTable
 from router.engines.vllm import Proposer
 from router.engines.vllm.choosing import KNOWN

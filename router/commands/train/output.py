@@ -8,9 +8,7 @@ import typer
 
 from decoders.common.secrets import masked
 from decoders.common.terminal import show
-from policies.risk_control.policy import RiskControlPolicy
 
-from .max_loss import risk_control_json, risk_control_tables
 from .run import SweepOutcome, TrainOutcome
 from .second_reward import judged_json, judged_tables
 from .views import remarks, run_json, run_tables, sweep_json, sweep_tables, where
@@ -26,9 +24,8 @@ def to_json(outcome: TrainOutcome | SweepOutcome) -> dict[str, Any]:
         return sweep_json(outcome.sweep) | {"cautions": outcome.cautions}
     found = run_json(outcome.run, outcome.more)
     found |= {"features": list(outcome.features), "cautions": outcome.cautions}
-    made = outcome.run.fitted.policy
-    if isinstance(made, RiskControlPolicy):
-        found["guarantee"] = risk_control_json(made, outcome.losses)
+    if outcome.promise is not None:
+        found["guarantee"] = outcome.promise.as_json()
     if outcome.judged is not None:
         found["judged_by"] = judged_json(outcome.judged, outcome.judged_by)
     return found
@@ -42,9 +39,9 @@ def print_outcome(outcome: TrainOutcome | SweepOutcome) -> None:
         for line in [*_notes(outcome), *left_out, *where(outcome.sweep)]:
             typer.echo(line)
         return
-    run, made = outcome.run, outcome.run.fitted.policy
-    if isinstance(made, RiskControlPolicy):
-        typer.echo(str(made.guarantee))
+    run = outcome.run
+    if outcome.promise is not None:
+        typer.echo(str(outcome.promise))
     else:
         for sentence in remarks(run):
             typer.echo(sentence)
@@ -65,9 +62,8 @@ def print_outcome(outcome: TrainOutcome | SweepOutcome) -> None:
 def _tables(outcome: TrainOutcome | SweepOutcome, width: int) -> list[Table]:
     if isinstance(outcome, SweepOutcome):
         return sweep_tables(outcome.sweep, width)
-    if isinstance(outcome.run.fitted.policy, RiskControlPolicy):
-        judged = "held-out" if outcome.held_out else "training"
-        return risk_control_tables(outcome.losses, judged, width)
+    if outcome.promise is not None:
+        return outcome.promise.tables("held-out" if outcome.held_out else "training", width)
     found = run_tables(outcome.run, outcome.more, width)
     if outcome.judged is not None:
         found += judged_tables(outcome.judged, outcome.judged_by, width)

@@ -186,6 +186,7 @@ def plan(
     """
     from collect.rewards import DEFAULT
     from policies import PolicyError
+    from policies.fitting import OWN_GUARDS
     from policies.learners.reinforce import PAPER
     from policies.selection.guard import check_policy
 
@@ -224,6 +225,7 @@ def plan(
         )
     check_policy(name, chosen)
     if risk is not None:
+        OWN_GUARDS[name].check(risk)
         if table.at_once not in (None, (1,)):
             raise PolicyError("risk control is about answers, not load; leave --at-once out")
         table = replace(table, at_once=(1,))
@@ -240,7 +242,7 @@ def plan(
         several=several,
         policy=name,
         settings=chosen,
-        guard=guard and name != "thompson",  # which watches itself while it serves
+        guard=guard and name not in OWN_GUARDS,
         risk=risk,
         validation_share=validation_share,
         train_size=train_size,

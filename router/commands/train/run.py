@@ -11,9 +11,8 @@ from collect.store.collection import Collection
 from collect.summary import cautions
 from collect.table import read_rewards
 from decoders.common.files import check_folder
-from policies import report, with_temperature
-from policies.risk_control.policy import RiskControlPolicy
-from policies.risk_control.report import losses_and_rewards
+from policies import report
+from policies.fitting import OWN_GUARDS, GuardReport
 from policies.selection.curves import require_enough
 from policies.selection.subsample import subsample
 from policies.tracking.run import HELD_OUT, Task, train_run
@@ -26,7 +25,6 @@ from .second_reward import judged_rows
 if TYPE_CHECKING:
     from collect.store.manifest import Manifest
     from policies import Evaluation, RewardTable
-    from policies.risk_control.report import LossAndReward
     from policies.tracking.run import TrainedRun
     from policies.tracking.seeds import Sweep
 
@@ -43,7 +41,7 @@ class TrainOutcome:
     cautions: sentences about what the collection's figures leave out.
     held_out: whether the run was judged on queries that were held out.
     judged_by, judged: the other reward of --judge-by and what the policy earns of it.
-    losses: of the policy under risk control and of every fixed arm; none for other policies.
+    promise: of a policy that has a guard of its own, such as that of risk control; None of others.
     registered_as: the name of the registered model.
     """
 
@@ -55,7 +53,7 @@ class TrainOutcome:
     held_out: bool
     judged_by: str
     judged: Evaluation | None
-    losses: list[LossAndReward]
+    promise: GuardReport | None
     registered_as: str | None
 
 
@@ -124,7 +122,7 @@ def _run_one(
     if plan.curve or plan.leave_task_out or plan.leave_arm_out:
         require_enough(table)
     done = train_run(task, tracking_uri=plan.tracking_uri, experiment=plan.experiment)
-    made = done.fitted.policy
+    made, own = done.fitted.policy, OWN_GUARDS.get(plan.policy)
     more = further(
         table,
         done,
@@ -144,9 +142,7 @@ def _run_one(
         held_out=held is not None,
         judged_by="" if judge is None else judge.reward_name,
         judged=None if judge is None else report(made, judge, seed=seed),
-        losses=losses_and_rewards(made, held or table, seed=seed)
-        if isinstance(made, RiskControlPolicy)
-        else [],
+        promise=own.report(made, held or table, seed) if own is not None else None,
         registered_as=plan.register,
     )
 
@@ -193,8 +189,9 @@ def _task(
     if plan.risk is not None:
         kept = [arm.name for arm in manifest.arms if arm.lossless and arm.name in table.arms]
         settings |= dict(plan.risk) | {"lossless": kept}
-        table, held = with_temperature(table).split(HELD_OUT if share is None else share, seed)
-        share, guard = 0.0, False  # the calibration is the guard
+        table = OWN_GUARDS[plan.policy].prepared(table)
+        table, held = table.split(HELD_OUT if share is None else share, seed)
+        share = 0.0
     elif plan.judge_by is not None or plan.train_size is not None:
         if share is None:
             share = HELD_OUT if plan.judge_by is not None or not guard else 0.0

@@ -167,7 +167,7 @@ def chooser(
     learned = within(place, options.learn) if options.learn else None
     try:
         policy = policies.load(learned if learned is not None and learned.is_dir() else folder)
-        learns = isinstance(policy, policies.OnlinePolicy) and options.learn is not None
+        learns = isinstance(policy, policies.LearningPolicy) and options.learn is not None
         made = ByPolicy(policy, arms, engine, options.explore, learns)
         made.choose(np.zeros(2, dtype=np.int32), 1, np.random.default_rng(0))
     except ModuleNotFoundError as error:
