@@ -158,9 +158,7 @@ def test_help_lists_what_is_registered(site: Path, capsys: pytest.CaptureFixture
     install(site, "mine", source, "mine = mine")
     assert main(["train", "--help"]) == 0
     said = "".join(capsys.readouterr().out.split())  # a name may be broken at its hyphen
-    kinds = (
-        "exact,knn,regression,logistic,binned,best-fixed,fixed,uniform,thompson,risk-control"
-    )
+    kinds = "exact,knn,regression,logistic,binned,best-fixed,fixed,uniform,thompson,risk-control"
     assert f"{kinds},my-policy" in said
     assert "measured-speedup,speed-price,my-reward." in said, said
     assert main(["collect", "--help"]) == 0
