@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from ratios import faster
 from rich.progress import track
 
+from collect.endpoints.executor import Turns
 from collect.queries import Query, read_queries
-from collect.sweeps.endpoints import Turns
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
 

@@ -17,11 +17,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from decoders.common import hashing
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.identity import split
 from decoders.common.plugins import watched
 from decoders.common.wording import in_words
-from decoders.endpoints import hashing
 from decoders.zoo.catalogue import EMBEDDER, WHEELS
 
 OWN = "target"

@@ -81,13 +81,12 @@ def fingerprint_of(manifest: Manifest, names: Sequence[str]) -> str:
     if set(names) == {info.name for info in manifest.arms}:
         return whole
     from decoders.arms.fingerprint import fingerprint  # with PyTorch, a second
-    from decoders.endpoints.engine import fingerprint_of_endpoints
     from decoders.recipes.kinds import recipe_of
 
     try:
         arms = {info.name: recipe_of({**info.recipe, "name": info.name}) for info in manifest.arms}
-        made = fingerprint_of_endpoints if any(a.remote for a in arms.values()) else fingerprint
-        return made({name: arms[name] for name in names}) if made(arms) == whole else ""
+        same = fingerprint(arms) == whole
+        return fingerprint({name: arms[name] for name in names}) if same else ""
     except (DraftpickError, ValueError, OSError):  # of a plugin that is not loaded, or files gone
         return ""
 

@@ -2,7 +2,7 @@
 
 Names below load on first use, so that importing this package costs nothing. The seams (`Drafter`,
 `Verifier`, ...) are in `protocols.py`; a part of one's own is put into one of the plain dicts
-`KINDS`, `RULES`, `LENGTHS` and `BACKENDS`.
+`KINDS`, `RULES`, `LENGTHS`, `ENGINES` and `BACKENDS`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from .common.errors import DraftpickError
 
 if TYPE_CHECKING:
     from .arms import (
+        ENGINES,
         KINDS,
         LENGTHS,
         RULES,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "arms": (
-        "KINDS", "LENGTHS", "RULES", "ArmRecipe", "DraftingRecipe", "LengthRecipe",
+        "ENGINES", "KINDS", "LENGTHS", "RULES", "ArmRecipe", "DraftingRecipe", "LengthRecipe",
         "VerifierRecipe", "load_arms",
     ),
     "engine": ("Engine",),
@@ -58,6 +59,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "BACKENDS",
+    "ENGINES",
     "KINDS",
     "LENGTHS",
     "RULES",

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -26,8 +26,6 @@ from .backends.native import LlamaBackend
 from .common.errors import DraftpickError
 from .costs import passes
 from .costs.under_load import learn
-from .endpoints.engine import EndpointEngine
-from .endpoints.threaded import Threads
 from .engine import Engine
 from .methods.recurrent.head import RecurrentHead
 from .models import memory
@@ -136,19 +134,28 @@ class BatchEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class Concurrent(Protocol):
+    """An engine that answers several requests at once by itself, as one whose arms are servers."""
+
+    def answering(self, n: int) -> BatchEngine:
+        """For n answers at once."""
+        ...
+
+
 def batch_engine(
     engine: Any, n: int, batch_invariant: bool = False, cache: Path | None = None
 ) -> BatchEngine:
-    """For n answers at once, where the engine's target has passes to share or its arms are servers;
-    else for one.
+    """For n answers at once, where the engine is Concurrent or its target has passes to share; else
+    for one.
 
     batch_invariant: as in BatchSlots, and of what is held or kept of a prompt only that is not read
         again which was read in the same passes.
     cache: folder where what shared passes cost is kept; None measures nothing, so that drafts are
         as long as they would be for one answer alone.
     """
-    if isinstance(engine, EndpointEngine):
-        return Threads(engine, n)
+    if isinstance(engine, Concurrent):
+        return engine.answering(n)
     if n < 2 or not isinstance(getattr(engine, "target", None), LlamaBackend):
         if isinstance(engine, Engine):
             seat_of(engine.target).exact = batch_invariant

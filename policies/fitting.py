@@ -67,7 +67,7 @@ class OwnGuard:
         return None
 
 
-OWN_GUARDS: dict[str, OwnGuard] = {}  # by the names in POLICIES
+OWN_GUARDS: dict[str, OwnGuard] = plugins.watched("own guard", {})  # by the names in POLICIES
 
 
 def check_name(name: str, *others: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from collect.sweeps.protocols import ArmEngine
+from collect.sweeps.protocols import SweepEngine
 from decoders.common.errors import ArmDown
 
 if TYPE_CHECKING:
     from decoders.records import Request
 
 
-class RoutingEngine(ArmEngine, Protocol):
+class RoutingEngine(SweepEngine, Protocol):
     """What routing and serving need besides: the target's name, the tokens that end its answers,
     the positions that it holds, and texts that are no chats."""
 
@@ -52,3 +52,6 @@ class Elsewhere(Protocol):
 
     def kept(self, prompt_ids: Sequence[int]) -> str | None:
         """The arm that has read the earlier turns of this chat already."""
+
+    def forget_conversations(self) -> None:
+        """From now on no conversation stays with an arm."""

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from fake_endpoints import FakeEndpoint, listening
 
-from collect.sweeps.endpoints import Endpoints
+from collect.endpoints.executor import Endpoints
 from router import cli
 
 MARK = "canary"

@@ -13,9 +13,9 @@ import pytest
 from fake_endpoints import FakeEndpoint, listening
 from stored_tables import table_of
 
+from collect.endpoints.executor import Endpoints, Turns
 from collect.queries import Query
 from collect.store.tables import read_table
-from collect.sweeps.endpoints import Endpoints, Turns, for_endpoints
 from collect.sweeps.run import sweep
 from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError
@@ -182,7 +182,7 @@ def test_a_collection_stops_where_an_endpoint_stays_dead_and_goes_on(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:
     engine, queries = engine_of(place), [Query(text, "code", (text,)) for text in CODE]
-    options = for_endpoints(Options(max_new_tokens=4, batch_size=3))
+    options = Endpoints.adapted(Options(max_new_tokens=4, batch_size=3))
     servers[1].dies_after = 5
     waits: list[float] = []
     patient = Endpoints(engine, patience_s=2.0, sleep=waits.append)
@@ -210,7 +210,7 @@ def kept_waiting(
             server.status = 200
 
     engine = engine_of(place, clock=clock)
-    queries, options = [Query("q", "code", (CODE[0],))], for_endpoints(Options())
+    queries, options = [Query("q", "code", (CODE[0],))], Endpoints.adapted(Options())
     return waits, lambda: sweep(
         engine, Endpoints(engine, sleep=sleep), queries, place / "o", options
     )
@@ -240,7 +240,7 @@ def test_a_collection_stops_where_an_endpoint_refuses_whoever_asks(
     servers[1].status = 401
     engine, queries = engine_of(place), [Query("q", "code", (CODE[0],))]
     with pytest.raises(DraftpickError, match=r"HTTP 401.*check the arm's key"):
-        sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
+        sweep(engine, Endpoints(engine), queries, place / "out", Endpoints.adapted(Options()))
 
 
 def test_a_refused_query_is_an_error_row_of_that_arm(
@@ -248,7 +248,7 @@ def test_a_refused_query_is_an_error_row_of_that_arm(
 ) -> None:
     servers[1].status = 400
     engine, queries = engine_of(place), [Query("q", "code", (CODE[0],))]
-    sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
+    sweep(engine, Endpoints(engine), queries, place / "out", Endpoints.adapted(Options()))
     good, bad = read_table(place / "out", "outcomes").to_pylist()
     assert good["error"] is None and good["new_tokens"] == 8 and good["prompt_tokens"] == 8
     assert "HTTP 400" in bad["error"] and bad["new_tokens"] is None
@@ -256,7 +256,7 @@ def test_a_refused_query_is_an_error_row_of_that_arm(
 
 def test_money_counts_as_far_as_alpha_says(place: Path) -> None:
     engine, queries = engine_of(place), [Query("q", "tale", (TALES[0],))]
-    sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
+    sweep(engine, Endpoints(engine), queries, place / "out", Endpoints.adapted(Options()))
     copier, drafter = table_of(place / "out", "speed-price", alpha=0.0).rewards[0]
     assert copier - drafter == pytest.approx(np.log(4.0))  # four times as cheap
     copier, drafter = table_of(place / "out", "speed-price", alpha=1.0).rewards[0]
@@ -270,7 +270,7 @@ def test_prices_are_asked_for_where_they_are_needed(place: Path) -> None:
     bodies = {name: {**body, "completion_price": None} for name, body in arms.items()}
     engine = EndpointEngine({name: recipe(name=name, **body) for name, body in bodies.items()})
     queries = [Query("q", "tale", (TALES[0],))]
-    sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
+    sweep(engine, Endpoints(engine), queries, place / "out", Endpoints.adapted(Options()))
     with pytest.raises(DraftpickError, match=r"copier, drafter of .* has no price"):
         table_of(place / "out", "speed-price")
 
@@ -340,7 +340,7 @@ def test_a_loop_is_found_in_what_endpoints_write(
         server.step_s = lambda prompt: 0.0
     engine = engine_of(place)
     queries = [Query("loops", "tale", ("again",)), Query("ends", "tale", ("once",))]
-    sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
+    sweep(engine, Endpoints(engine), queries, place / "out", Endpoints.adapted(Options()))
     kept = table_of(place / "out", "measured", repetitive="without")
     assert kept.query_ids == ["ends"]
 

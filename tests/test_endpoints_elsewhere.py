@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from fake_endpoints import FakeEndpoint, listening
 
+from collect.endpoints.executor import Endpoints
 from collect.queries import Query
 from collect.sweeps.batch import SweepOptions
-from collect.sweeps.endpoints import Endpoints, for_endpoints
 from collect.sweeps.run import sweep
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
@@ -166,7 +166,7 @@ def test_a_collection_says_that_a_server_has_other_requests(
     first.metrics = SGLANG
     queries = [Query(str(n), "t", (f"word {n}",)) for n in range(10)]
     engine = engine_over(first, metrics_url=first.metrics_url)
-    options = for_endpoints(SweepOptions(max_new_tokens=4))
+    options = Endpoints.adapted(SweepOptions(max_new_tokens=4))
     sweep(engine, Endpoints(engine), queries, tmp_path / "rewards", options)
     told = capsys.readouterr().err
     assert told.count("'first' has other requests, 7 running and 1 waiting") == 1

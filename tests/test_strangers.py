@@ -91,6 +91,10 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_its_distribution(
 
 TAKEN = {
     "arm kind": "from decoders import KINDS as parts, DraftingRecipe as part; name = 'max_gram'",
+    "engine": "from decoders import ENGINES as parts, Engine as part; name = 'endpoint'",
+    "executor": "from collect.sweeps.executors import EXECUTORS as parts; part = 0; "
+    "name = 'endpoint'",
+    "own guard": "from policies.fitting import OWN_GUARDS as parts; part, name = 0, 'thompson'",
     "verifier rule": "from decoders import RULES as parts, VerifierRecipe as part; name = 'lossy'",
     "draft length": "from decoders import LENGTHS as parts, DraftingRecipe as part; name = 'fixed'",
     "policy": "from policies import POLICIES as parts, fit_knn as part; name = 'exact'",

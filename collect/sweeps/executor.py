@@ -38,6 +38,15 @@ class Executor(Protocol):
         ...
 
 
+@runtime_checkable
+class OwnExecutor(Executor, Protocol):
+    """Collects in this process what arms of one kind answer elsewhere (see EXECUTORS)."""
+
+    def adapted(self, options: SweepOptions) -> SweepOptions:
+        """The options as it collects."""
+        ...
+
+
 class Here:
     """In this process, one group after the other; where arms are timed, they are warmed up once."""
 

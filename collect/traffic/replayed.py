@@ -12,8 +12,8 @@ from collect.replay.records import Replay
 from collect.traffic.logged import KnownText, LoggedReplay
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
+from decoders.common.hashing import HashingEmbedder
 from decoders.costs.measured import Costs
-from decoders.endpoints.hashing import HashingEmbedder
 from policies.records import RewardTable
 
 from .. import rewards

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,17 @@ def choose(arms: dict[str, ArmRecipe], names: list[str] | None) -> dict[str, Arm
         if name not in arms:
             raise NoSuchName("arm", name, list(arms))
     return {name: arm for name, arm in arms.items() if name in names}
+
+
+def remote(arms: Mapping[str, ArmRecipe]) -> bool:
+    """Whether these arms answer without a target. Raises DraftpickError where only some do."""
+    apart = [name for name, arm in arms.items() if arm.remote]
+    if apart and len(apart) < len(arms):
+        raise DraftpickError(
+            f"{', '.join(apart)} answer without a target, the other arms on one; put endpoints "
+            "into an arms file of their own"
+        )
+    return bool(apart)
 
 
 def mistaken(path: Path, found: Sequence[str]) -> DraftpickError:

@@ -12,8 +12,8 @@ from ..recipes.model_name import BY_WEIGHTS
 
 
 def fingerprint(arms: Mapping[str, ArmRecipe]) -> str:
-    """Eight hex digits over the arms' names and recipes, their notes left out; local models count
-    by their weights, wherever they lie."""
+    """Eight hex digits over the arms' names and what identifies them; local models count by their
+    weights, wherever they lie."""
     return hashlib.sha256(_written(arms, BY_WEIGHTS).encode()).hexdigest()[:8]
 
 
@@ -31,9 +31,4 @@ class LoadedFingerprints:
 
 
 def _written(arms: Mapping[str, ArmRecipe], context: Any = None) -> str:
-    recipes = {
-        name: arm.kind
-        + arm.model_dump_json(exclude_defaults=True, exclude={"note"}, context=context)
-        for name, arm in arms.items()
-    }
-    return json.dumps(recipes, sort_keys=True)
+    return json.dumps({name: arm.identity(context) for name, arm in arms.items()}, sort_keys=True)

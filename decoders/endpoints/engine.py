@@ -15,8 +15,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ..arms import ArmRecipe
+from ..arms.fingerprint import fingerprint
 from ..common.breaker import Breaker
 from ..common.errors import ArmDown, DraftpickError, GrammarError, NoSuchName, UpstreamBroke
+from ..common.hashing import HashingEmbedder
 from ..options import EngineOptions
 from ..protocols import FieldStreamer, RoundStreamer
 from ..records import DecodeResult, Prefilled, Request, Upstream
@@ -24,26 +26,14 @@ from .chat import NOTHING, Pieces, chat_ids, chat_of
 from .conversations import Conversations
 from .counting import tokens_of
 from .fields import Joined, shown, tokens_guessed
-from .hashing import HashingEmbedder
 from .load import Loads
 from .recipe import EndpointRecipe
 from .speculated import Speculated
 from .stream import Event, Unavailable, client, completions
+from .threaded import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-# Deployments move; what they serve stays.
-FINGERED = {"note", "api_key_env", "limit_field", "timeout_s", "url", "metrics_url"}
-
-
-def fingerprint_of_endpoints(arms: Mapping[str, ArmRecipe]) -> str:
-    """Eight hex digits over the arms' recipes, their addresses left out."""
-    recipes = {
-        name: arm.model_dump(mode="json", exclude_defaults=True, exclude=FINGERED)
-        for name, arm in arms.items()
-    }
-    return hashlib.sha256(json.dumps(recipes, sort_keys=True).encode()).hexdigest()[:8]
 
 
 class EndpointEngine:
@@ -120,8 +110,8 @@ class EndpointEngine:
         return self._embedder.name
 
     def arms_fingerprint(self, names: Sequence[str]) -> str:
-        """As of `fingerprint_of_endpoints`."""
-        return fingerprint_of_endpoints({name: self.arm(name) for name in names})
+        """As of `decoders.arms.fingerprint`."""
+        return fingerprint({name: self.arm(name) for name in names})
 
     def arm(self, name: str) -> EndpointRecipe:
         """Raises NoSuchName."""
@@ -158,7 +148,15 @@ class EndpointEngine:
         """The arm whose server has read the earlier turns of this chat already."""
         return self.conversations.arm_of(chat_of(prompt_ids))
 
+    def forget_conversations(self) -> None:
+        """From now on no conversation stays with a server."""
+        self.conversations.least = None
+
     # -- answering ----------------------------------------------------------------------------
+
+    def answering(self, n: int) -> Threads:
+        """As of `continuous_batching.Concurrent`."""
+        return Threads(self, n)
 
     def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """Ids [S] that stand for the chat (see `chat.py`)."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..protocols import Backend, Strategy
     from ..records import Request
 
+MOVING = {"note", "api_key_env", "limit_field", "timeout_s", "url", "metrics_url"}
 OURS = ("model", "messages", "stream", "stream_options")  # what every body says, and the limit
 Price = Annotated[float, Field(ge=0)]
 
@@ -93,6 +94,10 @@ class EndpointRecipe(ArmRecipe):
     @property
     def remote(self) -> bool:
         return True
+
+    def identity(self, context: Any = None) -> Any:
+        """Without its address: deployments move; what they serve stays."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=MOVING)
 
     @property
     def takes_temperature(self) -> bool:

@@ -35,8 +35,16 @@ class ArmRecipe(Strict):
 
     @property
     def remote(self) -> bool:
-        """Whether it answers elsewhere, without a target."""
+        """Whether it answers elsewhere, without a target: by an engine of its kind (ENGINES)."""
         return False
+
+    def identity(self, context: Any = None) -> Any:
+        """What the arms' fingerprint is made of (JSON): the kind and all fields but the note.
+
+        context: of the dump, as `model_name.BY_WEIGHTS`.
+        """
+        body = self.model_dump_json(exclude_defaults=True, exclude={"note"}, context=context)
+        return self.kind + body
 
     @property
     def uses_cost_model(self) -> bool:

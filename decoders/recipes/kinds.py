@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from ..common.plugins import watched
 from .base import ArmRecipe
 
+if TYPE_CHECKING:
+    from ..options import EngineOptions
+
 KINDS: dict[str, type[ArmRecipe]] = {}
+ENGINES: dict[str, Callable[[EngineOptions, Sequence[str]], Any]] = watched("engine", {})
+"""By kind of remote arm, what makes the engine of a file of such arms, or of those named."""
 
 
 def recipe(*, kind: str, **fields: Any) -> ArmRecipe:

@@ -134,19 +134,18 @@ def embedder_of(
 def load_engine(
     options: EngineOptions, only: Sequence[str] = (), request: Request | None = None
 ) -> RoutingEngine:
-    """`decoders.Engine.from_options`, or an engine of endpoints where all arms are such.
+    """`decoders.Engine.from_options`, or the engine of their kind for arms that answer elsewhere.
 
     only: these arms, and of a target autoregressive too; without any, all.
     """
-    from decoders.arms import AUTOREGRESSIVE
-    from decoders.endpoints.remote import remote
+    from decoders.arms import AUTOREGRESSIVE, ENGINES, remote
 
-    if remote(options.recipes()):
-        from decoders.endpoints.engine import EndpointEngine  # which needs a client for HTTP
-
-        return EndpointEngine.from_options(options, only)
+    engine: RoutingEngine
+    if remote(arms := options.recipes()):
+        engine = ENGINES[next(iter(arms.values())).kind](options, only)
+        return engine
     from decoders import Engine
 
     named = [AUTOREGRESSIVE, *only] if only else None
-    engine: RoutingEngine = Engine.from_options(options, only=named, request=request)
+    engine = Engine.from_options(options, only=named, request=request)
     return engine

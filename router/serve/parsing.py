@@ -14,11 +14,11 @@ from collect.embedders import query_text
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.errors import ContextTooLong, DraftpickError, GrammarError
 from decoders.common.seeds import derived_seed
-from decoders.endpoints.engine import EndpointEngine
 from decoders.engine import Engine
 from decoders.models.grammars import AT_ONCE
 from decoders.records import Grammar, Request, Sampling
 
+from ..protocols import Elsewhere
 from ..routing.messages import as_messages
 from ..routing.results import Chosen
 from .errors import ApiError
@@ -75,7 +75,7 @@ class RequestParser:
     def __init__(self, engine: RoutingEngine, policies: Sequence[str], limits: Limits) -> None:
         self._engine = copy.copy(engine)
         self._engine.tokenizer = copy.deepcopy(engine.tokenizer)  # type: ignore[misc]
-        self._elsewhere = isinstance(engine, EndpointEngine)  # answers are written
+        self._elsewhere = isinstance(engine, Elsewhere)  # answers are written
         self._policies, self._limits = list(policies), limits
         self._thread = ThreadPoolExecutor(1, "tokenizer")
         self._compiling = ThreadPoolExecutor(AT_ONCE, "grammars")

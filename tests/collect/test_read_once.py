@@ -14,7 +14,7 @@ from collect_fakes import FakeEngine, FakeRecipe, make_queries, sweep
 from typer.testing import CliRunner
 
 from collect.sweeps.batch import SweepOptions
-from decoders.endpoints.hashing import HashingEmbedder
+from decoders.common.hashing import HashingEmbedder
 from router.commands.collect.command import collect
 from router.commands.headroom.command import headroom
 from router.commands.train import run

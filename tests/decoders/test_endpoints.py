@@ -15,13 +15,12 @@ from fake_endpoints import FakeEndpoint, listening
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoders.arms import load_arms, recipe
+from decoders.arms import load_arms, recipe, remote
 from decoders.common.breaker import Breaker
 from decoders.common.errors import ArmDown, DraftpickError, UpstreamBroke, UpstreamRefused
+from decoders.common.hashing import HashingEmbedder
 from decoders.endpoints.chat import Pieces, chat_ids, chat_of
 from decoders.endpoints.engine import EndpointEngine
-from decoders.endpoints.hashing import HashingEmbedder
-from decoders.endpoints.remote import remote
 from decoders.endpoints.stream import pause_s
 from decoders.records import Request, Sampling
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from collect.embedders import OWN, load_embedder
 from collect.queries import first_per_task, read_queries, shipped
-from collect.sweeps.endpoints import Endpoints, for_endpoints
+from collect.sweeps.executor import OwnExecutor
+from collect.sweeps.executors import EXECUTORS
 from collect.sweeps.run import sweep
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
@@ -44,8 +45,8 @@ def run(plan: CollectPlan, progress: AbstractContextManager[Callable[..., None]]
     reader = plan.embedder and (load_embedder(plan.embedder, options.device) or OWN)
     load = partial(load_engine, options, how.arms, how.at_once)
     engine, batch = load()
-    if isinstance(batch, Endpoints):
-        how = for_endpoints(how)
+    if isinstance(batch, OwnExecutor):
+        how = batch.adapted(how)
         if plan.on_ray:
             raise DraftpickError(
                 "endpoints are timed one after the other from this process; leave --engine out"
@@ -75,15 +76,13 @@ def load_engine(
     only: arms; the target itself, whose answers all are compared with, is always there.
     """
     from decoders import Engine
-    from decoders.endpoints.engine import EndpointEngine
     from decoders.zoo.catalogue import cache_dir
 
     engine = loading.load_engine(options, only or tuple(options.recipes()))  # all are checked
-    if isinstance(engine, EndpointEngine):
-        return engine, Endpoints(engine)
+    if not isinstance(engine, Engine):
+        return engine, EXECUTORS[next(iter(engine.arms.values())).kind](engine)
     from collect.replay.batch import Batch
 
-    assert isinstance(engine, Engine)
     return engine, Batch(engine, None, at_once, cache_dir() / "costs", _tell_costs)
 
 

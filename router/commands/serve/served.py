@@ -12,6 +12,7 @@ from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
 from decoders.options import EngineOptions
 
+from ...protocols import Elsewhere
 from ..router_options import LogOptions
 
 if TYPE_CHECKING:
@@ -118,14 +119,13 @@ class Served:
         for it, conversations do not stay at an endpoint either. Raises DraftpickError where
         positions cannot be kept but memory for it was asked for, or more than is free."""
         from decoders import Engine
-        from decoders.endpoints.engine import EndpointEngine
         from decoders.models.memory import free_bytes
         from decoders.protocols import CopyableBackend
         from decoders.requests.prefixes import PrefixStore
 
         limit = self.prefix_memory
-        if limit == 0 and isinstance(engine, EndpointEngine):
-            engine.conversations.least = None
+        if limit == 0 and isinstance(engine, Elsewhere):
+            engine.forget_conversations()
         if limit == 0 or (limit is None and not isinstance(engine, Engine)):
             return
         if not isinstance(engine, Engine):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import DraftpickError
+from .errors import DraftpickError
 
 SETTINGS: dict[str, Any] = {
     "n_features": 512,

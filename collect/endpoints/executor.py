@@ -29,20 +29,22 @@ from decoders.records import DecodeResult, Request, Sampling
 
 from ..records import ArmInfo, OutcomeRow, error_row
 from ..rouge import rouge_l
-from .batch import Collected, OnRows, Prompt, SweepOptions, no_progress, query_row, seed_of
-from .repetition import is_repetitive
+from ..sweeps.batch import (
+    Collected,
+    OnRows,
+    Prompt,
+    SweepOptions,
+    no_progress,
+    query_row,
+    seed_of,
+)
+from ..sweeps.repetition import is_repetitive
 
 MOST = 8  # queries a group, so that a kill loses few paid answers
 GROUP = 4  # of them for each client, so that few are asked again
 
 Found = DecodeResult | Exception
 Tell = Callable[["Prompt", "ArmInfo", Found, "_Asked"], None]  # of an answer, as it comes
-
-
-def for_endpoints(options: SweepOptions) -> SweepOptions:
-    """The options as endpoints are collected: measured, in small groups."""
-    size = max(MOST, GROUP * max(options.at_once))
-    return replace(options, measure=True, batch_size=min(options.batch_size, size))
 
 
 class Endpoints:
@@ -61,6 +63,12 @@ class Endpoints:
     ) -> None:
         self._engine, self._patience_s, self._sleep = engine, patience_s, sleep
 
+    @staticmethod
+    def adapted(options: SweepOptions) -> SweepOptions:
+        """The options as endpoints are collected: measured, in small groups."""
+        size = max(MOST, GROUP * max(options.at_once))
+        return replace(options, measure=True, batch_size=min(options.batch_size, size))
+
     def costs(self) -> Costs:
         """None: nobody says what a pass of theirs costs."""
         return Costs((), {})
@@ -74,7 +82,7 @@ class Endpoints:
     ) -> Iterator[Collected]:
         """Similarity is to the greedy answer of the first of the arms. Raises DraftpickError where
         an endpoint stays dead."""
-        options, lock = for_endpoints(options), Lock()
+        options, lock = self.adapted(options), Lock()
 
         def tell(prompt: Prompt, arm: ArmInfo, found: Found, asked: _Asked) -> None:
             with lock:
