@@ -74,7 +74,7 @@ class Outcome:
     calls: steps that the models of its drafter took meanwhile; None where each drafted token is
         one, as it is not where tokens are copied too.
     widths: at index i, how many of the rounds' passes read i + 1 tokens; None where nobody counted,
-        as of endpoints and in collections of earlier versions.
+        as of endpoints.
     how: where they come from above temperature 0: "exact", "simulated" or "live", as in
         `decoders.records.Expected`; None at temperature 0, where they are exact.
     new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's

@@ -55,7 +55,6 @@ class Reward:
     needs_similarity: whether drafters must have written on their own (no --no-similarity).
     needs_costs: whether passes and drafts of the target must have been timed (no endpoints).
     needs_prices: whether the arms must have prices (endpoints alone).
-    uses_widths: whether passes are priced by how many tokens they read.
     greedy_only: whether it says something of greedy answers on their own alone, not of those that
         are sampled or written with others.
     """
@@ -71,7 +70,6 @@ class Reward:
     needs_similarity: bool = False
     needs_costs: bool = False
     needs_prices: bool = False
-    uses_widths: bool = False
 
     def label(self, alpha: float) -> str:
         """Name, version and options, as written into artifacts: "paper@2 alpha=0.5"."""
@@ -249,7 +247,6 @@ REWARDS: dict[str, Reward] = {
             modelled,
             "speed-up from exact rounds and measured costs",
             needs_costs=True,
-            uses_widths=True,
         ),
         Reward(
             "time-saved",
@@ -257,7 +254,6 @@ REWARDS: dict[str, Reward] = {
             time_saved,
             "share of plain decoding's time saved, modelled",
             needs_costs=True,
-            uses_widths=True,
         ),
         Reward(
             "measured",

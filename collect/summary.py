@@ -154,7 +154,7 @@ def summarise(
 
 
 def cautions(collection: Collection, reward: str | Reward | None = None) -> list[str]:
-    """Sentences on what its rewards leave out, as it was collected before that was counted.
+    """Sentences on what its rewards leave out.
 
     reward: None for the collection's default.
     """
@@ -162,21 +162,12 @@ def cautions(collection: Collection, reward: str | Reward | None = None) -> list
     asked = get(default(costs) if reward is None else reward)
     if not asked.needs_costs or not costs.verify_s:
         return []
-    found = []
-    if not costs.repeats:
-        found.append(
-            "the costs of passes, drafts and rounds were measured once here, so that no interval "
-            "includes their error; a new collection measures them several times"
-        )
-    if asked.uses_widths:
-        rows = [row for arms in collection.outcomes.values() for row in arms.values() if row.rounds]
-        old = sum(row.widths is None for row in rows)
-        if old:
-            found.append(
-                f"{old} of {len(rows)} rows are of an earlier version that did not count how many "
-                "tokens each pass read; theirs are priced at the mean width"
-            )
-    return found
+    if costs.repeats:
+        return []
+    return [
+        "the costs of passes, drafts and rounds were measured once here, so that no interval "
+        "includes their error; a new collection measures them several times"
+    ]
 
 
 def render(summary: Summary, width: int) -> list[Table]:

@@ -1,4 +1,4 @@
-"""A table before it is shown: on a terminal, or on a page."""
+"""A table before it is shown."""
 
 from __future__ import annotations
 
@@ -28,14 +28,6 @@ class Tabulated:
 
         rows = [list(map(escape, row)) for row in self.rows]
         return tables(self.title, self.headings, rows, width, self.last_apart)
-
-    def for_page(self) -> str:
-        """HTML, with its title."""
-        from html import escape
-
-        from .html import table_of
-
-        return f"<h2>{escape(self.title)}</h2>{table_of(self.headings, self.rows)}"
 
 
 def for_terminal(several: Iterable[Tabulated], width: int) -> list[Table]:

@@ -66,7 +66,7 @@ class Collection:
         for record in read_table(self.folder, "outcomes", _NUMBERS).to_pylist():
             widths = record["widths"]
             listed = {"widths": None if widths is None else tuple(widths)}
-            outcome = Outcome(**record | listed | {"draw": record["draw"] or 0})
+            outcome = Outcome(**record | listed)
             key = OutcomeKey(outcome.query_id, outcome.temperature, outcome.running, outcome.draw)
             found.setdefault(key, {})[outcome.arm] = outcome
         return found

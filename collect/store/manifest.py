@@ -15,8 +15,6 @@ from decoders.costs.measured import Costs
 from ..records import ArmInfo
 
 FORMAT = "draftpick-rewards-4"  # raised with a column, and with what ROUGE-L or sizes count
-# 3 has one draw a query; 2 besides no widths of passes, and costs measured once
-READ = (FORMAT, "draftpick-rewards-3", "draftpick-rewards-2")
 MANIFEST = "manifest.json"
 
 
@@ -98,10 +96,10 @@ def read_manifest(folder: str | Path) -> Manifest:
     except ValueError:
         raise Damaged(f"{path} is damaged: not JSON; collect again into another --out") from None
     try:
-        if record["format"] not in READ:
+        if record["format"] != FORMAT:
             raise DraftpickError(
-                f"{path} has the format {record['format']!r}, and this version reads "
-                f"{', '.join(READ)}; collect again into another --out"
+                f"{path} has the format {record['format']!r}, and this version reads {FORMAT}; "
+                "collect again into another --out"
             )
         return Manifest(
             identity=_identity(record["identity"]),

@@ -66,8 +66,6 @@ OUTCOMES_SCHEMA = pa.schema(
     ]
 )
 
-LATER = ("group", "widths", "draw")  # columns that collections of earlier versions lack: null there
-
 
 @dataclass(frozen=True)
 class Tables:
@@ -90,24 +88,13 @@ def read_table(folder: str | Path, table: str, columns: Sequence[str] | None = N
     for shard in shards(folder, "outcomes"):  # an outcomes shard is what commits its pair
         path = folder / table / shard.name
         try:
-            parts.append(_columns(path, schema))
+            parts.append(pq.read_table(path, columns=schema.names).cast(schema))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Damaged(
                 f"{path} is damaged ({first_line(error)}); delete {folder}/outcomes/{shard.name} "
                 "and collect into the same folder again: only its queries are collected again"
             ) from error
     return pa.concat_tables(parts) if parts else schema.empty_table()
-
-
-def _columns(path: Path, schema: pa.Schema) -> pa.Table:
-    """A shard's; those that it was written without are null where they are LATER ones."""
-    stored = set(pq.read_schema(path).names)
-    names = [name for name in schema.names if name in stored or name not in LATER]
-    table = pq.read_table(path, columns=names)
-    for name in schema.names:
-        if name not in names:
-            table = table.append_column(name, pa.nulls(len(table), schema.field(name).type))
-    return table.select(schema.names).cast(schema)
 
 
 def load(folder: str | Path) -> Tables:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.arms import ArmRecipe
+from decoders.arms import AUTOREGRESSIVE, ArmRecipe, recipe
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
@@ -28,9 +27,33 @@ from decoders.requests.context import seat_of
 from ..replay.protocols import KnownAnswers, ReplayedLoop
 from ..replay.records import Replay
 from ..replay.unbatched import replayed
+from .records import KnownText
 
 KINDS = ("autoregressive", "max_gram", "suffix", "neural")  # of arms that read the text alone
 FREE = 1 << 30  # a limit that bounds no draft
+NGRAM, NGRAM_8, SUFFIX, DRAFT = "ngram", "ngram8", "suffix", "draft"
+LENGTHS = (2, 4, 8, 16)  # tokens of a draft
+
+
+def configurations(
+    draft_model: str | None = None, lengths: Sequence[int] = LENGTHS
+) -> dict[str, ArmRecipe]:
+    """By name, KIND-LENGTH: matches of 2 tokens or more, of 8 or more (as `draftpick export` writes
+    them for vLLM), suffix decoding over the conversation and earlier answers, and the draft model
+    where one is given."""
+    kinds = {
+        NGRAM: {"kind": "max_gram", "shortest": 2, "longest": 12},
+        NGRAM_8: {"kind": "max_gram", "shortest": 8, "longest": 16},
+        SUFFIX: {"kind": "suffix", "by_cost": False},
+    }
+    if draft_model is not None:
+        kinds[DRAFT] = {"kind": "neural", "drafter": draft_model}
+    made = {AUTOREGRESSIVE: recipe(kind=AUTOREGRESSIVE, name=AUTOREGRESSIVE)}
+    for kind, body in kinds.items():
+        for k in lengths:
+            name = f"{kind}-{k}"
+            made[name] = recipe(**{**body, "name": name, "length": {"k": k}})  # type: ignore[arg-type]
+    return made
 
 
 class AbsentTarget:
@@ -70,19 +93,6 @@ class AbsentTarget:
         self._held = length
 
 
-@dataclass(frozen=True)
-class KnownText:
-    """prompt, ids: token ids, each at least one.
-    limit: tokens that the answer was allowed; None where it was not near.
-    span: when it was asked for and when it was complete, in seconds; None where nobody said.
-    """
-
-    prompt: list[int]
-    ids: list[int]
-    limit: int | None = None
-    span: tuple[float, float] | None = None
-
-
 class LoggedReplay:
     """Replays arms along texts.
 
@@ -99,8 +109,8 @@ class LoggedReplay:
         arms: Mapping[str, ArmRecipe],
         costs: Costs | None = None,
     ) -> None:
-        for name, recipe in arms.items():
-            require_text_alone(name, recipe, costs)
+        for name, each in arms.items():
+            require_text_alone(name, each, costs)
         if costs is not None:
             assume(target, PassCosts(costs.verify_s))
         self._target, self._tokenizer, self._arms, self._costs = target, tokenizer, arms, costs
@@ -114,12 +124,12 @@ class LoggedReplay:
         An arm that drafts from earlier answers has had, before each text, all that were complete
         when it was asked for; without spans, all that stand before it.
         """
-        recipe = self._arms[arm]
-        if recipe.kind == "autoregressive":
+        arm_recipe = self._arms[arm]
+        if arm_recipe.kind == "autoregressive":
             return [Replay.without_drafts(texts[at].ids) for at in asked]
-        strategy = recipe.build(self._target, self._tokenizer)
+        strategy = arm_recipe.build(self._target, self._tokenizer)
         assert isinstance(strategy, SpeculativeDecoding)
-        if recipe.reads_earlier:
+        if arm_recipe.reads_earlier:
             return self._in_turn(arm, strategy, texts, asked)
         made: dict[int, Replay] = {}
         by_limit: dict[int | None, list[int]] = {}

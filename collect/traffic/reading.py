@@ -9,7 +9,7 @@ from pathlib import Path
 from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
 
-from .json_lines import Halves, answers_of, exchange
+from .json_lines import answers_of
 from .records import LoggedAnswer
 from .server_logs import ServerLog
 
@@ -18,7 +18,7 @@ MOST_LINE = 1 << 26  # characters of a line
 
 @dataclass(frozen=True)
 class Logs:
-    """answers: in the order of the lines; those of the batch API come last.
+    """answers: in the order of the lines.
     lines: that held something. without: of them, those that hold no answer with its prompt.
     """
 
@@ -28,37 +28,32 @@ class Logs:
 
 
 def read_logs(paths: Iterable[Path]) -> Logs:
-    """Every answer of these files, which are read together, so that a batch's requests and answers
-    may lie in two; of a folder its .jsonl, .json and .log files.
+    """Every answer of these files; of a folder, of its .jsonl, .json and .log files.
 
     Raises DraftpickError for a file that cannot be read, and where no file holds an answer.
     """
-    answers, halves, lines, without = list[LoggedAnswer](), Halves(), 0, 0
+    answers, lines, without = list[LoggedAnswer](), 0, 0
     named = [each for path in paths for each in _files(path)]
     for path in named:
         server = ServerLog()
         for number, line in enumerate(_lines(path), 1):
             where = f"{path}:{number}"
-            found = list(_answers(line, where, halves, server))
+            found = list(_answers(line, where, server))
             lines += 1
             without += not found
             answers += found
-    for where, request, response, known in halves.joined():
-        found = [] if request is None else list(exchange(request, response, known, where))
-        without -= bool(found)
-        answers += found
     if not answers:
         raise DraftpickError(_nothing(named, lines))
     return Logs(answers, lines, without)
 
 
-def _answers(line: str, where: str, halves: Halves, server: ServerLog) -> Iterator[LoggedAnswer]:
+def _answers(line: str, where: str, server: ServerLog) -> Iterator[LoggedAnswer]:
     if line.lstrip().startswith("{"):
         try:
             record = from_json(line)
         except ValueError:
             return
-        yield from answers_of(record, where, halves)
+        yield from answers_of(record, where)
     else:
         yield from server.answers(line, where)
 
@@ -92,6 +87,5 @@ def _nothing(named: list[Path], lines: int) -> str:
         return f"{named[0]}: the log is empty"
     return (
         f"{', '.join(map(str, named))}: none of {lines:,} lines holds an answer with its prompt; "
-        "name a log with texts, such as JSON lines with `request` and `response` or with "
-        "`messages`, or a batch's requests and answers together"
+        "name a log with texts, such as JSON lines with `request` and `response`"
     )

@@ -42,10 +42,37 @@ class LoggedAnswer:
     group: str | None = None
 
     @property
+    def span(self) -> tuple[float, float] | None:
+        """When it was asked for and when it was complete."""
+        if self.started is None or self.ended is None:
+            return None
+        return self.started, max(self.started, self.ended)
+
+    @property
     def asked(self) -> str:
         """The last user message, or the whole prompt where it is no chat."""
         users = [m for m in self.messages or () if m.get("role") == "user"]
         return text_of(users[-1].get("content")) if users else self.prompt or ""
+
+
+@dataclass(frozen=True)
+class KnownText:
+    """prompt, ids: token ids, each at least one.
+    limit: tokens that the answer was allowed; None where it was not near.
+    span: when it was asked for and when it was complete, in seconds; None where nobody said.
+    """
+
+    prompt: list[int]
+    ids: list[int]
+    limit: int | None = None
+    span: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenAnswer(KnownText):
+    """A logged answer in tokens, an end-of-sequence token included where it was written."""
+
+    logged: LoggedAnswer
 
 
 def text_of(content: Any) -> str:

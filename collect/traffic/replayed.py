@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collect.replay.records import Replay
-from collect.traffic.logged import KnownText, LoggedReplay
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
 from decoders.common.hashing import HashingEmbedder
@@ -19,9 +18,10 @@ from policies.records import RewardTable
 from .. import rewards
 from ..features import FEATURES, RequestContext, varying
 from ..records import ArmInfo, Outcome, counted
+from ..replay.records import Replay
 from ..rewards import Reward
-from .load import mean_running, nearest
-from .tokens import TokenAnswer
+from .logged import LoggedReplay
+from .records import TokenAnswer
 
 SEEN = 8000  # characters of what was asked that are embedded, from the end
 OnDone = Callable[[int, int, str], None]
@@ -73,20 +73,15 @@ def replayed(
     Answers that are longer than a draft model's context are left out for all arms. Raises
     DraftpickError where none is left.
     """
-    spans = [_span(each) for each in answers]
-    texts = [
-        KnownText(each.prompt, each.ids, each.limit, span)
-        for each, span in zip(answers, spans, strict=True)
-    ]
     found: dict[str, list[Replay | None]] = {}
     for number, name in enumerate(arms):
         on_done(number, len(arms), name)
-        found[name] = replay.replay(name, texts, chosen)
+        found[name] = replay.replay(name, answers, chosen)
     on_done(len(arms), len(arms), "")
     rows = [
         row
         for row in range(len(chosen))
-        if len(texts[chosen[row]].ids) > 1 and all(found[name][row] is not None for name in arms)
+        if len(answers[chosen[row]].ids) > 1 and all(found[name][row] is not None for name in arms)
     ]
     if not rows:
         raise DraftpickError(
@@ -94,7 +89,7 @@ def replayed(
             "draft model's context"
         )
     kept = [answers[chosen[row]] for row in rows]
-    timed = [span for span in spans if span is not None]
+    timed = [each.logged.span for each in answers if each.logged.span is not None]
     running = None
     if len(timed) == len(answers):
         running = mean_running(timed)[[chosen[row] for row in rows]]
@@ -208,11 +203,6 @@ def _context(answer: TokenAnswer, load: int) -> RequestContext:
     )
 
 
-def _span(answer: TokenAnswer) -> tuple[float, float] | None:
-    started, ended = answer.logged.started, answer.logged.ended
-    return None if started is None or ended is None else (started, max(started, ended))
-
-
 def _group(answer: TokenAnswer) -> str:
     """The conversation or user; where nobody says, all that begin with the same first user message,
     as the turns of one conversation do."""
@@ -223,3 +213,30 @@ def _group(answer: TokenAnswer) -> str:
     if asked:
         return f"asked {asked[0]!r}"
     return f"asked {logged.prompt}" if logged.prompt is not None else logged.where
+
+
+def mean_running(spans: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
+    """[n], the mean number of answers under way over each one's time, itself included.
+
+    spans: when each began and ended, in seconds; one without a duration counts those that were
+        under way at that moment.
+    """
+    starts, ends = (np.array(column, dtype=np.float64) for column in zip(*spans, strict=True))
+    times = np.unique(np.concatenate([starts, ends]))
+    began = np.bincount(np.searchsorted(times, starts), minlength=len(times))
+    over = np.bincount(np.searchsorted(times, ends), minlength=len(times))
+    running = np.cumsum(began - over)  # from each time on to the next
+    area = np.array([0.0, *accumulate(running[:-1] * np.diff(times))])
+    first, last = np.searchsorted(times, starts), np.searchsorted(times, ends)
+    took = ends - starts
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = (area[last] - area[first]) / took
+    found: NDArray[np.float64] = np.where(took > 0, mean, np.maximum(1, running[first]))
+    return np.maximum(1.0, found)
+
+
+def nearest(running: NDArray[np.float64], known: Sequence[int]) -> list[int]:
+    """Of the known numbers of answers the one that is nearest in proportion to each."""
+    logs = np.log(np.array(known, dtype=np.float64))
+    places = np.abs(np.log(running)[:, None] - logs[None]).argmin(axis=1)
+    return [known[place] for place in places.tolist()]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from .json_lines import exchange, from_events, object_of
+from .json_lines import exchange, object_of
 from .records import LoggedAnswer
 
 _STAMP = re.compile(r"\b(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
@@ -34,7 +34,7 @@ _GENERATED = re.compile(
 )
 _PARAMETER = r"\b{}=([\d.e+-]+)"
 _REQUEST = re.compile(r"\brequest:\s+(\{.*)$")
-_RESPONSE = re.compile(r"\bresponse:\s*(\{.*|data:.*)$")
+_RESPONSE = re.compile(r"\bresponse:\s*(\{.*)$")
 
 
 @dataclass
@@ -54,8 +54,7 @@ class ServerLog:
             self._body = object_of(found[1])
         elif (found := _RESPONSE.search(line)) and self._body is not None:
             body, self._body = self._body, None
-            said = from_events(found[1]) if found[1].startswith("data:") else object_of(found[1])
-            if said is not None:
+            if (said := object_of(found[1])) is not None:
                 yield from exchange(body, said, {}, where)
 
     def _vllm_request(self, line: str, where: str) -> None:

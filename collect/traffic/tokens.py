@@ -11,25 +11,12 @@ from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json, whole
 from decoders.models import targets
 
-from .records import LoggedAnswer, only_text, text_of
+from .records import LoggedAnswer, TokenAnswer, only_text, text_of
 
 ENDED = ("stop", "eos", "tool_calls", "function_call")  # by an end-of-sequence token
 APART = 0.1  # an answer's count and the tokenizer's may differ by this share,
 FEW = 3  # or by so many tokens: ends, and words that were not written in the shortest way
 MOST = 0.5  # of the answers that can be compared, those that may differ
-
-
-@dataclass(frozen=True)
-class TokenAnswer:
-    """prompt: [S] ids, S >= 1.
-    ids: [T] of the answer, the end-of-sequence token included where it was written, T >= 1.
-    limit: tokens that the answer was allowed, None where it was not near.
-    """
-
-    logged: LoggedAnswer
-    prompt: list[int]
-    ids: list[int]
-    limit: int | None
 
 
 @dataclass(frozen=True)
@@ -78,7 +65,8 @@ def tokenised(logged: Sequence[LoggedAnswer], tokenizer: Any, eos_ids: Sequence[
             left_out["without a token"] += 1
             continue
         limit = len(ids) if each.ended_by == "length" else each.limit
-        made.append(TokenAnswer(each, prompt, ids, limit and max(limit, len(ids))))
+        limit = limit and max(limit, len(ids))
+        made.append(TokenAnswer(prompt, ids, limit, each.span, logged=each))
     _require_fit(counts, lost, spelled)
     if not made:
         words = ", ".join(f"{count} {reason}" for reason, count in left_out.items())

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from collect_fakes import ARMS, FakeBatch, FakeEngine, killed_at, make_queries, sweep
 from stored_tables import rows_of, table_of
@@ -17,7 +15,6 @@ from collect.queries import Query
 from collect.replay.records import Expected
 from collect.store import tables
 from collect.store.collection import Collection
-from collect.store.manifest import MANIFEST
 from collect.summary import summarise_all
 from collect.sweeps import sampled
 from collect.sweeps.batch import SweepOptions, seed_of
@@ -119,20 +116,6 @@ def test_another_number_of_draws_is_another_collection(folder: Path) -> None:
     with pytest.raises(DraftpickError, match=r"draws \(there 3, now 5\)\. Use another --out"):
         sweep(Varied(), make_queries(4), folder, replace(OPTIONS, draws=5))
     assert sweep(Varied(), make_queries(4), folder, OPTIONS).collected == 0
-
-
-def test_a_collection_of_the_format_before_has_one_draw(tmp_path: Path) -> None:
-    sweep(Varied(), make_queries(1), tmp_path, ONE)
-    before = table_of(tmp_path, "modelled")
-    record = json.loads((tmp_path / MANIFEST).read_text())
-    del record["identity"]["draws"]
-    (tmp_path / MANIFEST).write_text(json.dumps({**record, "format": "draftpick-rewards-3"}))
-    for path in (tmp_path / "outcomes").glob("*.parquet"):
-        pq.write_table(pq.read_table(path).drop_columns(["draw"]), path)
-    assert {key.draw for key in Collection.open(tmp_path).outcomes} == {0}
-    assert table_of(tmp_path, "modelled").digest == before.digest
-    sweep(Varied(), make_queries(2), tmp_path, ONE)
-    assert len(table_of(tmp_path, "modelled")) == 2 * len(before)
 
 
 def test_an_arm_that_fails_on_one_draw_has_failed_there(tmp_path: Path) -> None:

@@ -41,32 +41,13 @@ def read(folder: Path, *lines: Any) -> list[LoggedAnswer]:
     return read_logs([path]).answers
 
 
-def sse(*texts: str) -> str:
-    events = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in texts]
-    events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    return "".join(f"data: {json.dumps(each)}\n\n" for each in events) + "data: [DONE]\n\n"
+def exchange(messages: list[Any], **choice: Any) -> dict[str, Any]:
+    return {"request": {"messages": messages}, "response": {"choices": [{**CHOICE, **choice}]}}
 
 
 SHAPES: dict[str, list[Any]] = {
     "request and response": [{"request": BODY, "response": RESPONSE}],
     "as texts": [{"request": json.dumps(BODY), "response": json.dumps(RESPONSE)}],
-    "as the batch API has them": [
-        {"custom_id": "a", "response": {"status_code": 200, "body": RESPONSE}},
-        {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": BODY},
-    ],
-    "a batch's in one": [{"custom_id": "a", "body": BODY, "response": {"body": RESPONSE}}],
-    "a response beside its request": [{**BODY, **RESPONSE}],
-    "a stream": [{"request": BODY, "response": sse("the sum ", "is three")}],
-    "a chat": [{"messages": [*CHAT, SAID]}],
-    "a shared chat": [
-        {
-            "conversations": [
-                {"from": "human", "value": CHAT[0]["content"]},
-                {"from": "gpt", "value": SAID["content"]},
-            ]
-        }
-    ],
-    "prompt and completion": [{"prompt": "what is the sum", "completion": "the sum is three"}],
     "draftpick's own": [
         {"arm": "a", "propensity": 1.0, "outcome": {"new_tokens": 5, "wall_s": 2.0},
          "time": "2026-11-25T10:00:02Z", "request": {"prompt_tokens": 4, "temperature": 0.5},
@@ -105,25 +86,14 @@ def test_every_shape_gives_the_same_answer(shape: str, tmp_path: Path, words: An
     (made,) = tokenised([answer], words, (1,)).answers
     assert words.decode(made.prompt).strip() == "what is the sum"
     assert words.decode(made.ids, skip_special_tokens=True) == "the sum is three"
-    stopped = shape not in ("a chat", "a shared chat", "prompt and completion", "draftpick's own")
-    assert made.ids[-1:] == [1] if stopped else made.ids[-1] != 1
+    assert (made.ids[-1] == 1) == (shape != "draftpick's own")
     assert answer.limit in (9, None) and answer.temperature in (0.5, None)
     if shape.startswith(("vLLM", "draftpick")):
         assert answer.started is not None and answer.ended is not None
         assert answer.ended - answer.started == 2.0
 
 
-def test_turns_of_a_chat_are_answers_of_one_group(tmp_path: Path) -> None:
-    second = [{"role": "user", "content": "add two"}, {"role": "assistant", "content": "three"}]
-    first, other = read(tmp_path, {"messages": [*CHAT, SAID, *second]})
-    assert first.messages == tuple(CHAT) and other.messages == (*CHAT, SAID, second[0])
-    assert first.group == other.group is not None and other.asked == "add two"
-
-
 def test_token_ids_are_taken_as_they_are(tmp_path: Path, words: Any) -> None:
-    (answer,) = read(tmp_path, {"prompt_token_ids": [5, 6], "token_ids": [4, 2]})
-    (made,) = tokenised([answer], words, (1,)).answers
-    assert (made.prompt, made.ids, made.limit) == ([5, 6], [4, 2], None)
     choice = {"text": "sum", "token_ids": [2], "finish_reason": "length"}
     line = {
         "request": {"prompt": "add"},
@@ -149,31 +119,30 @@ def test_an_answer_with_calls_is_what_the_template_writes(tmp_path: Path, words:
 
 def test_what_cannot_be_put_into_tokens_is_counted(tmp_path: Path, words: Any) -> None:
     picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
-    lines = [{"messages": [*picture, SAID]}, {"messages": [*CHAT, SAID]}, {"no": "answer"}, "{"]
+    lines = [exchange(picture), exchange(CHAT), {"no": "answer"}, "{"]
     answers = read(tmp_path, *lines)
     made = tokenised(answers, words, (1,))
     assert len(made.answers) == 1 and sum(made.left_out.values()) == 1
     assert read_logs([tmp_path]).without == 2
 
 
-def test_load_is_read_from_beginnings_and_durations(tmp_path: Path) -> None:
+def test_load_is_read_from_beginnings_and_ends(tmp_path: Path) -> None:
     line = {"request": BODY, "response": RESPONSE}
     given = read(
         tmp_path,
-        {**line, "start": "2026-11-25T10:00:00Z", "latency": 3},
-        {**line, "started": 1764064800000, "ended": 1764064802500},
-        {**line, "timestamp": 100.0, "duration_ms": 500, "session_id": "me", "task": "code"},
+        {**line, "started": "2026-11-25T10:00:00Z", "ended": "2026-11-25T10:00:03Z"},
+        {**line, "started": 100.0, "ended": 100.5, "conversation_id": "me", "task": "code"},
         line,
     )
-    spans = [None if a.started is None or a.ended is None else a.ended - a.started for a in given]
-    assert spans == [3.0, 2.5, 0.5, None]
-    assert (given[2].group, given[2].task) == ("me", "code")
+    spans = [None if each.span is None else each.span[1] - each.span[0] for each in given]
+    assert spans == [3.0, 0.5, None]
+    assert (given[1].group, given[1].task) == ("me", "code")
 
 
 NO_ANSWER = (
-    [{"messages": CHAT}],
-    [{"prompt": "what is the sum"}],
-    [{"custom_id": "a", "response": {"body": RESPONSE}}],
+    [{"request": BODY}],
+    [{"response": RESPONSE}],
+    [{"request": BODY, "response": {}}],
     ["INFO: Started server process [1]"],
     ["7", "null", '"text"', "[1]"],
 )
@@ -202,9 +171,9 @@ def test_a_tokenizer_that_does_not_fit_is_told_by_its_counts(tmp_path: Path, wor
 def test_a_tokenizer_that_cannot_spell_the_answers_does_not_fit(tmp_path: Path, words: Any) -> None:
     strange = {"role": "assistant", "content": "quite other words"}
     with pytest.raises(DraftpickError, match="it cannot spell 1 of 1 answers"):
-        tokenised(read(tmp_path, {"messages": [*CHAT, strange]}), words, (1,))
+        tokenised(read(tmp_path, exchange(CHAT, message=strange)), words, (1,))
     with pytest.raises(DraftpickError, match=r"holds the token id 500, and the tokenizer has 14"):
-        tokenised(read(tmp_path, {"prompt_token_ids": [5], "token_ids": [500]}), words, (1,))
+        tokenised(read(tmp_path, exchange(CHAT, token_ids=[500])), words, (1,))
 
 
 def test_kinds_of_work_are_called_by_their_words() -> None:

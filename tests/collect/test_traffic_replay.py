@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import target_model, tokenizer
 
-from collect.traffic.configurations import configurations
-from collect.traffic.load import mean_running, nearest
-from collect.traffic.logged import AbsentTarget, KnownText, LoggedReplay, before_each
+from collect.traffic.logged import AbsentTarget, LoggedReplay, before_each, configurations
+from collect.traffic.records import KnownText
+from collect.traffic.replayed import mean_running, nearest
 from decoders import Engine, Request
 from decoders.arms import ArmRecipe, recipe
 from decoders.backends.native import LlamaBackend

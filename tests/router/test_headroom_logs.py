@@ -1,4 +1,4 @@
-"""`draftpick headroom --from-logs`: from a log to figures, tables and a page."""
+"""`draftpick headroom --from-logs`: from a log to figures and tables."""
 
 from __future__ import annotations
 
@@ -97,15 +97,6 @@ def test_costs_say_what_each_configuration_gives(
     assert narrow["low"] > alone["ngram-4"]["speedup"]["low"], "the costs' error is in the interval"
 
 
-def test_a_page_has_pictures_and_tables(place: Path, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    costs = ("--costs", str(place / "costs.json"))
-    assert cli.main(asked(place, *costs, "--out", str(page))) == 0
-    content = page.read_text()
-    assert content.count("data:image/png") == 4 and content.count("<table") == 6
-    assert "suffix-16" in content and "<script" not in content
-
-
 def test_tables_and_a_figure(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,7 +126,7 @@ def test_few_conversations_give_figures_without_a_choice(
         (("--reward", "measured"), "'measured' is not known of logs"),
         (("--reward", "modelled"), "needs what passes cost"),
         (("--embedder", "hashing"), "--embedder is for REWARDS"),
-        (("--out", "x.txt"), "or an .html page, not x.txt"),
+        (("--out", "x.txt"), "a .png, .svg or .pdf file, not x.txt"),
         (("rewards",), "give either REWARDS or --from-logs"),
     ],
 )

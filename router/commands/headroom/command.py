@@ -13,7 +13,7 @@ import typer
 
 from collect.table_options import TableOptions
 from decoders.common.errors import DraftpickError
-from decoders.common.files import check_file, write_atomically
+from decoders.common.files import check_file
 from decoders.common.terminal import progress, show
 
 from ...engines.logs.options import TrafficOptions
@@ -53,7 +53,7 @@ def headroom(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also draw it: a .png, .svg or .pdf file, or with --from-logs an .html page.",
+            help="Also draw what choosing earns: a .png, .svg or .pdf file.",
         ),
     ] = None,
     traffic: TrafficOptions,
@@ -66,13 +66,13 @@ def headroom(
     Examples:
       draftpick headroom rewards
       draftpick headroom rewards --reward measured --out headroom.png
-      draftpick headroom --from-logs log.jsonl --tokenizer DIR --out page.html
+      draftpick headroom --from-logs log.jsonl --tokenizer DIR
       draftpick headroom --from-logs log.jsonl --tokenizer DIR --costs costs.json
     """
     if (rewards is None) == (not traffic.from_logs):
         raise DraftpickError("give either REWARDS or --from-logs FILE")
     if out is not None:
-        check_figure(out, page=bool(traffic.from_logs))
+        check_figure(out)
     options = replace(table, reward=reward, alpha=alpha)
     if rewards is None:
         of_logs(traffic, options, names_in(by), seed, out, as_json)
@@ -142,13 +142,9 @@ def of_logs(
         source = replay_logs(traffic, options.arms, loads, on_done, seed)
     made = report(source, reward, loads, by, seed)
     said, noted = sentences(made), notes(source)
-    if out is not None and out.suffix == ".html":
-        from ...engines.logs.page import page_of
-
-        write_atomically(out, page_of(made, said, noted))
-    elif out is not None:
+    if out is not None:
         if made.found is None:
-            raise DraftpickError(f"--out {out}: {made.why_not}; name an .html page")
+            raise DraftpickError(f"--out {out}: {made.why_not}; leave --out away")
         from policies.tracking.figures import draw_headroom
 
         draw_headroom(made.found, out)
@@ -161,13 +157,11 @@ def of_logs(
     for sentence in noted:
         typer.echo(f"Note: {sentence}.")
     if out is not None:
-        typer.echo(f"{'Page' if out.suffix == '.html' else 'Figure'}: {out}")
+        typer.echo(f"Figure: {out}")
 
 
-def check_figure(path: Path, page: bool = False) -> None:
-    """Raise DraftpickError for a kind of picture that is not drawn, and a place that takes none.
-    page: whether it may be an HTML page."""
-    if path.suffix not in (*FIGURES, *((".html",) if page else ())):
-        or_page = ", or an .html page" if page else ""
-        raise DraftpickError(f"--out takes a .png, .svg or .pdf file{or_page}, not {path.name}")
+def check_figure(path: Path) -> None:
+    """Raise DraftpickError for a kind of picture that is not drawn, and a place that takes none."""
+    if path.suffix not in FIGURES:
+        raise DraftpickError(f"--out takes a .png, .svg or .pdf file, not {path.name}")
     check_file(path, "--out")

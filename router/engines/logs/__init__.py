@@ -1,1 +1,1 @@
-"""What drafting would gain on the logs of an engine: replayed, reported, drawn."""
+"""What drafting would gain on the logs of an engine: replayed and reported."""

@@ -25,9 +25,8 @@ class TrafficOptions:
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Instead of REWARDS: logs with prompts and answers, of any engine. JSON lines "
-            "(request and response, batch API, chats), or what vLLM or llama.cpp print. "
-            "Repeatable.",
+            help="Instead of REWARDS: logs with prompts and answers: JSON lines with request and "
+            "response, or what vLLM or llama.cpp print. Repeatable.",
         ),
     ] = None
     tokenizer: Annotated[

@@ -91,7 +91,7 @@ def replay_logs(
 
 def arms_of(options: TrafficOptions, only: Sequence[str] | None) -> dict[str, ArmRecipe]:
     """Plain decoding first. Raises DraftpickError."""
-    from collect.traffic.configurations import configurations
+    from collect.traffic.logged import configurations
     from decoders.arms import AUTOREGRESSIVE, choose
     from decoders.options import EngineOptions
 

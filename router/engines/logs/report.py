@@ -168,7 +168,7 @@ def notes(source: Found) -> list[str]:
 
 
 def tabulated(made: TrafficReport) -> list[Tabulated]:
-    """For a terminal and for a page."""
+    """The report's tables."""
     traffic = made.source.traffic
     rows = [
         [one.arm, interval_of(one.acceptance, percent=True), interval_of(one.tokens_a_pass)]
