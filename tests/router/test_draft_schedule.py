@@ -16,7 +16,7 @@ from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
 from policies.records import ANY, RewardTable
 from router.cli import main
-from router.engines.export.draft_schedule import LOAD, draft_schedule
+from router.engines.export.schedules import LOAD, draft_schedule
 
 LENGTHS = {"plain": 0, "two": 2, "eight": 8}
 

@@ -12,7 +12,7 @@ import pytest
 from decoders.arms import recipe
 from decoders.common.errors import NoSuchName
 from router.cli import main
-from router.engines.export import ENGINES, command_line, exported
+from router.engines.export.engines import ENGINES, command_line, exported
 
 COPY: dict[str, Any] = {"kind": "max_gram", "shortest": 3, "longest": 5, "length": {"k": 8}}
 DRAFT: dict[str, Any] = {"kind": "neural", "drafter": "org/small", "length": {"k": 4}}
@@ -89,7 +89,7 @@ def arm(name: str, **body: Any) -> Any:
 def test_the_commands(engine: str, name: str) -> None:
     found, without = exported(engine, {name: arm(name, **ARMS[name])})
     assert not without
-    assert command_line(ENGINES[engine].COMMAND, found[name], "M") == GOLDEN[engine, name]
+    assert command_line(ENGINES[engine].command, found[name], "M") == GOLDEN[engine, name]
 
 
 def test_what_an_engine_does_otherwise_is_said() -> None:

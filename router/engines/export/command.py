@@ -11,8 +11,7 @@ import typer
 from decoders.common.errors import DraftpickError
 
 from ...commands.options import AsJson, Config
-from . import Exported, command_line, engine_named, exported
-from .records import MODEL
+from .engines import MODEL, Exported, command_line, engine_named, exported
 
 if TYPE_CHECKING:
     from .schedules import Scheduled
@@ -54,7 +53,7 @@ def export(
 
     from .schedules import scheduled
 
-    words = engine_named(engine).COMMAND
+    words = engine_named(engine).command
     if reward is not None:
         known.get(reward)
         if rewards is None:
