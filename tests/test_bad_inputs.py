@@ -233,8 +233,9 @@ def built(place: Path, server: FakeEndpoint) -> None:
     (place / "arms.yaml").write_text(json.dumps({"arms": arms}))
     (place / "bare").mkdir()
     tokenizer(place / "words", unk_token="<unk>", eos_token="</s>")
-    chats = [{"prompt": f"what is {n}", "completion": "sum of two"} for n in range(3)]
-    (place / "traffic.jsonl").write_text("".join(json.dumps(one) + "\n" for one in chats))
+    said = {"choices": [{"text": "sum of two"}]}
+    logged = [{"request": {"prompt": f"what is {n}"}, "response": said} for n in range(3)]
+    (place / "traffic.jsonl").write_text("".join(json.dumps(one) + "\n" for one in logged))
     (place / "costs.json").write_text(json.dumps({"verify_s": [1.0], "draft_s": {}}))
     for number, content in enumerate(FILES.values()):
         if isinstance(content, bytes):
