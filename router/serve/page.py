@@ -1,4 +1,4 @@
-"""The web page of the server: a chat that shows who wrote each token, and a dashboard."""
+"""The web page of the server: a chat that shows who wrote each token."""
 
 from __future__ import annotations
 

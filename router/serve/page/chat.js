@@ -197,5 +197,5 @@ function follow() {
   const root = document.scrollingElement;
   const wasAtEnd = height - root.scrollTop - root.clientHeight < 80;
   height = root.scrollHeight;
-  if (wasAtEnd && !byId("chat").hidden) root.scrollTop = height;
+  if (wasAtEnd) root.scrollTop = height;
 }

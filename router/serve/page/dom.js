@@ -1,19 +1,10 @@
 /* Elements, and figures in words. Text enters the page as text, never as markup. */
 
-const SVG = "http://www.w3.org/2000/svg";
-
 export const byId = (id) => document.getElementById(id);
 
 /** An element. `attributes` are set as they are; children are elements or strings. */
 export function make(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
-}
-
-export function makeSvg(tag, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), attributes, children);
-}
-
-function filled(element, attributes, children) {
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name, value);
     else if (value === true) element.setAttribute(name, "");
@@ -35,7 +26,7 @@ export function bar(share) {
   return make("span", { class: "bar", "aria-hidden": "true" }, inner);
 }
 
-export const known = (value) => typeof value === "number" && Number.isFinite(value);
+const known = (value) => typeof value === "number" && Number.isFinite(value);
 
 /** A number with about three digits, or a dash where there is none. */
 export function digits(value) {
@@ -51,11 +42,3 @@ export const perSecond = (value) => `${digits(value)} tokens/s`;
 
 /** 1 token, 2 tokens. */
 export const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
-
-export function duration(seconds) {
-  if (!known(seconds)) return "–";
-  const minutes = Math.floor(seconds / 60);
-  if (minutes < 1) return `${Math.floor(seconds)} s`;
-  if (minutes < 60) return `${minutes} min`;
-  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
-}

@@ -1,55 +1,29 @@
-/* Start the page: the two views, the conversation and the dashboard. */
+/* Start the page: the server's name, limits and arms, and the conversation. */
 
 import { get } from "./api.js";
 import { offer, startChat, suggest } from "./chat.js";
-import { startDashboard } from "./dashboard.js";
 import { byId } from "./dom.js";
 import { askForKey } from "./key.js";
 
-const VIEWS = ["chat", "dashboard"];
+const EVERY = 2; // seconds between two attempts, until the server answers
 
-function show(view) {
-  for (const name of VIEWS) {
-    const tab = byId(`tab-${name}`);
-    const shown = name === view;
-    tab.setAttribute("aria-selected", String(shown));
-    tab.setAttribute("tabindex", shown ? "0" : "-1");
-    byId(name).hidden = !shown;
-  }
-}
-
-function startViews() {
-  const tabs = VIEWS.map((name) => byId(`tab-${name}`));
-  const fromAddress = () => show(VIEWS.find((name) => `#${name}` === location.hash) ?? VIEWS[0]);
-  const choose = (tab) => {
-    history.replaceState(null, "", `#${tab.getAttribute("aria-controls")}`);
-    fromAddress();
-    tab.focus();
-    scrollTo(0, tab.id === "tab-chat" ? document.body.scrollHeight : 0);
-  };
-  tabs.forEach((tab, i) => {
-    tab.addEventListener("click", () => choose(tab));
-    tab.addEventListener("keydown", ({ key }) => {
-      if (key === "ArrowRight" || key === "ArrowLeft") choose(tabs[1 - i]);
-    });
-  });
-  window.addEventListener("hashchange", fromAddress);
-  fromAddress();
-}
-
-async function loadModels() {
+async function meet() {
+  const note = byId("gone");
   try {
+    const stats = await get("stats");
+    byId("server").textContent = `${stats.target} · policy ${stats.policy ?? "none"}`;
+    if (stats.limits) suggest(stats.limits);
     offer((await get("v1/models")).data.map(({ id }) => id));
-  } catch {
-    // the dashboard says what is wrong, and asks again
+    note.hidden = true;
+  } catch (error) {
+    const text = `${error.message} Asking again every ${EVERY} seconds.`;
+    if (note.textContent !== text) note.textContent = text;
+    note.hidden = false;
+    setTimeout(meet, 1000 * EVERY);
   }
 }
 
-startViews();
 startChat();
-startDashboard((stats) => {
-  if (stats.limits) suggest(stats.limits);
-  loadModels();
-});
+meet();
 byId("other-key").addEventListener("click", () => askForKey({ insist: true }));
 if (matchMedia("(max-width: 50rem)").matches) byId("settings").open = false;

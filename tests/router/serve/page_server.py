@@ -82,20 +82,6 @@ class PageServer:
             "arms": {name: dict(ARM) for name in ARMS},
         }  # fmt: skip
 
-    def used(self) -> None:
-        """Statistics as after ten requests."""
-        self.stats |= {"requests_running": 1, "requests_waiting": 2, "tokens_per_s": 131.5}
-        self.stats["arms"] |= {
-            "hybrid": {
-                "requests": 7, "share": 0.7, "acceptance_rate": 0.62,
-                "mean_acceptance_length": 3.1, "accepted_per_position": [0.83, 0.6, 0.41, 0.26],
-                "tokens_per_s": 142.0,
-            },
-            "autoregressive": ARM | {
-                "requests": 3, "share": 0.3, "mean_acceptance_length": 1.0, "tokens_per_s": 55.2,
-            },
-        }  # fmt: skip
-
     def _app(self) -> FastAPI:
         app = FastAPI()
         mount(app)

@@ -129,9 +129,9 @@ class User:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
-    def open(self, server: PageServer, view: str = "chat") -> None:
+    def open(self, server: PageServer) -> None:
         self.driver.get("about:blank")
-        self.driver.get(f"{server.address}#{view}")
+        self.driver.get(server.address)
 
     def all(self, selector: str) -> list[Any]:
         return list(self.driver.find_elements("css selector", selector))
@@ -442,88 +442,27 @@ def test_the_key_is_not_asked_for_again_unless_needed(user: User, server: PageSe
 
 
 @in_a_browser
-def test_the_dashboard(user: User, server: PageServer) -> None:
-    user.one("#tab-dashboard").click()
-    user.sees("#dashboard", "Nothing has been asked yet.")
-    assert not user.one("#chat").is_displayed()
-    server.used()
-    user.wait(lambda: "now 132, at most 132" in user.one("svg.spark").get_attribute("aria-label"))
-    user.runs("window.fetch = () => new Promise(() => {})")  # nothing is drawn anew meanwhile
-    assert "Nothing has been asked yet." not in user.one("#dashboard").text
-    tiles = dict(each.text.split("\n") for each in user.all(".tiles div"))
-    assert tiles == {
-        "tokens a second": "132", "running": "1", "waiting": "2", "requests": "10", "up": "1 min",
-    }  # fmt: skip
-    rows = {row.find_element("css selector", "th").text: row for row in user.all("tbody tr")}
-    assert list(rows)[:2] == ["hybrid", "autoregressive"]
-    hybrid = [each.text for each in rows["hybrid"].find_elements("css selector", "td")]
-    assert hybrid[:4] == ["70% (7)", "142", "3.10", "62%"]
-    assert rows["autoregressive"].text.endswith("drafted nothing")
-    assert rows["exit-2"].text.endswith("– – – not asked yet")
-    chart = user.one("svg.positions")
-    assert chart.get_attribute("aria-label") == (
-        "Acceptance at position 1: 83%, position 2: 60%, position 3: 41%, position 4: 26%"
-    )
-    heights = [float(each.get_attribute("cy")) for each in user.all("svg.positions circle")]
-    assert heights == sorted(heights) and len(heights) == 4
-    bar, fill = user.one("tbody .bar").size["width"], user.one("tbody .bar-fill").size["width"]
-    assert fill / bar == pytest.approx(0.7, abs=0.02)
-    assert "L" in user.one("svg.spark path").get_attribute("d")
-
-
-@in_a_browser
-def test_the_dashboard_of_several_replicas(user: User, server: PageServer) -> None:
-    server.used()
-    server.stats["replicas"] = [{"answers": True}, {"answers": False}, {"answers": True}]
-    user.open(server, "dashboard")
-    user.wait(lambda: user.all("svg.positions"))
-    tiles = dict(each.text.split("\n") for each in user.all(".tiles div"))
-    assert tiles["replicas"] == "2" and tiles["requests"] == "10"
-
-
-@in_a_browser
 def test_a_server_that_is_gone_and_comes_back(user: User, server: PageServer) -> None:
-    server.used()
-    user.open(server, "dashboard")
-    user.wait(lambda: user.all("svg.positions"))
     server.stop()
-    user.sees("#gone", "The server does not answer.")
-    user.sees("#dashboard", "These are the last figures that the server gave.")
-    assert user.all("svg.positions")
-    user.one("#tab-chat").click()
     user.asks(until=".again")
     assert "The server does not answer." in user.one("article").text
     server.start()
-    user.wait(lambda: not user.one("#gone").is_displayed())
     user.one(".again").click()
     user.wait(lambda: user.all(".compare"))
 
 
 @in_a_browser
-def test_tabs_by_keyboard_and_address(user: User, server: PageServer) -> None:
-    from selenium.webdriver import Keys
-
-    user.runs("arguments[0].focus()", user.one("#tab-chat"))
-    user.press(Keys.ARROW_RIGHT)
-    assert user.one("#dashboard").is_displayed()
-    assert user.driver.switch_to.active_element == user.one("#tab-dashboard")
-    assert user.one("#tab-dashboard").get_attribute("aria-selected") == "true"
-    user.driver.refresh()
-    assert user.one("#dashboard").is_displayed()
-
-
-@in_a_browser
 def test_every_control_has_a_name(user: User) -> None:
     user.asks()
-    controls = user.all("button, input, select, textarea, [role=tab], [role=group]")
+    controls = user.all("button, input, select, textarea, [role=group]")
     names = {
         each.get_attribute("id") or each.get_attribute("class"): each.accessible_name
         for each in controls
         if each.is_displayed()
     }
     assert names == {
-        "tab-chat": "Chat", "tab-dashboard": "Dashboard", "model": "Arm", "system": "System prompt",
-        "temperature": "Temperature", "max-tokens": "Max tokens", "anew": "New conversation",
+        "model": "Arm", "system": "System prompt", "temperature": "Temperature",
+        "max-tokens": "Max tokens", "anew": "New conversation",
         "tokens": "Answer, token by token", "compare": "Compare with plain decoding",
         "marks": "Show colours", "question": "Question", "send": "Send",
     }  # fmt: skip
@@ -532,7 +471,6 @@ def test_every_control_has_a_name(user: User) -> None:
 @in_a_browser
 @pytest.mark.parametrize("width", [320, 390])
 def test_a_narrow_screen_never_scrolls_sideways(user: User, server: PageServer, width: int) -> None:
-    server.used()
     server.rounds = [*ROUNDS, (0, [("unbroken" * 30, "target")])]
     user.narrow(width)
     user.open(server)
@@ -541,8 +479,3 @@ def test_a_narrow_screen_never_scrolls_sideways(user: User, server: PageServer, 
     user.sees(".verdict", "same")
     sideways = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert user.runs(sideways) <= 0
-    user.one("#tab-dashboard").click()
-    user.wait(lambda: user.all("svg.positions"))
-    assert user.runs(sideways) <= 0
-    assert user.runs("const t = document.querySelector('.scroll');"
-                     "return t.scrollWidth - t.clientWidth") <= 0  # fmt: skip
