@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from collect.store import tables
 from collect.store.collection import Collection
 from collect.table import LeftOut, read_rewards
 from collect.table_options import TableOptions
@@ -19,3 +20,10 @@ def table_of(folder: Path, *given: Any, **named: Any) -> RewardTable:
 def rows_of(folder: Path, *given: Any, **named: Any) -> tuple[RewardTable, LeftOut]:
     """The same, with what was left out."""
     return read_rewards(Collection.open(folder), TableOptions(*given, **named))
+
+
+def rows(folder: Path) -> dict[tuple[str, str, float], dict[str, Any]]:
+    stored = tables.read_table(folder, "outcomes").to_pylist()
+    keyed = {(row["query_id"], row["arm"], row["temperature"]): row for row in stored}
+    assert len(keyed) == len(stored)
+    return keyed

@@ -6,8 +6,12 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from textwrap import dedent
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import collect
 import decoders
@@ -59,3 +63,21 @@ def forgotten(folder: Path) -> Iterator[None]:
         seen.parts.clear()
         seen.parts.update(parts)
         seen.owners = owners
+
+
+def installed_with(requirements: list[str]) -> set[str]:
+    """The distributions that these bring, and those that they need in turn."""
+    found, open_ = set[str](), [Requirement(each) for each in requirements]
+    while open_:
+        one = open_.pop()
+        name = canonicalize_name(one.name)
+        if name not in found and name != "draftpick":
+            found.add(name)
+            more = [Requirement(each) for each in metadata.distribution(name).requires or ()]
+            open_ += [
+                each
+                for each in more
+                if each.marker is None
+                or any(each.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))
+            ]
+    return found

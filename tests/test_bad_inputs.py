@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import typer.main
-from fake_endpoints import FakeEndpoint, listening
-from router_fakes import FakeEngine
 from stored_tables import table_of
 from tiny_models import tokenizer
 
 import policies
 from decoders.common import plugins
+from decoders.testing.fake_engine import FakeEngine
+from decoders.testing.fake_server import FakeEndpoint, listening
 from router import cli
 
 LONG = "x" * 300

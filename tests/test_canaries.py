@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import pyarrow.parquet as pq
 import pytest
-from fake_endpoints import FakeEndpoint, listening
 
 from collect.endpoints.executor import Endpoints
+from decoders.testing.fake_server import FakeEndpoint, listening
 from router import cli
 
 MARK = "canary"

@@ -8,7 +8,6 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib import metadata
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ from types import ModuleType
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from strangers import installed_with
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = {"draftpick", "pip"}  # the package itself, and what installs it
@@ -69,24 +69,6 @@ def imported() -> Iterator[tuple[str, str]]:
                     continue
                 for name in names:
                     yield path.relative_to(ROOT).as_posix(), name.partition(".")[0]
-
-
-def installed_with(requirements: list[str]) -> set[str]:
-    """The distributions that these bring, and those that they need in turn."""
-    found, open_ = set[str](), [Requirement(each) for each in requirements]
-    while open_:
-        one = open_.pop()
-        name = canonicalize_name(one.name)
-        if name not in found and name != "draftpick":
-            found.add(name)
-            more = [Requirement(each) for each in metadata.distribution(name).requires or ()]
-            open_ += [
-                each
-                for each in more
-                if each.marker is None
-                or any(each.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))
-            ]
-    return found
 
 
 def test_a_plain_install_has_all_that_is_imported_outside_of_the_extras() -> None:

@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,53 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from pages import PAGES, ROOT, WORD, Snippet, named, page, prose, snippets
 from strangers import write_my_parts
 
 from decoders.records import StepStats
 from router.cli import app
-
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WORD = re.compile(r"`([^`\n]+)`")
-
-
-@dataclass(frozen=True)
-class Snippet:
-    """A fenced block. where: page and line of its first line."""
-
-    where: str
-    page: Path
-    language: str
-    text: str
-
-
-def snippets(*languages: str) -> list[Snippet]:
-    found = []
-    for page in PAGES:
-        content = page.read_text(encoding="utf-8")
-        for match in FENCE.finditer(content):
-            if match[1] in languages:
-                line = content.count("\n", 0, match.start()) + 2
-                found.append(Snippet(f"{page.name}:{line}", page, match[1], match[2]))
-    return found
-
-
-def named(snippet: Snippet) -> str:
-    return snippet.where
-
-
-def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
-    return FENCE.sub("", page.read_text(encoding="utf-8"))
-
-
-def page(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
-
 
 # -- commands -------------------------------------------------------------------------------------
 
@@ -332,7 +290,7 @@ def answer(arm: str, kind: str = "again", **body: Any) -> Any:
     """What an arm of such a recipe gives over a toy target, through the engine."""
     from decoders import Engine, Request
     from decoders.arms import recipe
-    from decoders.backends.toy import ToyBackend
+    from decoders.testing.toys import ToyBackend
 
     arms = {arm: recipe(name=arm, kind=kind, **body)}
     return Engine(ToyBackend.random(4, seed=1), arms).decode(arm, [0, 1], Request(40))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_endpoints import FakeEndpoint, listening
 from stored_tables import table_of
 
 from collect.endpoints.executor import Endpoints, Turns
@@ -20,6 +19,7 @@ from collect.sweeps.run import sweep
 from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError
 from decoders.endpoints.engine import EndpointEngine
+from decoders.testing.fake_server import FakeEndpoint, listening
 from policies import Decision
 from policies.records import Origin
 from router.cli import main

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_endpoints import FakeEndpoint, listening
 
 from collect.endpoints.executor import Endpoints
 from collect.queries import Query
@@ -21,6 +20,7 @@ from decoders.common.errors import DraftpickError
 from decoders.endpoints.conversations import Conversations
 from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.load import Load, load_on
+from decoders.testing.fake_server import FakeEndpoint, listening
 from policies import fixed_policy
 from router.logs.reader import read_log
 from router.logs.writer import DecisionLog

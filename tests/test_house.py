@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -72,6 +73,12 @@ def test_no_circle_and_no_import_that_runs_up(graph: grimp.ImportGraph) -> None:
         list(TopologicalSorter(modules).static_order())
     except CycleError as error:
         pytest.fail(f"a circle of modules: {error.args[1]}")
+
+
+def test_no_package_stands_on_the_toys(graph: grimp.ImportGraph) -> None:
+    toys = graph.find_descendants("decoders.testing") | {"decoders.testing"}
+    on_them = {by for toy in toys for by in graph.find_modules_that_directly_import(toy)}
+    assert len(toys) > 1 and on_them <= toys
 
 
 def test_a_circle_would_be_found() -> None:
@@ -176,3 +183,10 @@ def test_the_default_target_is_named_once() -> None:
         if f'"{name}"' in path.read_text(encoding="utf-8")
     ]
     assert naming == ["decoders/zoo/catalogue.py"]
+
+
+def test_no_test_file_imports_another() -> None:
+    """What two of them need has a home beside them, in a module that holds no tests."""
+    importing = re.compile(r"^\s*(from|import) (\S+\.)?test_\w+", re.MULTILINE)
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert not [file.name for file in files if importing.search(file.read_text(encoding="utf-8"))]

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
 from packaging.utils import canonicalize_name
-from test_dependencies import installed_with
+from strangers import installed_with
 from tiny_models import WORDS, sentence_model, target_model
 
 import policies

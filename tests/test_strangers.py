@@ -202,8 +202,8 @@ def test_a_tree_is_known_by_its_proposals() -> None:
     """Collected with the rounds that it takes live, where a branch beside the first is accepted."""
     from collect.replay.batch import Batch
     from decoders.arms import recipe
-    from decoders.backends.toy import ToyBackend
     from decoders.costs.measured import Costs
+    from decoders.testing.toys import ToyBackend
 
     target = ToyBackend.random(12, seed=3)
 
@@ -236,8 +236,8 @@ def test_an_adapter_takes_a_drafter_into_collections(
     replayed along the target's answers, where it would be run for one of its own."""
     from collect.replay.batch import Batch
     from decoders.arms import recipe
-    from decoders.backends.toy import ToyBackend
     from decoders.costs.measured import Costs
+    from decoders.testing.toys import ToyBackend
 
     write_my_parts(site)
     import_module("my_parts")

@@ -11,8 +11,8 @@ import httpx
 import pytest
 import yaml
 from gguf_toys import MIXED, save_gguf
-from test_command import process
-from test_docs import ROOT, Snippet, snippets
+from pages import ROOT, Snippet, snippets
+from serve_toys import process
 
 from router import cli
 

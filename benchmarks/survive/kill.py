@@ -57,7 +57,7 @@ NEW_STORES = 0.25  # of the trainings
 CLIENTS = 4
 
 PRELOADED = [  # a fork server does not look where this file lies, and passes over what is not there
-    "collect.sweeps.run", "decoders.backends.toy", "collect.replay.batch",
+    "collect.sweeps.run", "decoders.testing.toys", "collect.replay.batch",
     "matplotlib.backends.backend_agg", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store",
     "policies.tracking.run", "rouge_score.rouge_scorer", "router.routing.router",
     "router.serve.app", "router.serve.server", "transformers",

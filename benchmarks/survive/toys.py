@@ -25,9 +25,9 @@ from toy_server import SPECIAL, expected
 
 from decoders import Engine
 from decoders.arms import arms_of
-from decoders.backends.toy import ToyBackend
 from decoders.continuous_batching import batch_engine
 from decoders.records import Prefilled
+from decoders.testing.toys import ToyBackend
 from policies import uniform_policy
 from router.logs.writer import DecisionLog
 from router.routing.router import Router

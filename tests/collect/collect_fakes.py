@@ -15,11 +15,11 @@ from collect.queries import TASKS, Query
 from collect.replay.records import Expected, Replay, Written
 from collect.sweeps import run
 from collect.sweeps.run import SweepReport
-from decoders.common.errors import ContextTooLong
 from decoders.costs.measured import Costs
-from decoders.records import DecodeResult, Prefilled, Request
+from decoders.records import DecodeResult
+from decoders.testing import fake_engine
+from decoders.testing.fake_engine import EOS
 
-EOS = 2
 ARMS = ("autoregressive", "small", "ngram")
 PARAMETERS = {"autoregressive": 135_000_000, "small": 10_000_000, "ngram": 0}
 
@@ -166,26 +166,22 @@ def killed_at(batch: FakeBatch, moment: int) -> Iterator[None]:
     batch.hook = None
 
 
-class FakeEngine:
+class FakeEngine(fake_engine.FakeEngine):
     """The few methods that a sweep needs. context: tokens that fit."""
 
     context = 64
     embedder = "target:fake/3"
-    eos_ids = (EOS,)
     timed_by = "fakes"
     tokenizer = FakeTokenizer()
 
     def __init__(self, target: str = "fake@sha256:0/float32") -> None:
+        super().__init__(tokens_a_round=dict.fromkeys(ARMS, 1))
         self.arms = {
             name: FakeRecipe(name, name if name == "autoregressive" else "neural") for name in ARMS
         }
-        self.arm_names = list(ARMS)
         self.target_fingerprint = target
         self.batch = FakeBatch()
         self.decoded: list[str] = []
-
-    def arms_fingerprint(self, names: list[str]) -> str:
-        return "arms:" + ",".join(names)
 
     def arm_parameters(self, name: str) -> int:
         return PARAMETERS[name]
@@ -193,25 +189,7 @@ class FakeEngine:
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         return [sum(map(ord, word)) for word in messages[-1]["content"].split()]
 
-    def check(self, prompt_ids: list[int], request: Request) -> None:
-        if len(prompt_ids) + request.max_new_tokens > self.context:
-            raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
-
-    def prefill(
-        self, prompt_ids: list[int], reuse: bool = False, user: Any = "", watch: Any = None
-    ) -> Prefilled:
-        import torch
-
-        return Prefilled(torch.zeros(4), torch.zeros(3), 0.25)
-
-    def decode(
-        self,
-        arm: str,
-        prompt_ids: list[int],
-        request: Request,
-        prefilled: Prefilled | None = None,
-        streamer: Any = None,
-    ) -> DecodeResult:
+    def decode(self, arm: str, prompt_ids: list[int], *_: Any, **named: Any) -> DecodeResult:
         self.decoded.append(arm)
         ids = answer(prompt_ids)
         seconds = 0.1 if arm == "small" else 0.35

@@ -18,11 +18,11 @@ from collect.store.tables import read_table
 from collect.sweeps.executor import Executor
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.methods.suffix.earlier import EarlierAnswers
 from decoders.records import Request
+from decoders.testing.toys import ToyBackend
 
 V, MOST = 16, 24
 SIZES = {"vocab_size": V, "max_position_embeddings": 128}

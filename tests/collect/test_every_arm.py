@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from collect_fakes import all_pairs, make_queries, pairs
-from stored_tables import table_of
+from stored_tables import rows, table_of
 
 from collect.replay.batch import Batch
 from collect.rewards import REWARDS
@@ -18,7 +18,6 @@ from collect.store.tables import read_table
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
 from decoders.arms import recipe
-from decoders.backends.toy import ToyBackend
 from decoders.engine import Engine
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
@@ -29,7 +28,8 @@ from decoders.papers.cascades.oracle import OracleCascade
 from decoders.papers.cascades.sequence import SequenceCascade
 from decoders.papers.cascades.token import TokenCascade
 from decoders.protocols import Strategy
-from decoders.records import Request
+from decoders.records import Request, Sampling
+from decoders.testing.toys import ToyBackend
 from decoders.verify import Lossless
 from policies import fit
 
@@ -160,3 +160,31 @@ def test_what_is_learned_is_chosen_and_decoded(engine: Engine, folder: Path) -> 
         arm = policy.choose(prefilled.embedding.numpy()).arm
         assert arm in table.arms
         assert engine.decode(arm, prompt, Request(6), prefilled).ids
+
+
+def test_every_kind_of_arm_at_a_temperature(engine: Any, tmp_path: Path) -> None:
+    options = SweepOptions(max_new_tokens=10, batch_size=4, temperatures=(0, 1))
+    report = sweep(engine, Batch(engine), make_queries(1), tmp_path, options)
+    assert report.errors == 0
+    made = rows(tmp_path)
+    exact = {"autoregressive", "small", "copy"}
+    prompts = {
+        row["query_id"]: row["prompt_ids"] for row in read_table(tmp_path, "queries").to_pylist()
+    }
+    for (query, arm, temperature), row in made.items():
+        if temperature == 0:
+            continue
+        assert row["how"] == ("exact" if arm in exact else "live")
+        request = Request(10, Sampling(1.0), seed=row["seed"])
+        if arm in exact:
+            assert row["rounds"] + row["accepted"] == pytest.approx(row["new_tokens"] - 1)
+        else:
+            result = engine.decode(arm, prompts[query], request)
+            assert row["output_ids"] == result.ids
+            assert (row["rounds"], row["new_tokens"]) == (
+                result.target_calls - 1, len(result.ids)
+            )  # fmt: skip
+        if arm == "autoregressive":
+            assert row["target_ids"] == engine.decode(arm, prompts[query], request).ids
+    table = table_of(tmp_path, "modelled")
+    assert np.isfinite(table.rewards).all() and len(table) == 12

@@ -8,31 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_every_arm as every_arm
 from collect_fakes import ARMS, FakeEngine, answer, killed_at, make_queries, sweep
-from stored_tables import rows_of, table_of
+from stored_tables import rows, rows_of, table_of
 
 from collect.features import RequestContext, feature_vector
 from collect.queries import Query
-from collect.replay.batch import Batch
 from collect.store import manifest, tables
 from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
-from collect.sweeps import run
 from collect.sweeps.batch import SweepOptions, seed_of
 from decoders.common.errors import DraftpickError, NoSuchName
-from decoders.records import Request, Sampling
 from policies import fit
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 0.7, 1))
 HOT = (0.7, 1.0)
-
-
-def rows(folder: Path) -> dict[tuple[str, str, float], dict[str, Any]]:
-    stored = tables.read_table(folder, "outcomes").to_pylist()
-    keyed = {(row["query_id"], row["arm"], row["temperature"]): row for row in stored}
-    assert len(keyed) == len(stored)
-    return keyed
 
 
 def every_key(queries: list[Query]) -> set[tuple[str, str, float]]:
@@ -265,37 +254,3 @@ def test_a_summary_for_each_temperature(folder: Path) -> None:
     means = [each.as_json()["arms"]["small"]["mean"]["overall"] for each in found]
     assert means == pytest.approx([0.75, 1 - 1.7 / 4, 0.5])
     assert [each.temperature for each in summarise_all(Collection.open(folder), "paper")] == [0]
-
-
-# -- through a real engine ------------------------------------------------------------------------
-
-engine = every_arm.engine
-
-
-def test_every_kind_of_arm_at_a_temperature(engine: Any, tmp_path: Path) -> None:
-    options = SweepOptions(max_new_tokens=10, batch_size=4, temperatures=(0, 1))
-    report = run.sweep(engine, Batch(engine), make_queries(1), tmp_path, options)
-    assert report.errors == 0
-    made = rows(tmp_path)
-    exact = {"autoregressive", "small", "copy"}
-    prompts = {
-        row["query_id"]: row["prompt_ids"]
-        for row in tables.read_table(tmp_path, "queries").to_pylist()
-    }
-    for (query, arm, temperature), row in made.items():
-        if temperature == 0:
-            continue
-        assert row["how"] == ("exact" if arm in exact else "live")
-        request = Request(10, Sampling(1.0), seed=row["seed"])
-        if arm in exact:
-            assert row["rounds"] + row["accepted"] == pytest.approx(row["new_tokens"] - 1)
-        else:
-            result = engine.decode(arm, prompts[query], request)
-            assert row["output_ids"] == result.ids
-            assert (row["rounds"], row["new_tokens"]) == (
-                result.target_calls - 1, len(result.ids)
-            )  # fmt: skip
-        if arm == "autoregressive":
-            assert row["target_ids"] == engine.decode(arm, prompts[query], request).ids
-    table = table_of(tmp_path, "modelled")
-    assert np.isfinite(table.rewards).all() and len(table) == 12

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from decoder_toys import max_gram, reduced
+from hypothesis import strategies as st
+
 from decoders.backends.mapped import MappedBackend
-from decoders.backends.toy import ToyBackend
-from decoders.lengths import FixedLength
+from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
 from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.testing.toys import ToyBackend, neural
 
 
 def vertical(
@@ -25,3 +31,56 @@ def part_of_vocabulary(kept: list[int], target_vocab: int, seed: int) -> MappedB
     """A verifying model over a part of the target's vocabulary."""
     vocab = DraftVocab(kept, target_vocab)
     return MappedBackend(ToyBackend.random(vocab.size, seed, 1.0), vocab)
+
+
+def toy(seed: int, vocab: int = 3) -> ToyBackend:
+    return ToyBackend.random(vocab, seed, 1.0)
+
+
+V = 5
+
+
+seeds = st.integers(0, 99)
+
+
+tokens = st.integers(1, 5)
+
+
+leniences = st.sampled_from([1.0, 1.5, 3.0, 100.0])
+
+
+leaves: st.SearchStrategy[Callable[[], Drafter]] = st.one_of(
+    st.builds(lambda seed: lambda: neural(V, seed), seeds),
+    st.builds(lambda seed: lambda: reduced([0, 2, 3], V, seed), seeds),
+    st.builds(lambda n: lambda: max_gram([1, 3, -1, 0, 2], shortest=n), st.integers(1, 2)),
+    st.just(lambda: max_gram(shortest=1, earliest=True)),
+)
+
+
+def nested(
+    inner: st.SearchStrategy[Callable[[], Drafter]],
+) -> st.SearchStrategy[Callable[[], Drafter]]:
+    return st.one_of(
+        st.builds(
+            lambda seed, make, k, lenience: lambda: vertical(toy(seed, V), make(), k, lenience),
+            *(seeds, inner, tokens, leniences),
+        ),
+        st.builds(
+            lambda seed, make, k: (
+                lambda: vertical(
+                    part_of_vocabulary([0, 1, 3], V, seed), make(), AdaptiveLength(k, 0.3), 2.0
+                )
+            ),
+            *(seeds, inner, tokens),
+        ),
+        st.builds(
+            lambda seed, make, k: lambda: hierarchy(toy(seed, V), make(), k), seeds, inner, tokens
+        ),
+        st.builds(
+            lambda parts: lambda: HorizontalDrafter([Part(make(), k, c) for make, k, c in parts]),
+            st.lists(st.tuples(inner, tokens, st.sampled_from([0.0, 0.5])), min_size=1, max_size=3),
+        ),
+    )
+
+
+cascades = nested(st.recursive(leaves, nested, max_leaves=4))

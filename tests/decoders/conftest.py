@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import save_tiny
+from decoder_toys import Tiny, native, save_tiny
+from engine_toys import engine_over
 from t5_toys import save_tiny_t5
 
+from decoders import Engine
 from decoders.backends.cpp_kernels import instructions, load_kernel
 from decoders.zoo.catalogue import cache_dir
 
@@ -51,6 +53,11 @@ def costs_of_tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """tiny(kind, seed=0, **config) -> folder of a random model, the same for the same call."""
     return _kept(save_tiny, "llama", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def every_way(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return engine_over(native(tiny(max_position_embeddings=1024)), tiny, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

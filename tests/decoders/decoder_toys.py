@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,10 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
-    LogitsProcessorList,
     MistralConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
 )
 
 from decoders.backends.cpp_kernels import load_kernel
@@ -34,12 +28,9 @@ from decoders.backends.cuda.recorded import Run
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.llama.model import Weights
 from decoders.backends.native import LlamaBackend
-from decoders.backends.toy import ToyBackend
 from decoders.backends.weights.file_blocks import FileBlocks, FileRows, to_file_blocks
 from decoders.backends.weights.packed import Matrix, Rounding, dense
 from decoders.costs.pass_costs import PassCosts
-from decoders.lengths import FixedLength
-from decoders.loop import SpeculativeDecoding
 from decoders.methods.early_exit.drafter import EarlyExitDrafter
 from decoders.methods.early_exit.head import Adapter, AdapterHead
 from decoders.methods.hybrid.copying import Copying
@@ -48,7 +39,6 @@ from decoders.methods.max_gram.copy_chances import CopyChances
 from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.methods.neural.drafter import NeuralDrafter
-from decoders.methods.plain.drafter import NullDrafter
 from decoders.methods.recurrent.cell import CellConfig, RecurrentCell
 from decoders.methods.recurrent.drafter import RecurrentDrafter
 from decoders.methods.recurrent.head import RecurrentHead
@@ -58,25 +48,22 @@ from decoders.methods.suffix.votes import Wanted
 from decoders.methods.tree.drafter import TreeDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.protocols import (
-    Backend,
     Drafter,
-    DraftLength,
     DraftRequest,
-    Job,
     StateBackend,
-    Strategy,
-    Verifier,
 )
-from decoders.records import DecodeResult, Request, Sampling, StepStats
+from decoders.records import DecodeResult, Sampling
 from decoders.requests.context import Seat
 from decoders.sampling.draft_vocab import DraftVocab
-from decoders.sampling.randomness import Generator, RandomSource
-from decoders.sampling.stopping import Stopper
+from decoders.sampling.randomness import Generator
 from decoders.sampling.tree_shape import TreeShape
-from decoders.verify import Lossless
+from decoders.testing.toys import (
+    ToyBackend,
+)
 from decoders.zoo.catalogue import cache_dir
 
 CPU = torch.device("cpu")
+Tiny = Callable[..., Path]  # `tiny` of conftest.py
 
 # -- tiny transformers models ---------------------------------------------------------------------
 
@@ -271,39 +258,9 @@ def recurrent(target: StateBackend, seed: int, vocab: DraftVocab | None = None) 
 # -- running the shipped loop ---------------------------------------------------------------------
 
 
-def speculative(
-    drafter: Drafter, length: DraftLength | int = 2, verifier: Verifier | None = None
-) -> SpeculativeDecoding:
-    rule = FixedLength(length) if isinstance(length, int) else length
-    return SpeculativeDecoding("test", drafter, verifier or Lossless(), rule)
-
-
 def greedy(k: int) -> DraftRequest:
     """k likeliest tokens."""
     return DraftRequest(k, Sampling(), Generator(CPU, 0))
-
-
-def autoregressive() -> SpeculativeDecoding:
-    return speculative(NullDrafter(CPU), 0)
-
-
-def run(
-    target: Backend,
-    strategy: Strategy,
-    prompt: list[int],
-    request: Request,
-    *,
-    eos_ids: tuple[int, ...] = (),
-    tokenizer: Any = None,
-    chance: RandomSource | None = None,
-    emit: Callable[[list[int]], None] = lambda ids: None,
-) -> DecodeResult:
-    prefilled = target.prefill(prompt)
-    stopper = Stopper(request, eos_ids, tokenizer)
-    chance = chance or Generator(CPU, request.seed)
-    return strategy.decode(
-        Job(target, prompt, prefilled, request, stopper, chance, lambda ids, *told: emit(ids))
-    )
 
 
 class Leaves:
@@ -351,30 +308,6 @@ class SlowToy(ToyBackend):
         return super().extend(ids, parents)
 
 
-class ListedLengths:
-    """Lengths from a list, over and over: a rule that sits out rounds and comes back."""
-
-    min_confidence = 0.0
-
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self._lengths = list(lengths)
-        self.reset()
-
-    def next(self) -> int:
-        self._round += 1
-        return self._lengths[(self._round - 1) % len(self._lengths)]
-
-    def observe(self, stats: StepStats) -> None:
-        pass
-
-    def reset(self) -> None:
-        self._round = 0
-
-
-def neural(vocab: int, seed: int, sharpness: float = 1.0) -> NeuralDrafter:
-    return NeuralDrafter(ToyBackend.random(vocab, seed, sharpness))
-
-
 def reduced(kept: list[int], target_vocab: int, seed: int) -> NeuralDrafter:
     """A drafter over a part of the target's vocabulary."""
     vocab = DraftVocab(kept, target_vocab)
@@ -419,128 +352,25 @@ def suffix(*earlier: tuple[list[int], list[int]], width: int = 1) -> SuffixDraft
     return SuffixDrafter(CPU, Seat(answers), passes, wanted)
 
 
-# -- every outcome of chance ----------------------------------------------------------------------
+def balanced(result: DecodeResult, most: int) -> None:
+    """What holds for every answer."""
+    assert sum(result.accepted_per_position) == result.accepted <= result.drafted
+    assert result.accepted_per_position == sorted(result.accepted_per_position, reverse=True)
+    assert result.target_calls == 1 + result.rounds
+    cut = 1 + result.accepted + result.rounds - len(result.ids)
+    assert cut in ((0, 1) if result.finish_reason in ("eos", "stop") else (0,))
+    assert 1 <= len(result.ids) <= most
+    parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
+    assert result.wall_s == pytest.approx(parts)
 
 
-@dataclass
-class _Choice:
-    weights: list[float]
-    taken: int = 0
+class Watched(ToyBackend):
+    """Notes how many tokens each pass reads."""
 
+    def __init__(self, table: Tensor) -> None:
+        super().__init__(table)
+        self.widths: list[int] = []
 
-class Walk:
-    """Chance that follows a script and remembers the roads not taken.
-
-    Both questions become a choice among weighted outcomes; impossible outcomes are left out.
-    """
-
-    def __init__(self, script: list[_Choice]) -> None:
-        self._script, self._at = script, 0
-        self.weight = 1.0
-
-    def _choose(self, weights: list[float]) -> int:
-        if self._at == len(self._script):
-            self._script.append(_Choice(weights, next(i for i, w in enumerate(weights) if w > 0)))
-        choice = self._script[self._at]
-        self._at += 1
-        self.weight *= choice.weights[choice.taken]
-        return choice.taken
-
-    def draw(self, probs: Tensor) -> Tensor:
-        return torch.tensor(self._choose((probs / probs.sum()).tolist()))
-
-    def follow(self, probs: Tensor, ids: Tensor) -> Tensor:
-        drawn: list[int] = []
-        for row, wanted in zip(probs, [*ids.tolist(), None], strict=True):
-            drawn.append(int(self.draw(row)))
-            if drawn[-1] != wanted:
-                break
-        return torch.tensor(drawn + [-1] * (len(probs) - len(drawn)))
-
-    def use(self, count: int) -> None:
-        pass
-
-    def accept(self, probability: Tensor) -> Tensor:
-        """One choice a token, the later ones too: nothing may look past a rejected one."""
-        accepted = [self._choose([1 - p, p]) == 1 for p in probability.clamp(max=1).tolist()]
-        return torch.tensor(accepted, dtype=torch.bool)
-
-
-def every_outcome(once: Callable[[RandomSource], Any]) -> Iterator[tuple[float, Any]]:
-    """(weight, result) of `once` under every way that its chance may fall; depth first."""
-    script: list[_Choice] = []
-    while True:
-        walk = Walk(script)
-        result = once(walk)
-        yield walk.weight, result
-        while script:  # the deepest choice that has another possible outcome takes it
-            last = script[-1]
-            after = [i for i in range(last.taken + 1, len(last.weights)) if last.weights[i] > 0]
-            if after:
-                last.taken = after[0]
-                break
-            script.pop()
-        if not script:
-            return
-
-
-Distribution = dict[tuple[int, ...], float]
-
-
-def loop_distribution(
-    target: Backend,
-    strategy: Strategy,
-    prompt: list[int],
-    request: Request,
-    eos: tuple[int, ...] = (),
-) -> Distribution:
-    """The exact distribution of a shipped strategy's answers, the loop's or another's."""
-    distribution: Distribution = defaultdict(float)
-    outcomes = every_outcome(
-        lambda chance: run(target, strategy, prompt, request, eos_ids=eos, chance=chance).ids
-    )
-    for weight, ids in outcomes:
-        distribution[tuple(ids)] += weight
-    return distribution
-
-
-def transformers_filters(sampling: Sampling) -> LogitsProcessorList:
-    """What `generate` would build, in its order."""
-    made = LogitsProcessorList()
-    if sampling.repetition_penalty != 1:
-        made.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-    made.append(TemperatureLogitsWarper(sampling.temperature))
-    if sampling.top_k:
-        made.append(TopKLogitsWarper(sampling.top_k))
-    if sampling.top_p < 1:
-        made.append(TopPLogitsWarper(sampling.top_p))
-    return made
-
-
-def reference_distribution(
-    next_logits: Callable[[list[int]], Tensor],
-    prompt: list[int],
-    request: Request,
-    eos: tuple[int, ...] = (),
-) -> Distribution:
-    """The target's own distribution, from its next-token logits and transformers' filters alone."""
-    filters = transformers_filters(request.sampling)
-    distribution: Distribution = {}
-
-    def go_on(made: tuple[int, ...], weight: float) -> None:
-        if len(made) == request.max_new_tokens or (made and made[-1] in eos):
-            distribution[made] = weight
-            return
-        context = [*prompt, *made]
-        scores = filters(torch.tensor([context]), next_logits(context).unsqueeze(0))
-        for token, p in enumerate(scores.softmax(-1)[0].tolist()):
-            if p > 0:
-                go_on((*made, token), weight * p)
-
-    go_on((), 1.0)
-    return distribution
-
-
-def distance(one: Distribution, other: Distribution) -> float:
-    """The greatest difference in any answer's probability."""
-    return max(abs(one.get(ids, 0.0) - other.get(ids, 0.0)) for ids in {*one, *other})
+    def extend(self, ids: Tensor) -> Tensor:
+        self.widths.append(len(ids))
+        return super().extend(ids)

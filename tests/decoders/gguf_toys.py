@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,72 @@ def _describe(writer: GGUFWriter, metadata: dict[str, Any]) -> None:
     writer.add_eos_token_id(0)
     for name, value in metadata.items():
         (writer.add_string if isinstance(value, str) else writer.add_uint32)(name, value)
+
+
+def tiny_gguf(
+    path: Path,
+    slower: Sequence[float] = (),
+    scaling: tuple[str, float, int] | None = None,
+    changed: Mapping[str, tuple[int, ...] | None] | None = None,
+) -> Path:
+    """A Llama of one layer over eight tokens, in float32. slower: what each pair's frequency is
+    divided by, as llama.cpp's converter writes for Llama 3. scaling: kind, factor and the context
+    before. changed: by name, the size that a tensor has instead, None where it is left out."""
+    import gguf
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(16)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(24)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(500000.0)
+    if scaling is not None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType(scaling[0]))
+        writer.add_rope_scaling_factor(scaling[1])
+        writer.add_rope_scaling_orig_ctx_len(scaling[2])
+    if slower:
+        writer.add_tensor("rope_freqs.weight", np.array(slower, np.float32))
+    writer.add_vocab_size(8)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([*"abcdef", "ab", "<end>"])
+    writer.add_token_types([1] * 7 + [3])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(7)
+    sizes = {
+        "token_embd": (8, 16), "output": (8, 16), "output_norm": (16,),
+        "blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,), "blk.0.attn_q": (16, 16),
+        "blk.0.attn_k": (8, 16), "blk.0.attn_v": (8, 16), "blk.0.attn_output": (16, 16),
+        "blk.0.ffn_gate": (24, 16), "blk.0.ffn_up": (24, 16), "blk.0.ffn_down": (16, 24),
+    }  # fmt: skip
+    for name, size in {**sizes, **(changed or {})}.items():
+        if size is None:
+            continue
+        writer.add_tensor(f"{name}.weight", rng.normal(size=size).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+LARGE, SMALL = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
+
+
+SAID = {"basename": "Qwen2.5-Coder", "size_label": "1.5B", "finetune": "Instruct-GGUF"}
+
+
+def saying(path: Path, **said: str) -> Path:
+    """A file that says this of itself and holds nothing."""
+    writer = GGUFWriter(path, "qwen2")
+    for name, words in said.items():
+        writer.add_string(f"general.{name}", words)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -9,7 +9,7 @@ import torch
 
 from decoders import Engine
 from decoders.arms import arms_of
-from decoders.backends.toy import ToyBackend
+from decoders.testing.toys import ToyBackend
 
 MISSING = "Ð"  # the first byte of Cyrillic letters, so that no token spells those
 PAIRS = [("{", '"'), ('"', ":"), ('"', ","), ("Ġ", '"'), ('"', "}")]

@@ -14,13 +14,13 @@ from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.native import LlamaBackend
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs import measured
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import WIDEST, assume, known
 from decoders.costs.under_load import SharedCosts
 from decoders.models.memory import OutOfMemory
+from decoders.testing.toys import ToyBackend
 
 
 @pytest.fixture

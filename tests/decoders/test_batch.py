@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,15 @@ import pytest
 import torch
 from decoder_toys import (
     CPU,
-    ListedLengths,
+    Tiny,
     greedy,
     grown,
     hybrid,
     max_gram,
     native,
-    neural,
     random_exit,
     recurrent,
     reduced,
-    run,
-    speculative,
 )
 from effort import examples
 from hypothesis import given
@@ -42,7 +38,6 @@ from collect.replay.unbatched import UnbatchedDrafter, UnbatchedReplay, live
 from collect.replay.writer import Writer
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.native import LlamaBackend
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError, NotANumber
 from decoders.costs.measured import Costs
@@ -59,9 +54,8 @@ from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import NAN, DecodeResult, Proposal, Request, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.tree_shape import TreeShape
+from decoders.testing.toys import ListedLengths, ToyBackend, neural, run, speculative
 from decoders.verify import Lossless
-
-Tiny = Callable[..., Path]
 
 
 def figures(made: Replay | DecodeResult) -> tuple[int, int, int, list[int]]:

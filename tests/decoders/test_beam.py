@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, ListedLengths, generate, native, transformers_model
+from decoder_toys import CPU, Tiny, generate, native, transformers_model
 from effort import examples, slow_after
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from transformers import PreTrainedModel
 
 from decoders import Engine
 from decoders.arms import load_arms, recipe
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
@@ -29,8 +27,8 @@ from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
+from decoders.testing.toys import ListedLengths, ToyBackend
 
-Tiny = Callable[..., Path]
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9]
 
 

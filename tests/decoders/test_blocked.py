@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, FITS_ROWS, random_cell
+from decoder_toys import CPU, FITS_INT4, FITS_ROWS, Tiny, random_cell
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +41,6 @@ from decoders.sampling.draft_vocab import DraftVocab
 
 pytestmark = pytest.mark.instructions
 
-Tiny = Callable[..., Path]
 ROUNDINGS: tuple[Rounding, ...] = ("int4", "int8")
 SIZES = [(16, 32), (48, 96), (192, 576), (64, 1536)]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

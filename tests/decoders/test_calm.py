@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from decoder_toys import CPU, autoregressive, native, random_exit, run, transformers_model
+from decoder_toys import CPU, Tiny, native, random_exit, transformers_model
 from t5_toys import generate_t5, seq2seq, seq2seq_model
 from torch import Tensor
 
@@ -30,9 +29,9 @@ from decoders.protocols import Job, LayeredBackend, decoder_prefix
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
+from decoders.testing.toys import autoregressive, run
 from decoders.verify import Lossless
 
-Tiny = Callable[..., Path]
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9, 2, 6], [7, 11, 7, 11, 7]]
 LAYERS = 6
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, native
-from test_engine import WORDS, adapter_folder, tokenizer, with_tokenizer
+from decoder_toys import CPU, Tiny, native
+from engine_toys import WORDS, adapter_folder, tokenizer, with_tokenizer
 
 from decoders import Engine
 from decoders.arms import load_arms
@@ -31,7 +30,6 @@ from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from router.commands.views import arms_json
 
-Tiny = Callable[..., Path]
 PROMPT = [7, 11, 7, 11, 7]
 
 GOOD = """

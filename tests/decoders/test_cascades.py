@@ -8,42 +8,33 @@ from pathlib import Path
 
 import pytest
 import torch
-from cascade_toys import hierarchy, part_of_vocabulary, vertical
+from cascade_toys import (
+    V,
+    cascades,
+    hierarchy,
+    part_of_vocabulary,
+    seeds,
+    toy,
+    vertical,
+)
 from decoder_toys import (
     CPU,
-    ListedLengths,
-    autoregressive,
-    distance,
-    every_outcome,
+    Watched,
+    balanced,
     generate,
     greedy,
-    loop_distribution,
     max_gram,
     native,
-    neural,
     random_exit,
     reduced,
-    reference_distribution,
-    run,
-    speculative,
     transformers_model,
 )
 from effort import examples, slow_after
+from exactness import LENGTHS, PROMPT, SAMPLINGS, check, small_llama
 from hypothesis import given
 from hypothesis import strategies as st
-from test_exact_distribution import (
-    LENGTHS,
-    PROMPT,
-    SAMPLINGS,
-    check,
-    small_llama,
-    toy_logits,
-)
-from test_loop import Watched, balanced, cycle
 from torch import Tensor
 
-from decoders.backends.toy import ToyBackend
-from decoders.lengths import AdaptiveLength
 from decoders.methods.catch_up import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.papers.cs_drafting.drafter import cs_drafter
@@ -53,12 +44,23 @@ from decoders.protocols import Drafter, DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator, RandomSource
+from decoders.testing.chance import (
+    distance,
+    every_outcome,
+    loop_distribution,
+    reference_distribution,
+)
+from decoders.testing.toys import (
+    ListedLengths,
+    ToyBackend,
+    autoregressive,
+    cycle,
+    neural,
+    run,
+    speculative,
+)
 
 GREEDY = Sampling()
-
-
-def toy(seed: int, vocab: int = 3) -> ToyBackend:
-    return ToyBackend.random(vocab, seed, 1.0)
 
 
 # -- the distribution, every outcome walked -------------------------------------------------------
@@ -95,7 +97,7 @@ def test_the_distribution_is_the_target_s(name: str, sampling: str) -> None:
     """Four new tokens: drafts of two, verified within and without."""
     target, request = toy(3), Request(4, SAMPLINGS[sampling])
     distribution = loop_distribution(target, speculative(CASCADES[name](), 2), PROMPT, request)
-    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
+    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
 
 
 DEEPER: dict[str, Callable[[], Drafter]] = {
@@ -112,7 +114,7 @@ DEEPER: dict[str, Callable[[], Drafter]] = {
 def test_several_verifications_for_one_of_the_target_s(name: str) -> None:
     target, request = toy(3, 2), Request(5, Sampling(1.0))
     distribution = loop_distribution(target, speculative(DEEPER[name](), 3), [0, 1, 0], request)
-    check(distribution, reference_distribution(toy_logits(target), [0, 1, 0], request))
+    check(distribution, reference_distribution(target.next_logits, [0, 1, 0], request))
 
 
 @pytest.mark.every(3)
@@ -123,7 +125,7 @@ def test_the_target_s_draft_length_does_not_change_the_distribution(name: str, l
     distribution = loop_distribution(
         target, speculative(CASCADES[name](), LENGTHS[length]()), PROMPT, request
     )
-    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
+    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
 
 
 @pytest.mark.parametrize("name", ["lenient", "cs-drafting", "hierarchy"])
@@ -132,7 +134,7 @@ def test_the_distribution_of_answers_that_end_early_and_of_a_short_prompt(name: 
     distribution = loop_distribution(
         target, speculative(CASCADES[name](), 2), [2], request, eos=(1,)
     )
-    check(distribution, reference_distribution(toy_logits(target), [2], request, eos=(1,)))
+    check(distribution, reference_distribution(target.next_logits, [2], request, eos=(1,)))
 
 
 def test_an_early_exit_with_max_gram_after_it_keeps_the_distribution(
@@ -186,7 +188,7 @@ def test_a_wrong_distribution_is_caught(
         target, speculative(vertical(toy(11), neural(3, 7), 2, 2.0), 2), PROMPT, request
     )
     assert (
-        distance(distribution, reference_distribution(toy_logits(target), PROMPT, request)) > 1e-4
+        distance(distribution, reference_distribution(target.next_logits, PROMPT, request)) > 1e-4
     )
 
 
@@ -277,46 +279,6 @@ def test_lenience_spares_verifications() -> None:
 
 
 # -- temperature 0 --------------------------------------------------------------------------------
-
-V = 5
-seeds = st.integers(0, 99)
-tokens = st.integers(1, 5)
-leniences = st.sampled_from([1.0, 1.5, 3.0, 100.0])
-leaves: st.SearchStrategy[Callable[[], Drafter]] = st.one_of(
-    st.builds(lambda seed: lambda: neural(V, seed), seeds),
-    st.builds(lambda seed: lambda: reduced([0, 2, 3], V, seed), seeds),
-    st.builds(lambda n: lambda: max_gram([1, 3, -1, 0, 2], shortest=n), st.integers(1, 2)),
-    st.just(lambda: max_gram(shortest=1, earliest=True)),
-)
-
-
-def nested(
-    inner: st.SearchStrategy[Callable[[], Drafter]],
-) -> st.SearchStrategy[Callable[[], Drafter]]:
-    return st.one_of(
-        st.builds(
-            lambda seed, make, k, lenience: lambda: vertical(toy(seed, V), make(), k, lenience),
-            *(seeds, inner, tokens, leniences),
-        ),
-        st.builds(
-            lambda seed, make, k: (
-                lambda: vertical(
-                    part_of_vocabulary([0, 1, 3], V, seed), make(), AdaptiveLength(k, 0.3), 2.0
-                )
-            ),
-            *(seeds, inner, tokens),
-        ),
-        st.builds(
-            lambda seed, make, k: lambda: hierarchy(toy(seed, V), make(), k), seeds, inner, tokens
-        ),
-        st.builds(
-            lambda parts: lambda: HorizontalDrafter([Part(make(), k, c) for make, k, c in parts]),
-            st.lists(st.tuples(inner, tokens, st.sampled_from([0.0, 0.5])), min_size=1, max_size=3),
-        ),
-    )
-
-
-cascades = nested(st.recursive(leaves, nested, max_leaves=4))
 
 
 @given(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, transformers_model
+from decoder_toys import CPU, Tiny, transformers_model
 from family_toys import FAMILIES, family_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -23,7 +23,6 @@ from decoders.common.errors import Damaged, DraftpickError
 from decoders.models import targets
 from decoders.records import Request
 
-Tiny = Callable[..., Path]
 State = dict[str, Tensor]
 LLAMAS = ("llama", "mistral", "qwen2", "qwen3")
 

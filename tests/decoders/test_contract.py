@@ -11,18 +11,10 @@ from weakref import WeakKeyDictionary
 
 import pytest
 import torch
-from decoder_toys import (
-    ListedLengths,
-    TickingClock,
-    native,
-    random_cell,
-    run,
-    save_cell,
-    transformers_model,
-)
+from backend_toys import make
+from decoder_toys import TickingClock, Tiny, native, random_cell, save_cell, transformers_model
 from eagle3_toys import save_head
 from t5_toys import seq2seq, seq2seq_model
-from test_backends import make
 
 from collect.replay.batch import Batch
 from decoders import Engine
@@ -47,8 +39,7 @@ from decoders.records import DecodeResult, Proposal, Request, Sampling, StepStat
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
-
-Tiny = Callable[..., Path]
+from decoders.testing.toys import ListedLengths, run
 
 SMALL = {"kind": "neural", "drafter": "small"}
 COPY = {"kind": "max_gram", "shortest": 1}

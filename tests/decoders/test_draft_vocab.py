@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, greedy, neural
+from decoder_toys import CPU, greedy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoders.backends.toy import ToyBackend
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 from decoders.sampling.draft_vocab import FILE, DraftVocab
 from decoders.sampling.randomness import Generator
+from decoders.testing.toys import ToyBackend, neural
 
 
 @given(st.sets(st.integers(0, 19), min_size=1))

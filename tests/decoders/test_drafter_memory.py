@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import native, random_cell, save_cell
-from test_engine import PROMPT, tokenizer
+from decoder_toys import Tiny, native, random_cell, save_cell
+from engine_toys import PROMPT, tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe
@@ -25,7 +25,6 @@ from decoders.models.tensor_bytes import storages
 from decoders.records import Request
 from decoders.sampling.draft_vocab import DraftVocab
 
-Tiny = Callable[..., Path]
 SMALL = ("one", "two", "three")
 REQUEST = Request(max_new_tokens=12)
 

@@ -11,22 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    autoregressive,
-    distance,
-    greedy,
-    loop_distribution,
-    native,
-    reference_distribution,
-    run,
-    save_tiny,
-    speculative,
-    transformers_model,
-)
+from decoder_toys import CPU, greedy, native, save_tiny, transformers_model
 from eagle3_toys import Reference, save_head
+from exactness import SAMPLINGS
 from safetensors.torch import load_file, save_file
-from test_exact_distribution import SAMPLINGS
 
 from decoders.arms import recipe
 from decoders.backends.transformers.hf import HFBackend
@@ -39,6 +27,8 @@ from decoders.methods.tree.drafter import TreeDrafter
 from decoders.models.drafts import TargetInfo
 from decoders.protocols import Drafter, TreeBackend
 from decoders.records import Request
+from decoders.testing.chance import distance, loop_distribution, reference_distribution
+from decoders.testing.toys import autoregressive, run, speculative
 
 KEPT = [1, 2, 3, 5, 8, 11, 13]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -381,7 +371,7 @@ def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_targets_without_layers_or_with_an_encoder_are_refused(tmp_path: Path) -> None:
-    from decoders.backends.toy import ToyBackend
+    from decoders.testing.toys import ToyBackend
 
     head = save_head(tmp_path / "head")
     arm = recipe(kind="eagle3", name="eagle", drafter=str(head))

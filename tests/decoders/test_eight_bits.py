@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, native
+from decoder_toys import CPU, Tiny, native
 from effort import examples
+from engine_toys import PROMPT, Asked, Leaving, made, saved_in, together
 from hypothesis import given
 from hypothesis import strategies as st
-from test_engine import PROMPT
-from test_prefixes import Leaving, made, saved_in
-from test_together import Asked, together
 
 from collect.replay.batch import Batch
 from decoders.backends.llama.eight_bits import decoded, encoded, width
@@ -24,7 +21,6 @@ from decoders.models import targets
 from decoders.records import Request
 from decoders.requests.prefixes import PrefixStore
 
-Tiny = Callable[..., Path]
 LONG = [1 + (i * i + 3) % 13 for i in range(200)]
 
 

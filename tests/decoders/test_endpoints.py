@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_endpoints import FakeEndpoint, listening
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from decoders.endpoints.chat import Pieces, chat_ids, chat_of
 from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.stream import pause_s
 from decoders.records import Request, Sampling
+from decoders.testing.fake_server import FakeEndpoint, listening
 
 HELLO = chat_ids([{"role": "user", "content": "why is the sky blue"}])
 

@@ -4,60 +4,39 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Leaves, generate, native, transformers_model
+from decoder_toys import CPU, Leaves, Tiny, generate, native, transformers_model
+from engine_toys import PROMPT, WORDS, adapter_folder, reading, tokenizer, with_tokenizer
 from t5_toys import cut_model
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 
 from collect.replay.batch import Batch
 from collect.replay.methods.stacked import NeuralReplay
 from decoders import Engine
 from decoders.arms import ArmRecipe, LengthRecipe, recipe
-from decoders.backends.llama.exit_head import AdapterConfig
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.costs.measured import Costs
 from decoders.costs.theory import swi
-from decoders.methods.early_exit.head import Adapter
 from decoders.models import targets
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
+from decoders.testing.toys import ToyBackend
 
-Tiny = Callable[..., Path]
-PROMPT = [7, 11, 7, 11, 7]
 ENDS_SOON = [3, 1, 4, 1, 5, 9, 2]
 K = LengthRecipe(k=3)
-WORDS = [f"w{i}" for i in range(15)]
-
-
-def tokenizer(words: list[str]) -> Any:
-    raw = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*words, "<end>"])}, "<end>"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<end>")
 
 
 @pytest.fixture(scope="module")
 def target_folder(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_tokenizer(tiny(), tmp_path_factory.mktemp("target"), WORDS)
-
-
-def with_tokenizer(model: Path, place: Path, words: list[str] | None) -> Path:
-    """A copy of a model folder, with a tokenizer of its own."""
-    for file in model.iterdir():
-        (place / file.name).write_bytes(file.read_bytes())
-    if words is not None:
-        tokenizer(words).save_pretrained(place)
-    return place
 
 
 def arms(*recipes: ArmRecipe) -> dict[str, ArmRecipe]:
@@ -67,12 +46,6 @@ def arms(*recipes: ArmRecipe) -> dict[str, ArmRecipe]:
 
 def neural_arm(folder: Path) -> ArmRecipe:
     return recipe(name="small", kind="neural", drafter=str(folder), length=K)
-
-
-def adapter_folder(tiny: Tiny, place: Path, layer: int = 1) -> Path:
-    target = native(tiny())
-    Adapter.begin(target, AdapterConfig(layer)).save(place)
-    return place
 
 
 def exit_arm(folder: Path, name: str = "exit") -> ArmRecipe:
@@ -132,15 +105,6 @@ def test_a_drafter_that_loads_after_the_prefill_drafts_as_well(
     second = late.decode("exit", PROMPT, Request(14), late.prefill(PROMPT))
     assert second.accepted_per_position == first.accepted_per_position
     assert sum(first.accepted_per_position) > 0
-
-
-def reading(engine: Engine, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many tokens the target runs to read a prompt that may share its beginning."""
-    read, real = [], engine.target._hidden  # type: ignore[attr-defined]
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.target, "_hidden", lambda ids: read.append(len(ids)) or real(ids))
-        engine.prefill(prompt, reuse=True)
-    return sum(read)
 
 
 def test_the_next_turn_reads_what_is_new(

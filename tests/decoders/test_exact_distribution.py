@@ -8,54 +8,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import (
-    Distribution,
-    ListedLengths,
-    distance,
-    hybrid,
-    loop_distribution,
-    max_gram,
-    native,
-    neural,
-    random_exit,
-    reduced,
-    reference_distribution,
-    run,
-    speculative,
-    suffix,
-)
+from decoder_toys import hybrid, max_gram, random_exit, reduced, suffix
+from exactness import LENGTHS, MOST, PROMPT, SAMPLINGS, check, small_llama
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.backends.native import LlamaBackend
-from decoders.backends.toy import ToyBackend
-from decoders.lengths import FixedLength
 from decoders.methods.plain.drafter import NullDrafter
-from decoders.protocols import Drafter, DraftLength
+from decoders.protocols import Drafter
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator, RandomSource
+from decoders.testing.chance import distance, loop_distribution, reference_distribution
+from decoders.testing.toys import ToyBackend, neural, run, speculative
 from decoders.verify import Lossless
 from decoders.verify.step import acceptance, draft_distribution, leading
 
-# four new tokens: the first is the prompt's own, then there is room to draft two
-MOST = 4
-EXACT = 1e-6
-
-SAMPLINGS = {
-    "plain": Sampling(1.0),
-    "cold": Sampling(0.6),
-    "top_k": Sampling(1.2, top_k=2),
-    "top_p": Sampling(1.0, top_p=0.7),
-    "penalty": Sampling(1.0, repetition_penalty=1.7),
-    "all": Sampling(1.3, top_k=3, top_p=0.9, repetition_penalty=0.8),
-}
-LENGTHS: dict[str, Callable[[], DraftLength]] = {
-    "fixed": lambda: FixedLength(2),
-    "confident": lambda: FixedLength(2, min_confidence=0.45),
-    "sits-out": lambda: ListedLengths([0, 2, 1]),
-}
 EARLIER = [([0, 1], [0, 2, 1, 0, 0]), ([1, 0], [1, 0, 1, 2]), ([0, 1, 0], [0, 2, 2])]
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "neural": lambda: neural(3, seed=7),
@@ -68,19 +36,6 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "hybrid-suffix": lambda: hybrid(neural(3, seed=7), copying=suffix(*EARLIER)),
     "hybrid-dear": lambda: hybrid(neural(3, seed=7), draft_cost=5.0),
 }
-PROMPT = [0, 1, 0]
-
-
-def toy_logits(target: ToyBackend) -> Callable[[list[int]], Tensor]:
-    def logits(context: list[int]) -> Tensor:
-        return target.table[context[-2] if len(context) > 1 else context[-1], context[-1]]
-
-    return logits
-
-
-def check(distribution: Distribution, truth: Distribution) -> None:
-    assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
-    assert distance(distribution, truth) < EXACT
 
 
 @pytest.mark.every(3)
@@ -90,7 +45,7 @@ def test_the_distribution_is_the_target_s(drafter: str, sampling: str) -> None:
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
     request = Request(MOST, SAMPLINGS[sampling])
     distribution = loop_distribution(target, speculative(DRAFTERS[drafter](), 2), PROMPT, request)
-    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
+    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
 
 
 @pytest.mark.every(3)
@@ -102,7 +57,7 @@ def test_the_draft_s_length_does_not_change_the_distribution(drafter: str, lengt
     distribution = loop_distribution(
         target, speculative(DRAFTERS[drafter](), LENGTHS[length]()), PROMPT, request
     )
-    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
+    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
 
 
 @pytest.mark.parametrize("drafter", ["neural", "reduced", "max-gram"])
@@ -112,19 +67,14 @@ def test_the_distribution_of_answers_that_end_early(drafter: str) -> None:
     distribution = loop_distribution(
         target, speculative(DRAFTERS[drafter](), 2), PROMPT, request, eos=(1,)
     )
-    check(distribution, reference_distribution(toy_logits(target), PROMPT, request, eos=(1,)))
+    check(distribution, reference_distribution(target.next_logits, PROMPT, request, eos=(1,)))
 
 
 def test_a_prompt_of_one_token() -> None:
     target = ToyBackend.random(3, seed=6, sharpness=1.0)
     request = Request(MOST, Sampling(1.0))
     distribution = loop_distribution(target, speculative(DRAFTERS["neural"](), 2), [2], request)
-    check(distribution, reference_distribution(toy_logits(target), [2], request))
-
-
-def small_llama(tiny: Callable[..., Path], vocab: int = 3) -> LlamaBackend:
-    folder = tiny("llama", seed=1, vocab_size=vocab, num_hidden_layers=2, initializer_range=0.15)
-    return native(folder, torch.float64)
+    check(distribution, reference_distribution(target.next_logits, [2], request))
 
 
 @pytest.mark.every(3)
@@ -198,7 +148,7 @@ def test_a_wrong_rule_is_caught(drafter: str, wrong: type[Lossless]) -> None:
         1.0, abs=1e-9
     )  # a distribution, but not the target's
     assert (
-        distance(distribution, reference_distribution(toy_logits(target), PROMPT, request)) > 1e-3
+        distance(distribution, reference_distribution(target.next_logits, PROMPT, request)) > 1e-3
     )
 
 
@@ -215,7 +165,7 @@ def test_a_draft_that_lies_about_its_distribution_is_caught() -> None:
     request = Request(MOST, Sampling(1.0))
     distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
     assert (
-        distance(distribution, reference_distribution(toy_logits(target), PROMPT, request)) > 1e-3
+        distance(distribution, reference_distribution(target.next_logits, PROMPT, request)) > 1e-3
     )
 
 
@@ -232,7 +182,7 @@ def test_samples_fit_the_distribution() -> None:
     counts = Counter(
         tuple(run(target, strategy, PROMPT, request, chance=chance).ids) for _ in range(n)
     )
-    truth = reference_distribution(toy_logits(target), PROMPT, request)
+    truth = reference_distribution(target.next_logits, PROMPT, request)
     likely = [ids for ids, p in truth.items() if p * n >= 5]
     rest = 1 - sum(truth[ids] for ids in likely)
     observed = [counts[ids] for ids in likely]

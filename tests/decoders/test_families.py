@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    autoregressive,
-    distance,
-    loop_distribution,
-    max_gram,
-    reference_distribution,
-    run,
-    speculative,
-)
+from decoder_toys import CPU, max_gram
 from family_toys import CONTEXT, FAMILIES, VOCAB, WINDOW, family_backend, family_model
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
@@ -31,6 +22,8 @@ from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.drafter import TreeDrafter
 from decoders.protocols import Strategy
 from decoders.records import Request, Sampling
+from decoders.testing.chance import distance, loop_distribution, reference_distribution
+from decoders.testing.toys import autoregressive, run, speculative
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 LONG = 40  # six windows

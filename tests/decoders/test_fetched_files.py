@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from test_zoo import tiny_gguf
+from gguf_toys import tiny_gguf
 
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.models import targets

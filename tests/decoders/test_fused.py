@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+from decoder_toys import Tiny
 
 pytest.importorskip("triton")
 
 from compile_fused import KINDS
-from decoder_toys import ListedLengths, autoregressive, random_exit, run, speculative
+from decoder_toys import random_exit
 from torch import Tensor
 
 from decoders.backends.cuda import fused
@@ -48,6 +48,7 @@ from decoders.methods.recurrent.cell import CellConfig, RecurrentCell
 from decoders.methods.recurrent.head import GatedBlock, RecurrentHead
 from decoders.records import Request
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.testing.toys import ListedLengths, autoregressive, run, speculative
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -57,7 +58,6 @@ FITS = {
     "hidden_size": 64, "intermediate_size": 64, "vocab_size": 16, "num_hidden_layers": 2
 }  # int4 too; the interpreter takes a hundredth of a second for a program  # fmt: skip
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
-Tiny = Callable[..., Path]
 LONG = () if CUDA else pytest.mark.slow  # the interpreter takes many seconds
 
 if not CUDA:

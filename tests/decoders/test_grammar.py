@@ -9,28 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    Distribution,
-    ListedLengths,
-    autoregressive,
-    distance,
-    every_outcome,
-    hybrid,
-    max_gram,
-    native,
-    neural,
-    random_exit,
-    recurrent,
-    reduced,
-    speculative,
-    suffix,
-    transformers_filters,
-)
+from decoder_toys import CPU, hybrid, max_gram, native, random_exit, recurrent, reduced, suffix
 from torch import Tensor
 
 from decoders.backends.native import LlamaBackend
-from decoders.backends.toy import ToyBackend
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.methods.tree.drafter import TreeDrafter
@@ -42,6 +24,8 @@ from decoders.requests.guide import Guide
 from decoders.sampling.filters import choose
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.sampling.stopping import Stopper
+from decoders.testing.chance import Distribution, distance, every_outcome, transformers_filters
+from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, neural, speculative
 
 VOCAB, EOS = 5, 4
 PROMPT = [0, 1, 0]

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from decoder_toys import (
     CPU,
-    ListedLengths,
-    autoregressive,
+    Tiny,
     generate,
     max_gram,
     native,
-    neural,
     random_exit,
     reduced,
-    run,
-    speculative,
     transformers_model,
 )
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
 from decoders.loop import SpeculativeDecoding
@@ -34,6 +28,14 @@ from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.testing.toys import (
+    ListedLengths,
+    ToyBackend,
+    autoregressive,
+    neural,
+    run,
+    speculative,
+)
 
 V = 5
 prompts = st.lists(st.integers(0, V - 1), min_size=1, max_size=12)
@@ -121,7 +123,6 @@ def test_autoregressive_is_the_argmax_of_the_table(
 
 # -- against transformers -------------------------------------------------------------------------
 
-Tiny = Callable[..., Path]
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9, [7, 11, 7, 11, 7]]
 ARMS = (
     "autoregressive",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decoder_toys import CPU, greedy, hybrid, neural
+from decoder_toys import CPU, greedy, hybrid
 
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
@@ -16,6 +16,7 @@ from decoders.methods.max_gram.copy_chances import BANDS, CopyChances, copied_ac
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Sampling
 from decoders.sampling.randomness import Generator
+from decoders.testing.toys import neural
 
 
 class Scripted:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS
+from decoder_toys import CPU, FITS_ROWS, Tiny
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +40,6 @@ from decoders.backends.weights.packed import Matrix, Rounding, dense
 
 pytestmark = pytest.mark.instructions
 
-Tiny = Callable[..., Path]
 SHAPE = Shape(1, 96, 3, 1, 32, 16, 64, 1e-5, Rotation((), 1.0))
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import autoregressive, grown, max_gram, recurrent, run, speculative
+from decoder_toys import grown, max_gram, recurrent
 
 from decoders import Engine
 from decoders.arms import arms_of
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import Strategy
 from decoders.records import Request, Sampling
 from decoders.sampling.filters import penalise
 from decoders.sampling.tree_shape import TreeShape
+from decoders.testing.toys import ToyBackend, autoregressive, run, speculative
 
 VOCAB, PROMPT, TOKENS = 7, [1, 2, 1, 2], 24
 TARGET = ToyBackend.random(VOCAB, seed=3)

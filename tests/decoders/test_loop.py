@@ -2,78 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
 from decoder_toys import (
-    ListedLengths,
     SlowToy,
     TickingClock,
-    autoregressive,
+    Tiny,
+    Watched,
+    balanced,
     greedy,
     max_gram,
     native,
-    neural,
     random_exit,
-    run,
-    speculative,
 )
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from decoders.backends.toy import ToyBackend
 from decoders.methods.catch_up import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import DraftRequest
-from decoders.records import DecodeResult, Proposal, Request, Sampling
-
-Tiny = Callable[..., Path]
-
-
-def cycle(*tokens: int, vocab: int = 8) -> ToyBackend:
-    """A target that goes round these tokens for ever, whatever came before the last."""
-    table = torch.zeros(vocab, vocab, vocab, dtype=torch.float64)
-    for one, following in zip(tokens, [*tokens[1:], tokens[0]], strict=True):
-        table[:, one, following] = 9.0
-    return ToyBackend(table)
-
-
-class Says:
-    """Drafts the same tokens every round."""
-
-    parameters = 0
-    context = 1 << 30
-    calls = 0
-
-    def __init__(self, *tokens: int) -> None:
-        self._tokens = list(tokens)
-
-    def reset(self, prompt_ids: list[int]) -> None:
-        self.calls = 0
-
-    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
-        self.calls += 1
-        return Proposal(torch.tensor(self._tokens[: asked.k], dtype=torch.int64))
-
-    def commit(self, context: list[int]) -> None:
-        pass
-
-
-def balanced(result: DecodeResult, most: int) -> None:
-    """What holds for every answer."""
-    assert sum(result.accepted_per_position) == result.accepted <= result.drafted
-    assert result.accepted_per_position == sorted(result.accepted_per_position, reverse=True)
-    assert result.target_calls == 1 + result.rounds
-    cut = 1 + result.accepted + result.rounds - len(result.ids)
-    assert cut in ((0, 1) if result.finish_reason in ("eos", "stop") else (0,))
-    assert 1 <= len(result.ids) <= most
-    parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
-    assert result.wall_s == pytest.approx(parts)
-
+from decoders.records import Proposal, Request, Sampling
+from decoders.testing.toys import (
+    ListedLengths,
+    Scripted,
+    ToyBackend,
+    autoregressive,
+    cycle,
+    neural,
+    run,
+    speculative,
+)
 
 # -- ends -----------------------------------------------------------------------------------------
 
@@ -82,7 +41,7 @@ def balanced(result: DecodeResult, most: int) -> None:
 def test_an_end_inside_an_accepted_draft(k: int) -> None:
     """The answer is 1 2 3: the draft goes on after 3, and nothing of that may show."""
     target = cycle(0, 1, 2, 3, 4)
-    result = run(target, speculative(Says(2, 3, 4, 0, 1), k), [4, 0], Request(20), eos_ids=(3,))
+    result = run(target, speculative(Scripted(2, 3, 4, 0, 1), k), [4, 0], Request(20), eos_ids=(3,))
     assert (result.ids, result.finish_reason, result.rounds) == ([1, 2, 3], "eos", 1)
     assert result.drafted == k
     assert result.accepted_per_position == [1] + [1] * (k > 1) + [0] * max(k - 2, 0)
@@ -90,35 +49,53 @@ def test_an_end_inside_an_accepted_draft(k: int) -> None:
 
 
 def test_an_end_as_the_bonus_token() -> None:
-    result = run(cycle(0, 1, 2, 3), speculative(Says(2), 1), [0], Request(20), eos_ids=(3,))
+    result = run(
+        cycle(0, 1, 2, 3),
+        speculative(Scripted(2), 1),
+        [0],
+        Request(20),
+        eos_ids=(3,),
+    )
     assert (result.ids, result.rounds, result.accepted, result.drafted) == ([1, 2, 3], 1, 1, 1)
 
 
 def test_an_end_as_the_correction_of_a_rejected_draft() -> None:
-    result = run(cycle(0, 1, 2, 3), speculative(Says(7, 7), 2), [0], Request(20), eos_ids=(2,))
+    result = run(
+        cycle(0, 1, 2, 3),
+        speculative(Scripted(7, 7), 2),
+        [0],
+        Request(20),
+        eos_ids=(2,),
+    )
     assert (result.ids, result.accepted, result.accepted_per_position) == ([1, 2], 0, [0, 0])
 
 
 def test_a_drafted_end_that_is_rejected_ends_nothing() -> None:
-    result = run(cycle(0, 1, 2), speculative(Says(6, 6), 2), [0], Request(5), eos_ids=(6,))
+    result = run(
+        cycle(0, 1, 2),
+        speculative(Scripted(6, 6), 2),
+        [0],
+        Request(5),
+        eos_ids=(6,),
+    )
     assert (result.ids, result.finish_reason) == ([1, 2, 0, 1, 2], "length")
 
 
 def test_an_end_as_the_first_token() -> None:
-    result = run(cycle(0, 1), speculative(Says(0, 1), 2), [0], Request(9), eos_ids=(1,))
+    result = run(cycle(0, 1), speculative(Scripted(0, 1), 2), [0], Request(9), eos_ids=(1,))
     assert (result.ids, result.rounds, result.drafted, result.target_calls) == ([1], 0, 0, 1)
     balanced(result, 9)
 
 
 def test_one_token_asked_for() -> None:
-    result = run(cycle(0, 1), speculative(Says(0, 1), 2), [0], Request(1))
+    result = run(cycle(0, 1), speculative(Scripted(0, 1), 2), [0], Request(1))
     assert (result.ids, result.finish_reason, result.rounds) == ([1], "length", 0)
 
 
 def test_either_of_two_ends() -> None:
     target = cycle(0, 1, 2, 3, 4)
     for prompt, ids in (([0], [1, 2]), ([2], [3, 4])):
-        result = run(target, speculative(Says(2, 3), 2), prompt, Request(9), eos_ids=(4, 2))
+        result = run(target, speculative(Scripted(2, 3), 2), prompt, Request(9), eos_ids=(4, 2))
         assert (result.ids, result.finish_reason) == (ids, "eos")
 
 
@@ -137,7 +114,7 @@ def test_everything_accepted() -> None:
 
 
 def test_nothing_accepted() -> None:
-    result = run(cycle(0, 1, 2), speculative(Says(7, 7, 7), 3), [0], Request(10))
+    result = run(cycle(0, 1, 2), speculative(Scripted(7, 7, 7), 3), [0], Request(10))
     assert (result.rounds, result.accepted, result.accepted_per_position) == (9, 0, [0, 0, 0])
     assert result.drafted == 6 * 3 + 2 + 1  # shorter at the end, as the room is
     assert (result.mean_accepted, result.acceptance_rate) == (1.0, 0.0)
@@ -145,7 +122,7 @@ def test_nothing_accepted() -> None:
 
 
 def test_a_drafter_with_nothing_to_say() -> None:
-    result = run(cycle(0, 1, 2), speculative(Says(), 3), [0], Request(10))
+    result = run(cycle(0, 1, 2), speculative(Scripted(), 3), [0], Request(10))
     alone = run(cycle(0, 1, 2), autoregressive(), [0], Request(10))
     assert result.ids == alone.ids
     assert (result.rounds, result.drafted, result.acceptance_rate) == (9, 0, 0.0)
@@ -163,18 +140,6 @@ def test_never_more_than_asked_and_never_drafted_in_vain(most: int, k: int) -> N
 
 
 # -- sitting out ----------------------------------------------------------------------------------
-
-
-class Watched(ToyBackend):
-    """Notes how many tokens each pass reads."""
-
-    def __init__(self, table: Tensor) -> None:
-        super().__init__(table)
-        self.widths: list[int] = []
-
-    def extend(self, ids: Tensor) -> Tensor:
-        self.widths.append(len(ids))
-        return super().extend(ids)
 
 
 def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import mmap
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, generate, native, transformers_model
+from decoder_toys import CPU, FITS_INT4, Tiny, generate, native, transformers_model
 from safetensors.torch import load_file, save_file
 
 from decoders import Engine
@@ -24,7 +23,6 @@ from decoders.models import memory, targets
 from decoders.models.memory import GIB, Need, OutOfMemory, explained, need_of, require
 from decoders.records import Request
 
-Tiny = Callable[..., Path]
 CUDA = torch.device("cuda")
 PROMPT = [7, 11, 7, 11, 7]
 
@@ -177,7 +175,7 @@ def test_an_encoder_decoder_may_be_given_more(tiny_t5: Tiny) -> None:
 
 
 def _named(model: Path, place: Path) -> Path:
-    from test_engine import WORDS, with_tokenizer
+    from engine_toys import WORDS, with_tokenizer
 
     return with_tokenizer(model, place, WORDS)
 

@@ -10,27 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    Distribution,
-    SlowToy,
-    TickingClock,
-    autoregressive,
-    distance,
-    loop_distribution,
-    max_gram,
-    native,
-    neural,
-    random_exit,
-    reduced,
-    reference_distribution,
-    run,
-)
+from decoder_toys import CPU, SlowToy, TickingClock, Tiny, max_gram, native, random_exit, reduced
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from decoders.arms import load_arms, recipe
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.methods.neural.drafter import NeuralDrafter
@@ -42,8 +26,14 @@ from decoders.protocols import Backend, Job, Strategy
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
+from decoders.testing.chance import (
+    Distribution,
+    distance,
+    loop_distribution,
+    reference_distribution,
+)
+from decoders.testing.toys import ToyBackend, autoregressive, neural, run
 
-Tiny = Callable[..., Path]
 Logits = Callable[[list[int]], Tensor]
 
 V, PROMPT, MOST, EXACT = 3, [0, 1, 0], 4, 1e-6
@@ -98,7 +88,7 @@ def test_a_token_cascade_has_chow_s_distribution(sampling: str, alpha: float) ->
     """At each position the draft model's distribution where it is sure, else the target's."""
     target, draft = large(), small()
     request = Request(MOST, SAMPLINGS[sampling])
-    p, q = toy_logits(target), toy_logits(draft)
+    p, q = target.next_logits, draft.next_logits
 
     def mixed(context: list[int]) -> Tensor:
         sure = raw(q(context), context, request.sampling).max() >= 1 - alpha
@@ -115,7 +105,7 @@ def test_a_token_cascade_has_chow_s_distribution(sampling: str, alpha: float) ->
 def test_an_oracle_cascade_has_diff_s_distribution(sampling: str, alpha: float) -> None:
     target, draft = large(), small()
     request = Request(MOST, SAMPLINGS[sampling])
-    p, q = toy_logits(target), toy_logits(draft)
+    p, q = target.next_logits, draft.next_logits
 
     def mixed(context: list[int]) -> Tensor:
         most_q = raw(q(context), context, request.sampling).max()
@@ -138,16 +128,16 @@ def test_a_sequence_cascade_has_chow_s_distribution(
     target, draft = large(), small()
     request = Request(3, SAMPLINGS[sampling])
     kept: Distribution = {}
-    for answer, weight in greedy_or_distribution(toy_logits(draft), request, eos=(2,)).items():
+    for answer, weight in greedy_or_distribution(draft.next_logits, request, eos=(2,)).items():
         logs = []
         for at, token in enumerate(answer):
             context = [*PROMPT, *answer[:at]]
-            logits = toy_logits(draft)(context)
+            logits = draft.next_logits(context)
             logs.append(math.log(raw(logits, context, request.sampling)[token]))
         if math.exp(sum(logs) / (len(logs) if normalised else 1)) >= 1 - alpha:
             kept[answer] = weight
     truth, left = dict(kept), 1 - sum(kept.values())
-    for answer, weight in greedy_or_distribution(toy_logits(target), request, eos=(2,)).items():
+    for answer, weight in greedy_or_distribution(target.next_logits, request, eos=(2,)).items():
         truth[answer] = truth.get(answer, 0.0) + left * weight
     strategy = SequenceCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha, normalised)
     assert distance(loop_distribution(target, strategy, PROMPT, request, eos=(2,)), truth) < EXACT
@@ -157,7 +147,7 @@ def test_the_distributions_above_lie_between_the_two_models() -> None:
     """Else the middle thresholds would prove nothing that the limits do not."""
     request = Request(MOST, SAMPLINGS["plain"])
     ends = [
-        greedy_or_distribution(toy_logits(model), request, eos=(2,)) for model in (large(), small())
+        greedy_or_distribution(model.next_logits, request, eos=(2,)) for model in (large(), small())
     ]
     drafter = NeuralDrafter(small())
     for strategy in (
@@ -187,7 +177,7 @@ def test_a_draft_model_over_a_part_of_the_vocabulary() -> None:
 
         def mixed(context: list[int], alpha: float = alpha) -> Tensor:
             sure = raw(q(context), context, request.sampling).max() >= 1 - alpha
-            return q(context) if sure else toy_logits(target)(context)
+            return q(context) if sure else target.next_logits(context)
 
         if sequence:
             if alpha == 1.0:
@@ -310,7 +300,7 @@ def test_a_token_cascade_asks_the_target_once_for_each_deferred_token(seed: int)
     target = Asked(ToyBackend.random(5, seed).table)
     draft = ToyBackend.random(5, seed + 50, sharpness=1.0)
     result = run(target, TokenCascade("t", NeuralDrafter(draft), 0.55), [3, 0], Request(20))
-    q = toy_logits(draft)
+    q = draft.next_logits
     sure = [
         float(q([3, 0, *result.ids[:at]]).softmax(-1).max()) >= 0.45
         for at in range(len(result.ids))

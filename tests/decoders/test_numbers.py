@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS, by_rows, native, neural
+from decoder_toys import CPU, FITS_ROWS, Tiny, by_rows, native
 from t5_toys import seq2seq
-from test_together import engine as every_way  # noqa: F401  # a fixture
 
 from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import AUTOREGRESSIVE, recipe
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch
@@ -33,10 +29,10 @@ from decoders.protocols import Strategy, Verifier
 from decoders.records import COLDEST, PENALTIES, Proposal, Request, Sampling
 from decoders.sampling.filters import penalise, probabilities
 from decoders.sampling.randomness import Generator
+from decoders.testing.toys import ToyBackend, neural
 from decoders.verify import Lossless
 from decoders.verify.tree import verify_tree
 
-Tiny = Callable[..., Path]
 BAD, GOOD = [3, 7, 2], [3, 5, 2]  # 7 is the token whose embedding is nan
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_k=5, top_p=0.9)]
 
@@ -54,7 +50,7 @@ def harmed(target: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def broken(every_way: Engine, tiny: Tiny) -> Engine:  # noqa: F811
+def broken(every_way: Engine, tiny: Tiny) -> Engine:
     folder = tiny(tie_word_embeddings=False, max_position_embeddings=1024)
     return Engine(harmed(native(folder)), every_way.arms, tokenizer=every_way.tokenizer)
 
@@ -191,7 +187,7 @@ def test_a_drafter_of_nan_is_not_believed(sampling: Sampling) -> None:
         SequenceCascade("sequence", drafter, 1.0),
         OracleCascade("oracle", drafter, 0.1),
     ]
-    from decoder_toys import run
+    from decoders.testing.toys import run
 
     for strategy in arms:
         got = run(target, strategy, GOOD, Request(9, sampling, seed=3))

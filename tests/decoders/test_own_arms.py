@@ -10,35 +10,20 @@ from typing import Any
 
 import pytest
 from decoder_toys import native
-from gguf import GGUFWriter
-from gguf_toys import save_gguf
+from gguf_toys import LARGE, SAID, SMALL, save_gguf, saying
 
 from decoders import Engine
 from decoders.arms import UNTRAINED_ARMS, load_arms, recipe
 from decoders.arms.file import own_arms
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.models.drafter_memory import LoadFailed
 from decoders.options import EngineOptions
 from decoders.records import Request
+from decoders.testing.toys import ToyBackend
 from decoders.zoo.catalogue import KNOWN_FILES, TARGET, WHEELS, shipped_folders
 from decoders.zoo.recognise import known_as
 
-LARGE, SMALL = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
-SAID = {"basename": "Qwen2.5-Coder", "size_label": "1.5B", "finetune": "Instruct-GGUF"}
 ELSEWHERE = {"basename": "qwen2.5_coder", "size_label": "1.5b", "finetune": "instruct"}
-
-
-def saying(path: Path, **said: str) -> Path:
-    """A file that says this of itself and holds nothing."""
-    writer = GGUFWriter(path, "qwen2")
-    for name, words in said.items():
-        writer.add_string(f"general.{name}", words)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 @pytest.fixture

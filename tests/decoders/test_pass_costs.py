@@ -8,18 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    SlowToy,
-    TickingClock,
-    greedy,
-    native,
-    neural,
-    random_exit,
-    recurrent,
-    run,
-    speculative,
-)
+from decoder_toys import CPU, SlowToy, TickingClock, greedy, native, random_exit, recurrent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +18,6 @@ from collect.replay.costs import measure as measure_costs
 from decoders import Engine
 from decoders.arms import ArmRecipe, load_arms, recipe
 from decoders.backends.native import LlamaBackend
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs.drafted import draft_cost
 from decoders.costs.passes import (
@@ -49,6 +37,7 @@ from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.records import Request, StepStats
+from decoders.testing.toys import ToyBackend, neural, run, speculative
 
 
 @pytest.fixture(autouse=True)

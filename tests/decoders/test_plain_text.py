@@ -13,11 +13,11 @@ from tokenizers.pre_tokenizers import Metaspace
 from transformers import PreTrainedTokenizerFast
 
 from decoders import Engine
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.models import plain_text
 from decoders.models.targets import encode_chat, load_tokenizer, resolve
 from decoders.records import Request
+from decoders.testing.toys import ToyBackend
 from decoders.zoo.catalogue import TARGET
 
 SPECIALS = ["<s>", "<|im_start|>", "<|im_end|>"]

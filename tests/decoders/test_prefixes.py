@@ -5,33 +5,38 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, native, random_cell, save_cell
+from decoder_toys import CPU, Tiny
 from effort import examples
+from engine_toys import (
+    PROMPT,
+    Gone,
+    Leaving,
+    made,
+    reading,
+    saved_in,
+    together,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-from test_engine import PROMPT, adapter_folder, reading, tokenizer
-from test_together import Asked, Gone, together
 from torch import Tensor
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engine
 from decoders.records import DecodeResult, Prefilled, Request
 from decoders.requests import reading as reading_module
 from decoders.requests.prefixes import Owner, PrefixStore
-from decoders.sampling.draft_vocab import DraftVocab
+from decoders.testing.toys import ToyBackend
 
-Tiny = Callable[..., Path]
 ANN, BEA = Owner(1, (), "ann"), Owner(1, (), "bea")
 EACH = 16  # bytes of a position in the tests of the store
 
@@ -148,36 +153,6 @@ def folders(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     return saved_in(tmp_path_factory.mktemp("arms"), tiny)
 
 
-def saved_in(place: Path, tiny: Tiny) -> dict[str, Path]:
-    """A target and what drafts for it, for `made`."""
-    for name in ("exit", "cell"):
-        (place / name).mkdir()
-    adapter_folder(tiny, place / "exit")
-    save_cell(place / "cell", random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
-    return {
-        "target": tiny(max_position_embeddings=256),
-        "small": tiny(seed=5, num_hidden_layers=2),
-        "exit": place / "exit",
-        "cell": place / "cell",
-    }
-
-
-def made(folders: dict[str, Path], dtype: torch.dtype = torch.float64) -> Engine:
-    small = {"kind": "neural", "drafter": str(folders["small"]), "length": {"k": 3}}
-    arms = [
-        {"name": "autoregressive", "kind": "autoregressive"},
-        {"name": "copy", "kind": "max_gram", "length": {"k": 3}, "shortest": 1},
-        {"name": "small", **small},
-        {"name": "tree", **small, "kind": "tree", "branch": [2, 2]},
-        {"name": "exit", "kind": "early_exit", "drafter": str(folders["exit"])},
-        {"name": "cell", "kind": "recurrent", "drafter": str(folders["cell"])},
-        {"name": "calm", "kind": "calm", "threshold": 0.4},
-    ]
-    declared = {each["name"]: recipe(**each) for each in arms}  # type: ignore[arg-type]
-    words = tokenizer([f"w{i}" for i in range(15)])
-    return Engine(native(folders["target"], dtype), declared, name="tiny", tokenizer=words)
-
-
 @pytest.fixture(scope="module")
 def fresh(folders: dict[str, Path]) -> Engine:
     """Reads every prompt whole."""
@@ -220,26 +195,6 @@ turns = st.tuples(
     st.sampled_from(["ann", "bea", None]),
     st.sampled_from([99, 99, 99, 1, 3]),  # after how many tokens whoever asked leaves
 )
-
-
-class Leaving(Asked):
-    """As Asked, with reuse. reads: leave when so much of the prompt was read."""
-
-    def __init__(self, *given: Any, user: str | None, reads: int = 999, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.user, self.reads = user, reads
-        self.prefilled: Prefilled | None = None
-
-    def put_read(self, read: int, total: int) -> None:
-        if read >= self.reads:
-            raise Gone
-
-    def answer(self, engine: Engine) -> None:
-        try:
-            self.prefilled = engine.prefill(self.prompt, True, self.user, self.put_read)
-            self.result = engine.decode(self.arm, self.prompt, self.request, self.prefilled, self)
-        except Gone:
-            pass
 
 
 @pytest.fixture(scope="module", params=[1, 3])

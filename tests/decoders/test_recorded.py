@@ -6,23 +6,11 @@ On a CPU the passes are traced instead of recorded as CUDA graphs (`replayed.tra
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    ListedLengths,
-    Recorder,
-    autoregressive,
-    greedy,
-    native,
-    random_exit,
-    recorded,
-    run,
-    speculative,
-)
+from decoder_toys import CPU, Recorder, Tiny, greedy, native, random_exit, recorded
 from effort import slow_after
 from replayed import traced
 
@@ -34,8 +22,8 @@ from decoders.methods.neural.recipe import NeuralRecipe
 from decoders.models import targets
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.testing.toys import ListedLengths, autoregressive, run, speculative
 
-Tiny = Callable[..., Path]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 LONG = 400  # positions: more than the fewest that a recorded pass reads
 

@@ -4,37 +4,29 @@ distributions, recordings, verifiers, and what does not fit."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from backend_toys import make
 from decoder_toys import (
     CPU,
     FITS_INT4,
-    ListedLengths,
-    autoregressive,
-    distance,
+    Tiny,
     greedy,
-    loop_distribution,
     native,
-    neural,
     random_cell,
     recorded,
     recurrent,
-    reference_distribution,
-    run,
     save_cell,
-    speculative,
 )
 from effort import slow_after
+from exactness import LENGTHS, MOST, PROMPT, SAMPLINGS, check
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
-from test_backends import make
-from test_exact_distribution import LENGTHS, MOST, PROMPT, SAMPLINGS, check, toy_logits
 from torch import Tensor
 
 from collect.replay.unbatched import UnbatchedDrafter
@@ -43,7 +35,6 @@ from decoders.arms import recipe
 from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.mapped import MappedBackend
 from decoders.backends.native import LlamaBackend
-from decoders.backends.toy import ToyBackend
 from decoders.backends.weights.int4 import Int4Weight
 from decoders.backends.weights.int8 import Int8Weight
 from decoders.common.errors import Damaged, DraftpickError
@@ -58,8 +49,16 @@ from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator, RandomSource
+from decoders.testing.chance import distance, loop_distribution, reference_distribution
+from decoders.testing.toys import (
+    ListedLengths,
+    ToyBackend,
+    autoregressive,
+    neural,
+    run,
+    speculative,
+)
 
-Tiny = Callable[..., Path]
 LONGER = [3, 1, 4, 1, 5, 9, 2, 6]
 PLAIN = Sampling()
 
@@ -262,7 +261,7 @@ def test_the_distribution_is_the_target_s(sampling: str, vocab: list[int] | None
     request = Request(MOST, SAMPLINGS[sampling])
     drafter = recurrent(target, 2, None if vocab is None else DraftVocab(vocab, 3))
     distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
-    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
+    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
 
 
 @pytest.mark.parametrize("length", ["confident", "sits-out"])
@@ -272,7 +271,7 @@ def test_the_draft_s_length_does_not_change_the_distribution(length: str) -> Non
     distribution = loop_distribution(
         target, speculative(recurrent(target, 5), LENGTHS[length]()), PROMPT, request
     )
-    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
+    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
 
 
 def test_a_tree_keeps_the_distribution() -> None:
@@ -280,7 +279,7 @@ def test_a_tree_keeps_the_distribution() -> None:
     request = Request(MOST, Sampling(1.0))
     drafter = WidenedDrafter(recurrent(target, 5), (2,), target.context)
     distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
-    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
+    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
 
 
 @pytest.mark.parametrize("cascade", ["verified", "after another", "before another"])
@@ -294,7 +293,7 @@ def test_a_cascade_keeps_the_distribution(cascade: str) -> None:
         "before another": lambda: HorizontalDrafter([Part(drafter, 1), Part(other, 1)]),
     }[cascade]()
     distribution = loop_distribution(target, speculative(made, 2), PROMPT, request)
-    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
+    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
 
 
 @pytest.mark.parametrize("sampling", ["plain", "all"])
@@ -332,7 +331,7 @@ def test_a_draft_that_lies_about_its_distribution_is_caught() -> None:
     request = Request(MOST, Sampling(1.0))
     distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
     assert (
-        distance(distribution, reference_distribution(toy_logits(target), PROMPT, request)) > 1e-3
+        distance(distribution, reference_distribution(target.next_logits, PROMPT, request)) > 1e-3
     )
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS, greedy, random_cell
+from decoder_toys import CPU, FITS_ROWS, Tiny, greedy, random_cell
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +23,6 @@ from decoders.sampling.randomness import Generator
 
 pytestmark = pytest.mark.instructions
 
-Tiny = Callable[..., Path]
 NAMES = [*range(15, -1, -1)]  # the head's rows the other way round
 
 

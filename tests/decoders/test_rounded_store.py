@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4
+from decoder_toys import CPU, FITS_INT4, Tiny
 from safetensors.torch import load_file, save_file
 
 from decoders.backends.cpp.layers import stored
@@ -18,8 +18,6 @@ from decoders.backends.weights import packed, rounded_store
 from decoders.backends.weights.packed import Rounding
 from decoders.models import targets
 from decoders.zoo.catalogue import COMPLETE
-
-Tiny = Callable[..., Path]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import arms_with_a_cell, native
-from test_engine import tokenizer
+from engine_toys import tokenizer
 
 from collect.replay.batch import Batch
 from collect.replay.rounds import OverheadTimer

@@ -8,24 +8,12 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    ListedLengths,
-    Walk,
-    autoregressive,
-    native,
-    random_cell,
-    random_exit,
-    run,
-    speculative,
-)
+from decoder_toys import CPU, Tiny, native, random_cell, random_exit
 from effort import slow_after
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,8 +44,9 @@ from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
+from decoders.testing.chance import Walk
+from decoders.testing.toys import ListedLengths, autoregressive, run, speculative
 
-Tiny = Callable[..., Path]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 EVEN = PassCosts((1e-3,) * 17)  # as on a GPU
 TABLE = NextTokenTable({i: ((5 * i + 1) % 16, 0.5) for i in range(12)})

@@ -6,12 +6,9 @@ float64, and with PyTorch's own by the models that use it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS
+from decoder_toys import CPU, FITS_ROWS, Tiny
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +26,6 @@ from decoders.backends.weights.packed import Rounding
 
 pytestmark = pytest.mark.instructions
 
-Tiny = Callable[..., Path]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 READ = 512  # positions of the rooms here
 

@@ -5,25 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    every_outcome,
-    hybrid,
-    max_gram,
-    native,
-    neural,
-    random_exit,
-    recurrent,
-    reduced,
-    run,
-    speculative,
-)
+from decoder_toys import CPU, Tiny, hybrid, max_gram, native, random_exit, recurrent, reduced
 from effort import FULL, examples, slow_after
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +22,6 @@ from collect.replay.expected import Chances, drawn, expected, simulated, spread
 from collect.replay.methods.stacked import NeuralReplay
 from collect.replay.protocols import ReplayedLoop
 from decoders.arms import recipe
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
@@ -47,9 +33,10 @@ from decoders.methods.plain.drafter import NullDrafter
 from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.records import Request, Sampling, StepStats
+from decoders.testing.chance import every_outcome
+from decoders.testing.toys import ToyBackend, neural, run, speculative
 from decoders.verify import Lossless
 
-Tiny = Callable[..., Path]
 V, EOS, HOT = 3, 2, 0.8
 PASSES = PassCosts((1.0, 1.2, 1.5, 1.9, 2.4, 3.0))
 

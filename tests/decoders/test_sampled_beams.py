@@ -10,33 +10,27 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import (
-    Distribution,
-    ListedLengths,
-    autoregressive,
-    distance,
-    every_outcome,
-    loop_distribution,
-    max_gram,
-    native,
-    neural,
-    reference_distribution,
-    run,
-)
-from test_exact_distribution import check, toy_logits
+from decoder_toys import Tiny, max_gram, native
+from exactness import check, toy_logits
 from torch import Tensor
 
 from decoders import Engine
 from decoders.arms import load_arms
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.lengths import FixedLength
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.papers.beam.sampled import SampledBeams
 from decoders.records import Request, Sampling
 from decoders.sampling.randomness import RandomSource
+from decoders.testing.chance import (
+    Distribution,
+    distance,
+    every_outcome,
+    loop_distribution,
+    reference_distribution,
+)
+from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, neural, run
 
-Tiny = Callable[..., Path]
 Logits = Callable[[list[int]], Tensor]
 
 
@@ -102,7 +96,7 @@ def test_the_distribution_is_that_of_the_algorithm(
     most = 3 if count < 3 else 2
     runs: dict[tuple[tuple[int, ...], float], float] = defaultdict(float)
     for weight, (ids, score) in every_outcome(
-        lambda chance: one_beam(toy_logits(target), draft, [0, 1], most, gamma, chance, eos)
+        lambda chance: one_beam(target.next_logits, draft, [0, 1], most, gamma, chance, eos)
     ):
         runs[ids, round(score, 12)] += weight
     expected: Distribution = defaultdict(float)
@@ -113,7 +107,7 @@ def test_the_distribution_is_that_of_the_algorithm(
     strategy = SampledBeams("test", drafter, FixedLength(gamma), count)
     distribution = loop_distribution(target, strategy, [0, 1], Request(most, Sampling(1.0)), (eos,))
     check(distribution, expected)
-    alone = reference_distribution(toy_logits(target), [0, 1], Request(most, Sampling(1.0)), (eos,))
+    alone = reference_distribution(target.next_logits, [0, 1], Request(most, Sampling(1.0)), (eos,))
     assert (distance(distribution, alone) < 1e-6) == (count == 1)  # one beam is a plain draw
 
 
@@ -136,7 +130,7 @@ def test_more_beams_score_better() -> None:
             request = Request(12, Sampling(1.0), seed=seed)
             context = [1, 2]
             for token in run(target, beams(count, vocab=6), [1, 2], request).ids:
-                total += float(toy_logits(target)(context).log_softmax(-1)[token])
+                total += float(target.next_logits(context).log_softmax(-1)[token])
                 context.append(token)
         return total
 

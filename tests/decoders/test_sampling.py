@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import transformers_filters
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from decoders.common.errors import DraftpickError
 from decoders.records import Request, Sampling
 from decoders.sampling.filters import penalise, probabilities, seen_mask
+from decoders.testing.chance import transformers_filters
 
 samplings = st.builds(
     Sampling,

@@ -8,21 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    ListedLengths,
-    autoregressive,
-    distance,
-    grown,
-    loop_distribution,
-    max_gram,
-    reference_distribution,
-    run,
-    speculative,
-)
+from decoder_toys import Tiny, grown, max_gram
 from t5_toys import from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong
 from decoders.lengths import AdaptiveLength, FixedLength
@@ -34,8 +23,9 @@ from decoders.protocols import Drafter, EncoderDecoder, decoder_prefix
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.tree_shape import TreeShape
+from decoders.testing.chance import distance, loop_distribution, reference_distribution
+from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, run, speculative
 
-Tiny = Callable[..., Path]
 SOURCES = [[3], [3, 1, 4, 1, 5, 9, 1], [2] * 9, [7, 11, 7, 11, 7, 1]]
 
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {

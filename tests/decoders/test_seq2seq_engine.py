@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, native
+from decoder_toys import CPU, Tiny, native
 from t5_toys import generate_t5, seq2seq_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
@@ -25,7 +24,6 @@ from decoders.costs.measured import Costs
 from decoders.models import targets
 from decoders.records import Request, Sampling
 
-Tiny = Callable[..., Path]
 WORDS = ["<pad>", "</s>", *(f"w{i}" for i in range(2, 16))]  # ids 0 to 15, as T5 begins
 EOS = 1
 TEXT = "w3 w4 w5 w9 w3 w4"

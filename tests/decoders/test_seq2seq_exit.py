@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    ListedLengths,
-    distance,
-    loop_distribution,
-    native,
-    reference_distribution,
-    run,
-    speculative,
-)
+from decoder_toys import CPU, Tiny, native
 from t5_toys import (
     EXIT_T5,
     cut_model,
@@ -47,8 +38,9 @@ from decoders.methods.early_exit.head import Adapter
 from decoders.protocols import DraftLength, DraftRequest, ExitBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.testing.chance import distance, loop_distribution, reference_distribution
+from decoders.testing.toys import ListedLengths, run, speculative
 
-Tiny = Callable[..., Path]
 SOURCE = [3, 1, 4, 1, 5, 9, 1]
 KINDS = ("t5", "mt5", "umt5")
 LAYERS = 3

@@ -6,15 +6,13 @@ The first row has rounds of its own, which are written ahead of the host.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import native
+from decoder_toys import Tiny, native
+from engine_toys import PROMPT, PROMPTS, Asked, Gone, engine_over, together
 from replayed import traced
-from test_together import PROMPT, PROMPTS, Asked, Gone, engine_over, together
 
 from decoders import Engine
 from decoders.arms import recipe
@@ -27,8 +25,6 @@ from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume
 from decoders.records import Request, Sampling
 from decoders.verify.lossless import Lossless, compared
-
-Tiny = Callable[..., Path]
 
 
 def test_answers_by_recorded_passes_are_the_others(

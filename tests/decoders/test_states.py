@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
-from decoder_toys import CPU, native
+from backend_toys import MADE, PROMPT, held, ids, make
+from decoder_toys import CPU, Tiny, native
 from t5_toys import seq2seq
-from test_backends import MADE, PROMPT, held, ids, make
 from torch import Tensor
 
 from decoders.backends import native as llama_module
 from decoders.backends.transformers.hf import HFBackend
 from decoders.protocols import Backend, LayeredBackend, StateBackend, TreeBackend
 
-Tiny = Callable[..., Path]
 LAYERED = ("native-float64", "native-int8", "hf-seq2seq", "hf-seq2seq-with-exit")
 
 

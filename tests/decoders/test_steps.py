@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from effort import examples
-from fake_endpoints import FakeEndpoint, listening
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders.common.errors import DraftpickError
 from decoders.endpoints.stream import client
+from decoders.testing.fake_server import FakeEndpoint, listening
 from router import cli
 from router.engines.server import server_at, with_model
 from router.engines.step_times import Fewer, costs_of_steps, step_of, step_s, sweep

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_toys import (
-    autoregressive,
-    generate,
-    max_gram,
-    native,
-    run,
-    speculative,
-    transformers_model,
-)
+from decoder_toys import Tiny, generate, max_gram, native, transformers_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.records import Request
 from decoders.sampling.stopping import Stopper
-
-Tiny = Callable[..., Path]
+from decoders.testing.toys import autoregressive, run, speculative
 
 
 @pytest.fixture(scope="module")

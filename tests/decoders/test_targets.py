@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, generate, max_gram, run, speculative, transformers_model
+from decoder_toys import CPU, FITS_INT4, Tiny, generate, max_gram, transformers_model
 
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
@@ -17,8 +16,7 @@ from decoders.backends.weights.packed import Rounding
 from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.records import Request
-
-Tiny = Callable[..., Path]
+from decoders.testing.toys import run, speculative
 
 
 def test_a_local_folder(tiny: Tiny) -> None:

@@ -10,11 +10,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs.theory import speculative
 from decoders.engine import Engine
 from decoders.options import EngineOptions
+from decoders.testing.toys import ToyBackend
 from router.theory.command import theory
 
 app = typer.Typer()

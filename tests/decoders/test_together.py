@@ -2,119 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import native, random_cell, save_cell
+from decoder_toys import Tiny, native
 from effort import examples
+from engine_toys import (
+    PROMPT,
+    PROMPTS,
+    Asked,
+    Gone,
+    together,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from replayed import traced
-from test_engine import PROMPT, adapter_folder, tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.batched.slots import BatchSlots, Wanted
-from decoders.backends.native import LlamaBackend
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch
 from decoders.costs import under_load
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume, known
 from decoders.costs.under_load import SharedCosts, UnderLoad
-from decoders.records import DecodeResult, Request, Sampling
+from decoders.records import Request, Sampling
 from decoders.requests.reading import PART
-from decoders.sampling.draft_vocab import DraftVocab
+from decoders.testing.toys import ToyBackend
 
-Tiny = Callable[..., Path]
-PROMPTS = [PROMPT, [3, 1, 4, 1, 5, 9, 2], [2, 2, 2], [14, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [1]]
 MANY = [1 + i % 13 for i in range(2 * PART + 30)]
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.9)]
 
 
 @pytest.fixture(scope="module")
-def engine(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return engine_over(native(tiny(max_position_embeddings=1024)), tiny, tmp_path_factory)
-
-
-def engine_over(
-    target: LlamaBackend, tiny: Tiny, tmp_path_factory: pytest.TempPathFactory
-) -> Engine:
-    """Arms of every way to use the target: chains, trees, exits, states, cascades."""
-    folder = tmp_path_factory.mktemp("arms")
-    exit_at, cell_at = folder / "exit", folder / "cell"
-    exit_at.mkdir()
-    cell_at.mkdir()
-    adapter_folder(tiny, exit_at)
-    save_cell(cell_at, random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
-    small = {"kind": "neural", "drafter": str(tiny(seed=5, num_hidden_layers=2))}
-    cell = {"kind": "recurrent", "drafter": str(cell_at)}
-    made = [
-        {"kind": "autoregressive", "name": "autoregressive"},
-        {"name": "small", "length": {"k": 3}, **small},
-        {"name": "cell", "length": {"k": 4}, **cell},
-        {"name": "branches", "length": {"k": 3}, "branch": [2, 2], **cell},
-        {"name": "exit", "kind": "early_exit", "drafter": str(exit_at), "length": {"k": 3}},
-        {"name": "copy", "kind": "max_gram", "length": {"k": 5}, "shortest": 1},
-        {"name": "both", "kind": "hybrid", "model": cell},
-        {"name": "tree", **small, "kind": "tree", "branch": [3, 2]},
-        {"name": "calm", "kind": "calm", "threshold": 0.4},
-        {"name": "cascade", "kind": "token_cascade", "drafter": small, "alpha": 0.4},
-    ]
-    assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
-    arms = {each["name"]: recipe(**each) for each in made}  # type: ignore[arg-type]
-    return Engine(target, arms, name="tiny", tokenizer=tokenizer([f"w{i}" for i in range(15)]))
-
-
-class Gone(Exception):
-    """Whoever asked has left."""
-
-
-class Asked:
-    """A question, what is written of its answer, and that once it has come.
-
-    leaves: raise Gone after so many tokens.
-    """
-
-    def __init__(self, arm: str, prompt: list[int], request: Request, leaves: int = 999) -> None:
-        self.arm, self.prompt, self.request, self.leaves = arm, prompt, request, leaves
-        self.written: list[int] = []
-        self.result: DecodeResult | None = None
-
-    def answer(self, engine: Engine) -> None:
-        prefilled = engine.prefill(self.prompt)
-        self.result = engine.decode(self.arm, self.prompt, self.request, prefilled, self)
-
-    def put(self, value: torch.Tensor) -> None: ...
-
-    def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
-        self.written += ids
-        if len(self.written) >= self.leaves:
-            raise Gone
-
-    def end(self) -> None: ...
-
-    def alone(self, engine: Engine) -> list[int]:
-        return engine.decode(self.arm, self.prompt, self.request).ids
-
-
-def together(batch: ContinuousBatch, asked: list[Asked]) -> int:
-    """How many steps it took."""
-    left, steps = iter(asked), 0
-    waiting: Iterator[Asked] | None = left
-    while waiting is not None or batch.running:
-        while waiting is not None and (slot := batch.free()) is not None:
-            one = next(waiting, None)
-            if one is None:
-                waiting = None
-            else:
-                batch.begin(slot, one.answer)
-        batch.step()
-        steps += 1
-    return steps
+def engine(every_way: Engine) -> Engine:
+    return every_way
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

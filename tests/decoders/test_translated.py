@@ -9,25 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_toys import (
-    CPU,
-    loop_distribution,
-    native,
-    reference_distribution,
-    run,
-    speculative,
-)
+from decoder_toys import CPU, Tiny, native
 from effort import examples
+from exactness import SAMPLINGS, check
 from hypothesis import given
 from hypothesis import strategies as st
-from test_exact_distribution import SAMPLINGS, check, toy_logits
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.lengths import FixedLength
@@ -38,8 +30,8 @@ from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
-
-Tiny = Callable[..., Path]
+from decoders.testing.chance import loop_distribution, reference_distribution
+from decoders.testing.toys import ToyBackend, run, speculative
 
 
 class Spelled:
@@ -94,7 +86,7 @@ def test_the_distribution_is_the_target_s(by: By, sampling: str) -> None:
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
     request, prompt = Request(4, SAMPLINGS[sampling]), [0, 1, 0]
     found = loop_distribution(target, speculative(translated(by, 7), 2), prompt, request)
-    check(found, reference_distribution(toy_logits(target), prompt, request))
+    check(found, reference_distribution(target.next_logits, prompt, request))
 
 
 @pytest.mark.parametrize("by", ["text", "tokens"])
@@ -104,7 +96,7 @@ def test_the_distribution_of_answers_that_end_early(by: By) -> None:
     request, prompt = Request(4, Sampling(1.0)), [0, 1, 0]
     drafter = translated(by, 8, ours, theirs)
     found = loop_distribution(target, speculative(drafter, 2), prompt, request, eos=(2,))
-    check(found, reference_distribution(toy_logits(target), prompt, request, eos=(2,)))
+    check(found, reference_distribution(target.next_logits, prompt, request, eos=(2,)))
 
 
 @pytest.mark.parametrize("by", ["text", "tokens"])

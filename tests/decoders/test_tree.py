@@ -8,28 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    ListedLengths,
-    autoregressive,
-    distance,
-    generate,
-    greedy,
-    grown,
-    loop_distribution,
-    native,
-    reference_distribution,
-    run,
-    speculative,
-    transformers_model,
-)
+from decoder_toys import CPU, Tiny, generate, greedy, grown, native, transformers_model
 from effort import examples, slow_after
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.arms import load_arms, recipe
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
@@ -43,11 +28,12 @@ from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.filters import seen_mask
 from decoders.sampling.randomness import RandomSource
 from decoders.sampling.tree_shape import TreeShape
+from decoders.testing.chance import distance, loop_distribution, reference_distribution
+from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, run, speculative
 from decoders.verify import Lossless
 from decoders.verify import tree as tree_module
 from decoders.verify.tree import layout, path, verify_tree
 
-Tiny = Callable[..., Path]
 EXACT = 1e-6
 PROMPT = [0, 1, 0]
 V = 5
@@ -225,7 +211,7 @@ def distribution_error(
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
     distribution = loop_distribution(target, strategy, prompt, request, eos)
     assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
-    return distance(distribution, reference_distribution(toy_logits(target), prompt, request, eos))
+    return distance(distribution, reference_distribution(target.next_logits, prompt, request, eos))
 
 
 @pytest.mark.every(3)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS, WINDOWS, by_rows, native
+from decoder_toys import CPU, FITS_ROWS, WINDOWS, Tiny, by_rows, native
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,12 +14,11 @@ from t5_toys import seq2seq
 
 from decoders.backends.llama.tree import Tree, require_trees
 from decoders.backends.native import LlamaBackend
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.protocols import TreeBackend, decoder_prefix
+from decoders.testing.toys import ToyBackend
 
-Tiny = Callable[..., Path]
 MADE = (
     *(
         "toy",

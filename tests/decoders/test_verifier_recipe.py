@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_toys import neural, run, speculative
 
 from collect.replay.batch import Batch
 from decoders.arms import load_arms, recipe
-from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.options import EngineOptions
@@ -19,6 +17,7 @@ from decoders.papers.rules.bild import BiLD
 from decoders.papers.rules.deferral import SpeculativeCascade
 from decoders.papers.rules.lossy import Lossy
 from decoders.records import Request, Sampling
+from decoders.testing.toys import ToyBackend, neural, run, speculative
 from decoders.verify import Lossless
 from router.commands.views import arms_json, describe
 

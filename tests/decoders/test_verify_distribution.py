@@ -17,26 +17,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import (
-    Distribution,
-    distance,
-    loop_distribution,
-    max_gram,
-    native,
-    neural,
-    random_exit,
-    reduced,
-    reference_distribution,
-    run,
-    speculative,
-    transformers_filters,
-)
+from decoder_toys import max_gram, native, random_exit, reduced
 from effort import slow_after
 from t5_toys import EXIT_T5, cut_model, from_scratch, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
 from decoders.arms import DraftingRecipe
-from decoders.backends.toy import ToyBackend
 from decoders.lengths import FixedLength
 from decoders.papers.rules import deferral, lossy
 from decoders.papers.rules.bild import BiLD
@@ -45,6 +31,14 @@ from decoders.papers.rules.lossy import Lossy
 from decoders.protocols import Drafter, DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.randomness import Generator, RandomSource
+from decoders.testing.chance import (
+    Distribution,
+    distance,
+    loop_distribution,
+    reference_distribution,
+    transformers_filters,
+)
+from decoders.testing.toys import ToyBackend, neural, run, speculative
 from decoders.verify import step
 
 Floats = list[float]

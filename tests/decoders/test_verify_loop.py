@@ -5,35 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import log
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from decoder_toys import (
     CPU,
-    ListedLengths,
-    autoregressive,
+    Tiny,
+    Watched,
+    balanced,
     generate,
     max_gram,
     native,
-    neural,
     random_exit,
     reduced,
-    run,
-    speculative,
     transformers_model,
 )
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from t5_toys import cut_model, from_scratch, lens_exit, seq2seq, seq2seq_model
-from test_loop import Says, Watched, balanced, cycle
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.arms import DraftingRecipe
-from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.methods.neural.drafter import NeuralDrafter
@@ -42,9 +37,17 @@ from decoders.papers.rules.bild import BiLD
 from decoders.protocols import DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.randomness import Generator
+from decoders.testing.toys import (
+    ListedLengths,
+    Scripted,
+    ToyBackend,
+    autoregressive,
+    cycle,
+    neural,
+    run,
+    speculative,
+)
 from decoders.verify import Lossless, step
-
-Tiny = Callable[..., Path]
 
 VERIFIERS: list[Any] = [
     "lossless",
@@ -145,7 +148,11 @@ def test_no_draft_is_one_narrow_pass(said: Any) -> None:
 def test_an_end_inside_a_draft(said: Any) -> None:
     target = cycle(0, 1, 2, 3, 4)
     result = run(
-        target, speculative(Says(2, 3, 4), 3, verifier(said)), [0], Request(9), eos_ids=(3,)
+        target,
+        speculative(Scripted(2, 3, 4), 3, verifier(said)),
+        [0],
+        Request(9),
+        eos_ids=(3,),
     )
     assert (result.ids, result.finish_reason, result.rounds) == ([1, 2, 3], "eos", 1)
     assert result.accepted == 2
@@ -487,23 +494,28 @@ def test_bild_drafts_ten_at_most_and_reads_nothing_twice() -> None:
 @pytest.mark.parametrize(("rollback", "ids"), [(9.1, [1, 7, 7, 0]), (8.9, [1, 2, 3, 0])])
 def test_a_draft_stands_below_the_threshold(rollback: float, ids: list[int]) -> None:
     """Off the cycle the target has -log p = 9.0 for each token; after 7, 2.1 for all."""
-    result = run(cycle(0, 1, 2, 3), speculative(Says(7, 7), 2, BiLD(rollback)), [0], Request(4))
+    result = run(
+        cycle(0, 1, 2, 3),
+        speculative(Scripted(7, 7), 2, BiLD(rollback)),
+        [0],
+        Request(4),
+    )
     assert result.ids == ids
 
 
 def test_what_the_target_would_write_itself_is_never_replaced() -> None:
     """After 7 the target is at a loss: -log p = 2.1 for each, the 0 that it would take too."""
     target = cycle(0, 1, 2, 3)
-    result = run(target, speculative(Says(0, 1), 2, BiLD(1.0)), [2, 7], Request(5))
+    result = run(target, speculative(Scripted(0, 1), 2, BiLD(1.0)), [2, 7], Request(5))
     assert (result.ids, result.accepted) == ([0, 1, 2, 3, 0], 0)
     target.table[:, 0, :] = 0.0  # at a loss after 0 as well
-    result = run(target, speculative(Says(0, 0), 2, BiLD(1.0)), [2, 7], Request(4))
+    result = run(target, speculative(Scripted(0, 0), 2, BiLD(1.0)), [2, 7], Request(4))
     assert (result.ids, result.accepted, result.rounds) == ([0, 0, 0, 0], 2, 1)
 
 
 def test_a_drafted_end_is_verified_like_any_token() -> None:
     target = cycle(0, 1, 2, 3)
-    kept = run(target, speculative(Says(7), 1, BiLD(10)), [0], Request(9), eos_ids=(7,))
+    kept = run(target, speculative(Scripted(7), 1, BiLD(10)), [0], Request(9), eos_ids=(7,))
     assert (kept.ids, kept.finish_reason) == ([1, 7], "eos")
-    replaced = run(target, speculative(Says(7), 1, BiLD(8)), [0], Request(9), eos_ids=(7,))
+    replaced = run(target, speculative(Scripted(7), 1, BiLD(8)), [0], Request(9), eos_ids=(7,))
     assert (replaced.ids, replaced.finish_reason) == ([1, 2, 3, 0, 1, 2, 3, 0, 1], "length")

@@ -10,31 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from cascade_toys import part_of_vocabulary, vertical
-from decoder_toys import (
-    CPU,
-    ListedLengths,
-    autoregressive,
-    distance,
-    generate,
-    greedy,
-    loop_distribution,
-    max_gram,
-    native,
-    neural,
-    random_exit,
-    reference_distribution,
-    run,
-    speculative,
-    transformers_model,
-)
+from cascade_toys import V, cascades, part_of_vocabulary, toy, vertical
+from decoder_toys import CPU, generate, greedy, max_gram, native, random_exit, transformers_model
 from effort import examples, slow_after
+from exactness import PROMPT, SAMPLINGS, check, small_llama
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cascades import V, cascades, toy
-from test_exact_distribution import PROMPT, SAMPLINGS, check, small_llama, toy_logits
 
-from decoders.backends.toy import ToyBackend
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.papers.cs_drafting.drafter import cs_drafter
@@ -42,6 +24,15 @@ from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
 from decoders.protocols import Drafter, DraftRequest, work
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.randomness import Generator
+from decoders.testing.chance import distance, loop_distribution, reference_distribution
+from decoders.testing.toys import (
+    ListedLengths,
+    ToyBackend,
+    autoregressive,
+    neural,
+    run,
+    speculative,
+)
 
 branches = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 
@@ -210,7 +201,7 @@ def test_the_distribution_is_the_target_s(
     distribution = loop_distribution(
         target, speculative(widened(NESTS[name](), *branch), 2), PROMPT, request
     )
-    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
+    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
 
 
 @pytest.mark.parametrize("sampling", ["plain", "all"])
@@ -269,7 +260,7 @@ def test_a_draft_after_a_sibling_keeps_the_distribution(name: str) -> None:
     distribution = loop_distribution(
         target, speculative(widened(nests[name](), 2), 1), [0, 1, 0], request
     )
-    check(distribution, reference_distribution(toy_logits(target), [0, 1, 0], request))
+    check(distribution, reference_distribution(target.next_logits, [0, 1, 0], request))
 
 
 class Careless(WidenedDrafter):
@@ -290,7 +281,7 @@ def test_a_wrong_distribution_is_caught() -> None:
         target, speculative(Careless(neural(3, 7), (2,), 512), 2), PROMPT, request
     )
     assert (
-        distance(distribution, reference_distribution(toy_logits(target), PROMPT, request)) > 1e-3
+        distance(distribution, reference_distribution(target.next_logits, PROMPT, request)) > 1e-3
     )
 
 

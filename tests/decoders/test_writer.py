@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, FITS_ROWS, autoregressive, by_rows, native, run
+from decoder_toys import CPU, FITS_INT4, FITS_ROWS, Tiny, by_rows, native
 from replayed import traced
 
 from collect.replay import writer
@@ -29,8 +28,8 @@ from decoders.common.errors import DraftpickError
 from decoders.models import memory
 from decoders.records import Request
 from decoders.sampling.argmax import WIDTH
+from decoders.testing.toys import autoregressive, run
 
-Tiny = Callable[..., Path]
 EOS = (6, 13)
 CAPACITY = 60
 

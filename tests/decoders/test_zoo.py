@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from gguf_toys import tiny_gguf
 from transformers import AutoModelForCausalLM
 
 from decoders.backends.native import LlamaBackend
@@ -79,7 +80,7 @@ def test_an_arm_does_not_decode_with_a_damaged_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from decoders.arms import load_arms
-    from decoders.backends.toy import ToyBackend
+    from decoders.testing.toys import ToyBackend
 
     shutil.copytree(shipped_folder("bigram"), tmp_path / "bigram")
     (tmp_path / "bigram" / "bigram.safetensors").write_bytes(b"rubbish")
@@ -274,57 +275,6 @@ def test_another_process_that_was_faster(
 
 
 # -- GGUF -----------------------------------------------------------------------------------------
-
-
-def tiny_gguf(
-    path: Path,
-    slower: Sequence[float] = (),
-    scaling: tuple[str, float, int] | None = None,
-    changed: Mapping[str, tuple[int, ...] | None] | None = None,
-) -> Path:
-    """A Llama of one layer over eight tokens, in float32. slower: what each pair's frequency is
-    divided by, as llama.cpp's converter writes for Llama 3. scaling: kind, factor and the context
-    before. changed: by name, the size that a tensor has instead, None where it is left out."""
-    import gguf
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(16)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(24)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(500000.0)
-    if scaling is not None:
-        writer.add_rope_scaling_type(gguf.RopeScalingType(scaling[0]))
-        writer.add_rope_scaling_factor(scaling[1])
-        writer.add_rope_scaling_orig_ctx_len(scaling[2])
-    if slower:
-        writer.add_tensor("rope_freqs.weight", np.array(slower, np.float32))
-    writer.add_vocab_size(8)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([*"abcdef", "ab", "<end>"])
-    writer.add_token_types([1] * 7 + [3])
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(7)
-    sizes = {
-        "token_embd": (8, 16), "output": (8, 16), "output_norm": (16,),
-        "blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,), "blk.0.attn_q": (16, 16),
-        "blk.0.attn_k": (8, 16), "blk.0.attn_v": (8, 16), "blk.0.attn_output": (16, 16),
-        "blk.0.ffn_gate": (24, 16), "blk.0.ffn_up": (24, 16), "blk.0.ffn_down": (16, 24),
-    }  # fmt: skip
-    for name, size in {**sizes, **(changed or {})}.items():
-        if size is None:
-            continue
-        writer.add_tensor(f"{name}.weight", rng.normal(size=size).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def test_a_gguf_file_is_a_target(cache: Path, tmp_path: Path) -> None:

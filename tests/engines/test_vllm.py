@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 from real_servers import ROOT
-from vllm_server import BIN, MOST, served
+from vllm_server import BIN, MOST, QUERIES, queries, served
 
 from router.logs.reader import read_log
 
 pytestmark = pytest.mark.engines
 
-QUERIES = 24
 COPY = {"kind": "max_gram", "shortest": 2, "longest": 12, "length": {"k": 8}}
 OPTIONS = {
     "arms": {"copy": COPY, "short": {**COPY, "length": {"k": 2}, "by_cost": True}},
@@ -33,14 +32,6 @@ class Proposer(Ours):
     def _draft(self, requests):
         raise RuntimeError("no luck")
 """
-
-
-def queries(many: int = QUERIES) -> list[str]:
-    """The shortest that ship."""
-    from collect.queries import shipped
-
-    texts = sorted((query.turns[0] for query in shipped("train")), key=len)
-    return texts[: 3 * many : 3]
 
 
 @pytest.fixture(scope="module")

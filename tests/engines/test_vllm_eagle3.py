@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_vllm import queries
-from vllm_server import served
+from vllm_server import queries, served
 
 from decoders import Engine
 from decoders.arms import recipe

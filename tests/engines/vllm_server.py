@@ -14,6 +14,7 @@ from real_servers import CLIENTS, ENGINES, ROOT, Server, free_port, started
 
 BIN = ENGINES / "vllm" / "bin"
 MOST = 8  # tokens of a draft
+QUERIES = 24  # every third of the shortest
 
 
 @contextmanager
@@ -49,3 +50,14 @@ def served(
     paths = os.pathsep.join([str(folder), str(ROOT)])
     with started(words, port, folder, {"VLLM_CPU_KVCACHE_SPACE": "2", "PYTHONPATH": paths}) as one:
         yield one
+
+
+def queries(many: int = QUERIES) -> list[str]:
+    """The shortest that ship."""
+    from collect.queries import shipped
+
+    texts = sorted((query.turns[0] for query in shipped("train")), key=len)
+    return texts[: 3 * many : 3]
+
+
+QUERIES = 24

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from router_fakes import FakeEngine, FakePolicy
+from router_fakes import FakePolicy
 
+from decoders.testing.fake_engine import FakeEngine
 from router.routing.router import Router
 
 

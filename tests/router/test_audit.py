@@ -6,15 +6,13 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 import pytest
 
+from decoders.testing.fake_server import FakeEndpoint, listening
 from router import cli
 from router.engines.audit.answers import Place, Said, broken
 from router.engines.audit.greedy import Parting, parting, rounding, tie_of
@@ -27,7 +25,7 @@ LENGTH = 10
 
 
 @dataclass
-class Model:
+class Model(FakeEndpoint):
     """A server of a random language model of five words, with the parts of an audit in its answers.
 
     ties: it takes the second of two words that are equally likely.
@@ -44,9 +42,16 @@ class Model:
     takes_tools: bool = True
     law: tuple[float, ...] = (0.4, 0.3, 0.2, 0.05, 0.05)
     shaky: bool = False
-    url: str = ""
     answers: int = 0
     lock: Any = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.replies = self.reply
+
+    def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if "tools" in body and not self.takes_tools:
+            return 400, {"error": {"message": "no tools here"}}
+        return 200, self.answer(body)
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
@@ -101,49 +106,11 @@ class Model:
         return {"choices": [made]}
 
 
-@contextmanager
-def serving(*models: Model) -> Iterator[None]:
-    servers = []
-    for model in models:
-        handler = type("Handler", (_Handler,), {"model": model})
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        server.daemon_threads = True
-        model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        servers.append(server)
-    try:
-        yield
-    finally:
-        for server in servers:
-            server.shutdown()
-            server.server_close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    model: Model
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or what follows the headers waits
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        refused = "tools" in body and not self.model.takes_tools
-        said = {"error": {"message": "no tools here"}} if refused else self.model.answer(body)
-        content = json.dumps(said).encode()
-        self.send_response(400 if refused else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-
 def audited(
     drafted: Model, capsys: pytest.CaptureFixture[str], *more: str, plain: Model | None = None
 ) -> tuple[int, dict[str, Any]]:
     plain = plain or Model()
-    with serving(plain, drafted):
+    with listening(plain, drafted):
         words = ["audit", drafted.url, "--plain-url", plain.url, "--model", "m", "--json"]
         code = cli.main([*words, "--draws", "0", *more])
     shown = capsys.readouterr()
@@ -233,7 +200,7 @@ def test_a_broken_answer_behind_a_tie_is_held_against_nobody() -> None:
 
 def test_drafts_are_switched_off_by_a_field(capsys: pytest.CaptureFixture[str]) -> None:
     model = Model()
-    with serving(model):
+    with listening(model):
         words = ["audit", model.url, "--plain-body", '{"speculative": false}', "--model", "m"]
         assert cli.main([*words, "--limit", "5", "--draws", "4"]) == 0
     shown = capsys.readouterr().out

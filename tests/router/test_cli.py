@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grammar_toys import toy_engine
-from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
+from router_fakes import JSON_KEYS, FakePolicy
 from scipy.stats import chi2_contingency, chisquare
 from typer.main import get_command
 
@@ -17,6 +17,7 @@ from collect.queries import shipped_folder
 from decoders.engine import Engine
 from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
+from decoders.testing.fake_engine import FakeEngine
 from router import cli
 from router.commands import demo
 from router.commands.options import engine_options

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from router_fakes import FakeEngine, FakePolicy
+from router_fakes import FakePolicy
 from toy_engine import ToyEngine
 
 from collect.sweeps.progress import SweepProgress
 from decoders.common.terminal import progress
 from decoders.options import EngineOptions
 from decoders.records import Request
+from decoders.testing.fake_engine import FakeEngine
 from policies import RewardTable
 from policies.selection.headroom import headroom
 from policies.tracking.run import Task, train_run

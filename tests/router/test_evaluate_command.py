@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from log_lines import decision
-from router_fakes import FakeEngine
 
 import policies
 from decoders.common.errors import DraftpickError
 from decoders.common.seeds import derived_seed
 from decoders.records import Request
+from decoders.testing.fake_engine import FakeEngine
 from policies import PolicyError
 from policies.fixed import ConstantPolicy, fixed_policy, uniform_policy
 from policies.ope.estimators import InverseProbabilityWeighting

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from log_lines import decision
-from router_fakes import WORDS, FakeEngine
 
 import policies
 from decoders.common.errors import Cancelled, DraftpickError
+from decoders.testing.fake_engine import TOKENS_A_ROUND, FakeEngine
 from policies import PolicyError, RewardTable
 from policies.online import OnlinePolicy
 from router import cli
@@ -24,7 +24,7 @@ from router.logs.writer import DecisionLog
 from router.routing.learning import UNIT_ROWS, Learning
 from router.routing.router import Router
 
-ARMS = list(WORDS)
+ARMS = list(TOKENS_A_ROUND)
 
 
 def offline(reward: str = "saved-passes", noise: float = 0.2) -> RewardTable:

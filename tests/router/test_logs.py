@@ -20,10 +20,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from log_lines import decision
-from router_fakes import FakeEngine, FakePolicy
+from router_fakes import FakePolicy
 
 import policies
 from decoders.common.errors import DraftpickError
+from decoders.testing.fake_engine import FakeEngine
 from router.logs.judge import judge
 from router.logs.reader import read_log
 from router.logs.record import Asked, Result, Vector

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from router_fakes import FakeEngine, FakePolicy
-from test_own_arms import LARGE, SAID, SMALL, saying
+from gguf_toys import LARGE, SAID, SMALL, saying
+from router_fakes import FakePolicy
 from tiny_models import target_model
 
 import policies
@@ -16,6 +16,7 @@ from decoders.arms import load_arms
 from decoders.arms.file import own_arms
 from decoders.arms.fingerprint import fingerprint
 from decoders.options import EngineOptions
+from decoders.testing.fake_engine import FakeEngine
 from router import cli
 from router.routing import loading
 from router.routing.loading import MODEL_POLICIES, shipped_for, shipped_policy

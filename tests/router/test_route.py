@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
+from router_fakes import JSON_KEYS, FakePolicy
 
 from collect.features import RequestContext, feature_vector
 from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.testing.fake_engine import FakeEngine
 from policies.errors import PolicyError
 from router.routing.router import Router
 

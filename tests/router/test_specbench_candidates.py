@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from router_fakes import FakeEngine, FakePolicy
+from router_fakes import FakePolicy
 
 from decoders.common.errors import DraftpickError
 from decoders.records import Request
+from decoders.testing.fake_engine import FakeEngine
 from policies import PolicyError
 from router.cli import main
 from router.routing.router import Router

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from router_fakes import FakeEngine, FakePolicy
+from router_fakes import FakePolicy
 
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.machine import Look
 from decoders.records import Request, Sampling
+from decoders.testing.fake_engine import FakeEngine
 from router.routing.router import Router
 from router.specbench import markdown
 from router.specbench import run as run_module

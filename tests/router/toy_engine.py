@@ -8,8 +8,8 @@ from typing import Any
 
 from decoders import Engine
 from decoders.arms import ArmRecipe
-from decoders.backends.toy import ToyBackend
 from decoders.records import DecodeResult
+from decoders.testing.toys import ToyBackend
 
 VOCAB = 12  # so few that answers soon repeat themselves, and copying pays
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from fake_endpoints import FakeEndpoint, listening
 from serve_toys import Served, served
 
 from decoders.arms import recipe
 from decoders.endpoints.engine import EndpointEngine
+from decoders.testing.fake_server import FakeEndpoint, listening
 from policies import Decision
 
 CHAT = "/v1/chat/completions"

@@ -3,6 +3,10 @@ the prompt's length."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,21 +19,25 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
+import openai
 import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 from torch import Tensor
 
 from decoders import Engine
 from decoders.arms import arms_of
-from decoders.backends.toy import ToyBackend
 from decoders.continuous_batching import batch_engine
+from decoders.records import Request
+from decoders.testing.toys import ToyBackend
 from policies import Decision
+from router.routing.results import Chosen, RoutedResult
 from router.routing.router import Router
 from router.serve.app import Settings, make_app
 from router.serve.queue import FairQueue
 from router.serve.replicas.proxy import Proxy
 from router.serve.replicas.replicas import Replicas
-from router.serve.scheduler import DEFAULT, Scheduler
+from router.serve.scheduler import DEFAULT, GenerationRequest, Scheduler
 from router.serve.server import bound
 from router.serve.timeouts import HeaderTimeout
 
@@ -202,3 +210,83 @@ def until(true: Any, timeout_s: float = 5.0) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def samples(text: str, kinds: tuple[str, ...]) -> dict[Any, float]:
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        if family.type in kinds
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+class Heard:
+    """Callbacks that keep their arguments. leave_after: rounds until the handle is cancelled."""
+
+    def __init__(self, leave_after: int | None = None) -> None:
+        self.choice: Chosen | None = None
+        self.ids: list[int] = []
+        self.rounds = 0
+        self.result: RoutedResult | None = None
+        self.error: Exception | None = None
+        self.ended = threading.Event()
+        self.leave_after, self.handle = leave_after, None  # type: ignore[var-annotated]
+
+    def began(self, choice: Chosen) -> None:
+        assert not self.rounds
+        self.choice = choice
+
+    def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
+        assert self.choice is not None and 0 <= accepted <= drafted
+        self.ids += ids
+        self.rounds += 1
+        if self.rounds == self.leave_after:
+            self.handle.cancel()
+
+    def done(self, result: RoutedResult) -> None:
+        self.result = result
+        self.ended.set()
+
+    def failed(self, error: Exception) -> None:
+        assert not self.ended.is_set()
+        self.error = error
+        self.ended.set()
+
+
+def generation(text: str = "abcabc", tokens: int = 20, **named: Any) -> GenerationRequest:
+    ids = [ord(letter) - ord("a") for letter in text]
+    usual: dict[str, Any] = {"arm": None, "dynamic": False, "id": text, "client": "a"}
+    return GenerationRequest(ids, named.pop("request", Request(tokens)), text, **{**usual, **named})
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@contextmanager
+def process(words: list[str], within_s: float) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A serving process and its address, once it listens."""
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    started = subprocess.Popen(
+        [sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    assert started.stderr is not None
+    told: list[str] = []
+
+    def read() -> None:
+        told.extend(iter(started.stderr.readline, ""))  # type: ignore[union-attr]
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        assert until(lambda: "serving on" in "".join(told) or started.poll() is not None, within_s)
+        found = re.search(r"http://\S+", "".join(told))
+        assert found is not None, "".join(told)
+        yield started, found[0]
+    finally:
+        started.kill()
+        started.wait()
+        reader.join(5)
+        started.stderr.close()

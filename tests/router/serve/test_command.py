@@ -2,61 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from serve_toys import until
+from serve_toys import ROOT, process, until
 from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
 from router.cli import app, main
 from router.commands.serve import plan, served
 
-ROOT = Path(__file__).resolve().parents[3]
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 60}
-
-
-@contextmanager
-def process(words: list[str], within_s: float) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A serving process and its address, once it listens."""
-    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    started = subprocess.Popen(
-        [sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True
-    )
-    assert started.stderr is not None
-    told: list[str] = []
-
-    def read() -> None:
-        told.extend(iter(started.stderr.readline, ""))  # type: ignore[union-attr]
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        assert until(lambda: "serving on" in "".join(told) or started.poll() is not None, within_s)
-        found = re.search(r"http://\S+", "".join(told))
-        assert found is not None, "".join(told)
-        yield started, found[0]
-    finally:
-        started.kill()
-        started.wait()
-        reader.join(5)
-        started.stderr.close()
 
 
 def test_at_sigterm_answers_under_way_end_and_the_process_goes() -> None:

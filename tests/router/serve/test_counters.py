@@ -9,7 +9,7 @@ from typing import Any
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
+from serve_toys import samples
 
 from decoders.records import DecodeResult
 from router.routing.results import RoutedResult
@@ -25,16 +25,6 @@ def metrics(running: int = 0) -> Metrics:
 
 def told(one: Metrics) -> Snapshot:
     return Snapshot(one.stats() | {"limits": {"most_tokens": 64}}, one.exposition()[0].decode())
-
-
-def samples(text: str, kinds: tuple[str, ...]) -> dict[Any, float]:
-    return {
-        (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        if family.type in kinds
-        for sample in family.samples
-        if not sample.name.endswith("_created")
-    }
 
 
 def grown(text: str) -> dict[Any, float]:

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 import typer
-from serve_toys import Served
-from test_command import process
+from serve_toys import Served, process
 
 from router.cli import app
 from router.serve.sd_notify import READY, STOPPING, notify

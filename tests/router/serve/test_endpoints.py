@@ -11,11 +11,11 @@ from typing import Any
 import openai
 import pytest
 from endpoint_toys import ANSWER, CHAT, PROMPT, asked, events, serving, text_of
-from fake_endpoints import FakeEndpoint
 from serve_toys import Served, until
 
 from decoders.endpoints import threaded
 from decoders.records import Request
+from decoders.testing.fake_server import FakeEndpoint
 from router.serve import scheduler as desk_module
 from router.serve.scheduler import GenerationRequest
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serve_toys import Served, native_engine, served, toy_engine
-from test_counters import samples
+from serve_toys import Served, native_engine, samples, served, toy_engine
 
 from decoders import Engine
 from decoders.arms import recipe

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from endpoint_toys import CHAT, FirstBest, asked, events, serving
-from fake_endpoints import FakeEndpoint, listening
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -21,6 +20,7 @@ from decoders.endpoints.chat import chat_ids
 from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.fields import Joined, fields_of
 from decoders.records import Request
+from decoders.testing.fake_server import FakeEndpoint, listening
 from router.logs.reader import read_log
 
 NOW = {"type": "function", "function": {"name": "now"}}

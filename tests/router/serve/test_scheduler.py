@@ -2,60 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from serve_toys import ToyPolicy, toy_engine, until
+from serve_toys import Heard, ToyPolicy, generation, toy_engine, until
 
 from decoders.common.errors import Cancelled, DraftpickError, NoSuchName
 from decoders.records import Request
-from router.routing.results import Chosen, RoutedResult
+from router.routing.results import RoutedResult
 from router.routing.router import Router
 from router.serve.queue import FairQueue, QueueFull
-from router.serve.scheduler import DEFAULT, Closing, GenerationRequest, Scheduler
+from router.serve.scheduler import DEFAULT, Closing, Scheduler
 
 PAUSE_S = 0.01
-
-
-class Heard:
-    """Callbacks that keep their arguments. leave_after: rounds until the handle is cancelled."""
-
-    def __init__(self, leave_after: int | None = None) -> None:
-        self.choice: Chosen | None = None
-        self.ids: list[int] = []
-        self.rounds = 0
-        self.result: RoutedResult | None = None
-        self.error: Exception | None = None
-        self.ended = threading.Event()
-        self.leave_after, self.handle = leave_after, None  # type: ignore[var-annotated]
-
-    def began(self, choice: Chosen) -> None:
-        assert not self.rounds
-        self.choice = choice
-
-    def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
-        assert self.choice is not None and 0 <= accepted <= drafted
-        self.ids += ids
-        self.rounds += 1
-        if self.rounds == self.leave_after:
-            self.handle.cancel()
-
-    def done(self, result: RoutedResult) -> None:
-        self.result = result
-        self.ended.set()
-
-    def failed(self, error: Exception) -> None:
-        assert not self.ended.is_set()
-        self.error = error
-        self.ended.set()
-
-
-def generation(text: str = "abcabc", tokens: int = 20, **named: Any) -> GenerationRequest:
-    ids = [ord(letter) - ord("a") for letter in text]
-    usual: dict[str, Any] = {"arm": None, "dynamic": False, "id": text, "client": "a"}
-    return GenerationRequest(ids, named.pop("request", Request(tokens)), text, **{**usual, **named})
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from serve_toys import LETTERS, ToyPolicy, native_engine, served, until
-from test_scheduler import Heard, generation
+from serve_toys import LETTERS, Heard, ToyPolicy, generation, native_engine, served, until
 from torch import Tensor
 
 from decoders import Engine

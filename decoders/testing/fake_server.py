@@ -1,4 +1,4 @@
-"""A small OpenAI-compatible server in a thread: streams words, slowly on some prompts."""
+"""A fake OpenAI-compatible server in a thread: it streams words, slowly on some prompts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from typing import Any
 
 
 def upper_words(prompt: str) -> list[str]:
-    """The answer: the prompt's words in capitals, each with the space before it."""
+    """Answers with the prompt's words in capitals, each with the space before it."""
     return [" " * (index > 0) + word for index, word in enumerate(prompt.upper().split())]
 
 
 @dataclass
 class FakeEndpoint:
-    """step_s: seconds before each event, by the prompt's text.
+    """A server that answers a prompt by its words in capitals, unless told otherwise.
+
+    step_s: seconds before each event, by the prompt's text.
     status: what it answers with in place of 200, with `headers`.
     refuses: fields that it says 400 to.
     dies_after: requests after which it says 503.
@@ -28,7 +30,9 @@ class FakeEndpoint:
     counts: whether it says how many tokens there were.
     choices: of its events, in place of those for words.
     more: fields beside `usage`.
+    replies: its status and whole answer to a request's body, in place of a stream.
     raw: what it sends with its status and `headers` in place of a stream of its own.
+    last_word: the stop string that it says has ended its answer.
     metrics: its page of metrics, with `metrics_status`; None has none.
     asked: bodies of requests, and `keys` their Authorization, `paths` where they went.
     left: requests whose client went before the end.
@@ -45,6 +49,7 @@ class FakeEndpoint:
     counts: bool = True
     choices: list[dict[str, Any]] | None = None
     more: dict[str, Any] = field(default_factory=dict)
+    replies: Callable[[dict[str, Any]], tuple[int, dict[str, Any]]] | None = None
     raw: bytes | None = None
     last_word: str | None = None
     metrics: str | None = None
@@ -65,7 +70,7 @@ class FakeEndpoint:
         return f"http://127.0.0.1:{self.port}/metrics"
 
     def start(self) -> None:
-        """Listen, on the same port as before where it has listened already."""
+        """Listens, on the same port as before where it has listened already."""
         handler = type("Handler", (_Handler,), {"fake": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
         self._server.daemon_threads = True
@@ -81,6 +86,7 @@ class FakeEndpoint:
 
 @contextmanager
 def listening(*endpoints: FakeEndpoint) -> Iterator[None]:
+    """Runs servers for as long as the block lasts."""
     for endpoint in endpoints:
         endpoint.start()
     try:
@@ -99,16 +105,13 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        said, found = json.dumps({"data": [{"id": "fake"}]}).encode(), self.path.endswith("/models")
-        kind, status = "application/json", 200 if found else 404
         if self.path == "/metrics" and self.fake.metrics is not None:
-            said, kind = self.fake.metrics.encode(), "text/plain; version=0.0.4"
-            status = self.fake.metrics_status
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said)
+            kind = {"Content-Type": "text/plain; version=0.0.4"}
+            self._say(self.fake.metrics_status, self.fake.metrics.encode(), kind)
+        else:
+            content = json.dumps({"data": [{"id": "fake"}]}).encode()
+            status = 200 if self.path.endswith("/models") else 404
+            self._say(status, content, {"Content-Type": "application/json"})
 
     def do_POST(self) -> None:
         try:
@@ -123,62 +126,68 @@ class _Handler(BaseHTTPRequestHandler):
         fake.keys.append(self.headers.get("Authorization"))
         fake.paths.append(self.path)
         if fake.raw is not None:
-            self.send_response(fake.status)
-            for name, value in fake.headers.items():
-                self.send_header(name, value)
-            self.send_header("Connection", "close")
-            self.end_headers()
-            self.close_connection = True
+            self._begin(fake.status, fake.headers)
             self.wfile.write(fake.raw)
             return
+        if fake.replies is not None:
+            status, said = fake.replies(body)
+            self._say(status, json.dumps(said).encode(), {"Content-Type": "application/json"})
+            return
         dead = fake.dies_after is not None and len(fake.asked) > fake.dies_after
-        status = 503 if dead else fake.status
-        unknown = [name for name in fake.refuses if name in body]
-        if unknown:
-            status = 400
-        asked_path = self.path.partition("?")[0]
-        if asked_path != "/v1/chat/completions" or status != 200:
-            words = f"unsupported: {', '.join(unknown)}" if unknown else f"told to say {status}"
-            said = json.dumps({"error": {"message": words}}).encode()
-            self.send_response(status if asked_path == "/v1/chat/completions" else 404)
-            for name, value in fake.headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
+        unknown = ", ".join(name for name in fake.refuses if name in body)
+        status = 400 if unknown else 503 if dead else fake.status
+        if self.path.partition("?")[0] != "/v1/chat/completions":
+            status = 404
+        if status != 200:
+            words = f"unsupported: {unknown}" if unknown else f"told to say {status}"
+            content = json.dumps({"error": {"message": words}}).encode()
+            self._say(status, content, fake.headers)
             return
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.close_connection = True
+        self._begin(200, {"Content-Type": "text/event-stream"})
         prompt = body["messages"][-1]["content"]
-        if fake.choices is not None:
-            for number, choice in enumerate(fake.choices):
-                if number == fake.cut_after:
-                    return
-                self._event({"choices": [choice]})
-            usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": fake.counted}
-            if fake.counts:
-                self._event({"choices": [], "usage": usage, **fake.more})
-            self.wfile.write(b"data: [DONE]\n\n")
-            return
-        words = fake.words(prompt)
-        told = words[: body.get("max_tokens", body.get("max_completion_tokens"))]
-        self._event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
-        for number, word in enumerate(told):
+        choices, count = self._choices(fake, prompt, body)
+        for number, choice in enumerate(choices):
             if number == fake.cut_after:
                 return
-            time.sleep(fake.step_s(prompt))
-            self._event({"choices": [{"delta": {"content": word}, "finish_reason": None}]})
-        reason = "length" if len(told) < len(words) else "stop"
-        end = {"delta": {}, "finish_reason": reason, "stop_reason": fake.last_word}
-        self._event({"choices": [end]})
-        count = len(told) if fake.counted is None else fake.counted
+            self._event({"choices": [choice]})
         usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": count}
         if fake.counts:
             self._event({"choices": [], "usage": usage, **fake.more})
         self.wfile.write(b"data: [DONE]\n\n")
+
+    def _choices(
+        self, fake: FakeEndpoint, prompt: str, body: dict[str, Any]
+    ) -> tuple[Iterator[dict[str, Any]], int | None]:
+        """The events' choices, and how many tokens they are said to have."""
+        if fake.choices is not None:
+            return iter(fake.choices), fake.counted
+        words = fake.words(prompt)
+        shown = words[: body.get("max_tokens", body.get("max_completion_tokens"))]
+
+        def events() -> Iterator[dict[str, Any]]:
+            self._event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+            for word in shown:
+                time.sleep(fake.step_s(prompt))
+                yield {"delta": {"content": word}, "finish_reason": None}
+            reason = "length" if len(shown) < len(words) else "stop"
+            yield {"delta": {}, "finish_reason": reason, "stop_reason": fake.last_word}
+
+        return events(), len(shown) if fake.counted is None else fake.counted
+
+    def _begin(self, status: int, headers: dict[str, str]) -> None:
+        """Sends a head after whose content the connection ends."""
+        self.close_connection = True
+        self.send_response(status)
+        for name, value in {**headers, "Connection": "close"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _say(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
 
     def _event(self, content: dict[str, Any]) -> None:
         self.wfile.write(f"data: {json.dumps(content)}\n\n".encode())

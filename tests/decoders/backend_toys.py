@@ -1,0 +1,78 @@
+"""Every backend over a tiny model."""
+
+from __future__ import annotations
+
+import torch
+from decoder_toys import CPU, FITS_INT4, FITS_ROWS, WINDOWS, Tiny, by_rows, native
+from replayed import traced
+from t5_toys import seq2seq
+
+from decoders.backends.native import LlamaBackend
+from decoders.backends.transformers.hf import HFBackend
+from decoders.models.targets import ROUNDINGS
+from decoders.protocols import Backend, decoder_prefix
+from decoders.testing.toys import ToyBackend
+
+DECODERS = (
+    "toy",
+    "native-float64",
+    "native-float32",
+    "native-with-exit",
+    "native-recorded",
+    "native-recorded-with-exit",
+    "native-int8",
+    "native-int4",
+    "native-int4-recorded",
+    "native-int4-with-exit",
+    "native-int4-rows",
+    "native-bfloat16-rows",
+    "native-file-rows",
+    "native-qwen3-int8-rows-with-exit",
+    "native-qwen3-with-exit",
+    "hf",
+    "hf-windows",
+)
+
+
+MADE = (*DECODERS, "hf-seq2seq", "hf-seq2seq-with-exit")
+
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
+    if kind.startswith("hf-seq2seq"):
+        encoder_decoder = seq2seq(tiny_t5())
+        if kind.endswith("-with-exit"):
+            encoder_decoder.open_exit(1)
+        return encoder_decoder
+    if kind == "toy":
+        toy = ToyBackend.random(16, seed=0)
+        toy.context = 96
+        return toy
+    if kind in ("hf", "hf-windows"):
+        folder = tiny() if kind == "hf" else tiny("qwen2", **WINDOWS)
+        return HFBackend.load(folder, CPU, torch.float32)
+    rounding = next((name for name in ROUNDINGS if name in kind), None)
+    model = "qwen3" if "qwen3" in kind else "llama"
+    if "-rows" in kind:
+        backend = by_rows(tiny(model, **FITS_ROWS), rounding)
+    elif rounding is not None:
+        folder = tiny(model, **FITS_INT4)
+        backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding)
+    else:
+        backend = native(tiny(model), torch.float64 if kind == "native-float64" else torch.float32)
+    if kind.endswith("-with-exit"):
+        backend.open_exit(1)
+    if "-recorded" in kind:
+        backend.record_passes(traced)
+    return backend
+
+
+def held(backend: Backend, prompt: list[int] = PROMPT) -> int:
+    """Positions that a backend holds once it has read a prompt."""
+    return len(decoder_prefix(backend, prompt))
+
+
+def ids(*tokens: int) -> torch.Tensor:
+    return torch.tensor(tokens)

@@ -1,0 +1,189 @@
+"""Engines over tiny models, and answers that are written together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import Tiny, native, random_cell, save_cell
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from decoders import Engine
+from decoders.arms import recipe
+from decoders.backends.llama.exit_head import AdapterConfig
+from decoders.backends.native import LlamaBackend
+from decoders.continuous_batching import ContinuousBatch
+from decoders.costs.pass_costs import PassCosts
+from decoders.costs.passes import assume
+from decoders.methods.early_exit.head import Adapter
+from decoders.records import DecodeResult, Prefilled, Request
+from decoders.sampling.draft_vocab import DraftVocab
+
+PROMPT = [7, 11, 7, 11, 7]
+
+
+WORDS = [f"w{i}" for i in range(15)]
+
+
+def tokenizer(words: list[str]) -> Any:
+    raw = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*words, "<end>"])}, "<end>"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<end>")
+
+
+def with_tokenizer(model: Path, place: Path, words: list[str] | None) -> Path:
+    """A copy of a model folder, with a tokenizer of its own."""
+    for file in model.iterdir():
+        (place / file.name).write_bytes(file.read_bytes())
+    if words is not None:
+        tokenizer(words).save_pretrained(place)
+    return place
+
+
+def adapter_folder(tiny: Tiny, place: Path, layer: int = 1) -> Path:
+    target = native(tiny())
+    Adapter.begin(target, AdapterConfig(layer)).save(place)
+    return place
+
+
+def reading(engine: Engine, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many tokens the target runs to read a prompt that may share its beginning."""
+    read, real = [], engine.target._hidden  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.target, "_hidden", lambda ids: read.append(len(ids)) or real(ids))
+        engine.prefill(prompt, reuse=True)
+    return sum(read)
+
+
+PROMPTS = [PROMPT, [3, 1, 4, 1, 5, 9, 2], [2, 2, 2], [14, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [1]]
+
+
+def engine_over(
+    target: LlamaBackend, tiny: Tiny, tmp_path_factory: pytest.TempPathFactory
+) -> Engine:
+    """Arms of every way to use the target: chains, trees, exits, states, cascades."""
+    folder = tmp_path_factory.mktemp("arms")
+    exit_at, cell_at = folder / "exit", folder / "cell"
+    exit_at.mkdir()
+    cell_at.mkdir()
+    adapter_folder(tiny, exit_at)
+    save_cell(cell_at, random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
+    small = {"kind": "neural", "drafter": str(tiny(seed=5, num_hidden_layers=2))}
+    cell = {"kind": "recurrent", "drafter": str(cell_at)}
+    made = [
+        {"kind": "autoregressive", "name": "autoregressive"},
+        {"name": "small", "length": {"k": 3}, **small},
+        {"name": "cell", "length": {"k": 4}, **cell},
+        {"name": "branches", "length": {"k": 3}, "branch": [2, 2], **cell},
+        {"name": "exit", "kind": "early_exit", "drafter": str(exit_at), "length": {"k": 3}},
+        {"name": "copy", "kind": "max_gram", "length": {"k": 5}, "shortest": 1},
+        {"name": "both", "kind": "hybrid", "model": cell},
+        {"name": "tree", **small, "kind": "tree", "branch": [3, 2]},
+        {"name": "calm", "kind": "calm", "threshold": 0.4},
+        {"name": "cascade", "kind": "token_cascade", "drafter": small, "alpha": 0.4},
+    ]
+    assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
+    arms = {each["name"]: recipe(**each) for each in made}  # type: ignore[arg-type]
+    return Engine(target, arms, name="tiny", tokenizer=tokenizer([f"w{i}" for i in range(15)]))
+
+
+class Gone(Exception):
+    """Whoever asked has left."""
+
+
+class Asked:
+    """A question, what is written of its answer, and that once it has come.
+
+    leaves: raise Gone after so many tokens.
+    """
+
+    def __init__(self, arm: str, prompt: list[int], request: Request, leaves: int = 999) -> None:
+        self.arm, self.prompt, self.request, self.leaves = arm, prompt, request, leaves
+        self.written: list[int] = []
+        self.result: DecodeResult | None = None
+
+    def answer(self, engine: Engine) -> None:
+        prefilled = engine.prefill(self.prompt)
+        self.result = engine.decode(self.arm, self.prompt, self.request, prefilled, self)
+
+    def put(self, value: torch.Tensor) -> None: ...
+
+    def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
+        self.written += ids
+        if len(self.written) >= self.leaves:
+            raise Gone
+
+    def end(self) -> None: ...
+
+    def alone(self, engine: Engine) -> list[int]:
+        return engine.decode(self.arm, self.prompt, self.request).ids
+
+
+def together(batch: ContinuousBatch, asked: list[Asked]) -> int:
+    """How many steps it took."""
+    left, steps = iter(asked), 0
+    waiting: Iterator[Asked] | None = left
+    while waiting is not None or batch.running:
+        while waiting is not None and (slot := batch.free()) is not None:
+            one = next(waiting, None)
+            if one is None:
+                waiting = None
+            else:
+                batch.begin(slot, one.answer)
+        batch.step()
+        steps += 1
+    return steps
+
+
+def saved_in(place: Path, tiny: Tiny) -> dict[str, Path]:
+    """A target and what drafts for it, for `made`."""
+    for name in ("exit", "cell"):
+        (place / name).mkdir()
+    adapter_folder(tiny, place / "exit")
+    save_cell(place / "cell", random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
+    return {
+        "target": tiny(max_position_embeddings=256),
+        "small": tiny(seed=5, num_hidden_layers=2),
+        "exit": place / "exit",
+        "cell": place / "cell",
+    }
+
+
+def made(folders: dict[str, Path], dtype: torch.dtype = torch.float64) -> Engine:
+    small = {"kind": "neural", "drafter": str(folders["small"]), "length": {"k": 3}}
+    arms = [
+        {"name": "autoregressive", "kind": "autoregressive"},
+        {"name": "copy", "kind": "max_gram", "length": {"k": 3}, "shortest": 1},
+        {"name": "small", **small},
+        {"name": "tree", **small, "kind": "tree", "branch": [2, 2]},
+        {"name": "exit", "kind": "early_exit", "drafter": str(folders["exit"])},
+        {"name": "cell", "kind": "recurrent", "drafter": str(folders["cell"])},
+        {"name": "calm", "kind": "calm", "threshold": 0.4},
+    ]
+    declared = {each["name"]: recipe(**each) for each in arms}  # type: ignore[arg-type]
+    words = tokenizer([f"w{i}" for i in range(15)])
+    return Engine(native(folders["target"], dtype), declared, name="tiny", tokenizer=words)
+
+
+class Leaving(Asked):
+    """As Asked, with reuse. reads: leave when so much of the prompt was read."""
+
+    def __init__(self, *given: Any, user: str | None, reads: int = 999, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.user, self.reads = user, reads
+        self.prefilled: Prefilled | None = None
+
+    def put_read(self, read: int, total: int) -> None:
+        if read >= self.reads:
+            raise Gone
+
+    def answer(self, engine: Engine) -> None:
+        try:
+            self.prefilled = engine.prefill(self.prompt, True, self.user, self.put_read)
+            self.result = engine.decode(self.arm, self.prompt, self.request, self.prefilled, self)
+        except Gone:
+            pass
