@@ -12,17 +12,12 @@ if TYPE_CHECKING:
     from .records import AskOptions
     from .routing.results import RoutedResult
     from .routing.router import Router
-    from .specbench.quality import MEASURES, SCORES
 
-__all__ = ["MEASURES", "SCORES", "AskOptions", "RoutedResult", "Router"]
+__all__ = ["AskOptions", "RoutedResult", "Router"]
 
 
 def __getattr__(name: str) -> Any:
     """Import `route` (and with it torch) only when one of its names is asked for."""
-    if name in ("MEASURES", "SCORES"):
-        from .specbench import quality
-
-        return getattr(quality, name)
     if name in __all__:
         from .routing import router as route
 

@@ -103,7 +103,7 @@ TAKEN = {
     "backend": "from decoders import BACKENDS as parts, Backend as part; name = 'hf'",
     "replay adapter": "from collect import ADAPTERS as parts, ReplayAdapter as part; "
     "name = 'decoders.methods.neural.drafter:NeuralDrafter'",
-    "measure": "from router import SCORES as parts, Router as part; name = 'rouge_l'",
+    "measure": "from router.specbench.quality import SCORES as parts; part = 0; name = 'rouge_l'",
     "feature": "from collect import FEATURES as parts, Reward as part; name = 'greedy'",
     "reward": "from collect import REWARDS as parts, Reward as part; name = 'paper'",
 }
@@ -375,8 +375,8 @@ def test_an_unknown_length_keeps_its_path(tmp_path: Path) -> None:
 def test_a_measure_that_there_is_not_is_told_before_the_first_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from router import MEASURES
     from router.specbench.protocol import load_questions
+    from router.specbench.quality import MEASURES
 
     path = tmp_path / "q.jsonl"
     path.write_text('{"id": "1", "task": "code", "turns": ["?"]}\n')

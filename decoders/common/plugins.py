@@ -69,6 +69,14 @@ def load_named(modules: Iterable[str], path: Path) -> None:
         _import(module, f"the plugin {module!r} that {path} names")
 
 
+def if_missing() -> str:
+    """What to do about an unknown part where draftpick's own plugins are not installed, as in a
+    checkout on PYTHONPATH; "" where they are."""
+    if any(map(_is_ours, entry_points(group=GROUP))):
+        return ""
+    return "; plugins of draftpick bring more: pip install it, or name their modules as `plugins:`"
+
+
 def _is_ours(entry: EntryPoint) -> bool:
     return entry.dist is not None and entry.dist.name == "draftpick"
 

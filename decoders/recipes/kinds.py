@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..common.plugins import watched
+from ..common.plugins import if_missing, watched
 from .base import ArmRecipe
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def recipe_of(body: Mapping[Any, Any]) -> ArmRecipe:
     kind = body.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         problem = "is missing" if kind is None else f"{kind!r} is not known"
-        raise ValueError(f"kind: {problem}; give one of {', '.join(KINDS)}")
+        raise ValueError(f"kind: {problem}; give one of {', '.join(KINDS)}{if_missing()}")
     return KINDS[kind].model_validate(body)
 
 
