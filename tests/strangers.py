@@ -16,8 +16,8 @@ from packaging.utils import canonicalize_name
 import collect
 import decoders
 import policies
-import router
 from decoders.common import plugins
+from router.specbench.quality import MEASURES
 
 CONTRIBUTING = Path(__file__).resolve().parent.parent / "CONTRIBUTING.md"
 MODULE = re.compile(r"^```python\n# (my_parts/\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -50,7 +50,7 @@ def forgotten(folder: Path) -> Iterator[None]:
     """Afterwards nothing is known of what was imported from `folder` meanwhile."""
     assert decoders.KINDS and decoders.BACKENDS and policies.KINDS  # all dicts are there
     assert collect.ADAPTERS
-    assert collect.REWARDS and collect.EMBEDDERS and collect.FEATURES and router.MEASURES
+    assert collect.REWARDS and collect.EMBEDDERS and collect.FEATURES and MEASURES
     modules, imported = set(sys.modules), set(plugins._imported)
     before = {what: (dict(s.parts), dict(s.owners)) for what, s in plugins._watched.items()}
     yield
