@@ -34,13 +34,13 @@ from typing import Any
 from token_files import held_out as apart_of
 from token_files import load
 
-from collect.align.dtype import training_dtype
 from collect.align.held_out import HeldOut
 from collect.align.recipe import RecurrentRecipe
 from collect.align.recurrent import Point
 from collect.align.teacher import Teacher
+from collect.align.training import CHECKPOINT
 from collect.align.training_stage import Target, TrainingStage, finished, of_tasks, run_stage
-from collect.align.training_state import CHECKPOINT
+from collect.align.weights import training_dtype
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.models import targets

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from .calibration import Batch, Example, batches
-from .dtype import autocast
 from .learners import Learner, agreement
 from .recipe import Recipe
 from .training import Task
-from .weights import Weights, optimizers
+from .weights import Weights, autocast, optimizers
 
 
 class Answers(Task):

@@ -1,8 +1,23 @@
-"""The model card that lies next to a trained drafter, rendered from its `card.json`."""
+"""A finished drafter's folder: its files, a `card.json` with their hashes, and the model card of
+it."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+
+from decoders.common.provenance import provenance
+from decoders.common.secrets import masked_arguments
+from decoders.zoo.catalogue import sha256_of
+
+from .recipe import Recipe
 
 _WHAT = {
     "drafter": "A small transformers model that drafts for {target}, over a reduced vocabulary "
@@ -10,9 +25,6 @@ _WHAT = {
     "writes.",
     "exit": "An adapter on the hidden states after the first layers of {target}, with which the "
     "target drafts for itself. It shares the target's lower layers, their cache and its head.",
-    "joint": "An exit after the first layers of a copy of {target}, which was trained with it and "
-    "lies next to it (`../target`). The copy's own norm and head read the exit's states. Figures "
-    "are on answers of {target}; the copy may write others.",
     "recurrent": "A small recurrent cell that drafts for {target} from its final states, over a "
     "reduced vocabulary (`draft_vocab.json`). It shares the target's embedding and head, and is no "
     "use on its own.",
@@ -33,7 +45,7 @@ def render(name: str, card: dict[str, Any]) -> str:
         "---",
         f"# {name}",
         "",
-        _WHAT["joint" if card.get("joint") else card["kind"]].format(target=card["target"]),
+        _WHAT[card["kind"]].format(target=card["target"]),
         "",
         "## How well it predicts",
         "",
@@ -104,3 +116,44 @@ def _machine(hardware: dict[str, Any]) -> str:
 
 def _took(seconds: float) -> str:
     return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+
+
+def finish(folder: Path, name: str, card: dict[str, Any], save: Callable[[Path], None]) -> None:
+    """Write a drafter's folder: what `save` puts there, its hashes in `card.json`, a README.md. It
+    is filled next to its place and renamed over what is there."""
+    scratch = folder.with_name(f".{folder.name}")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    save(scratch)
+    files = {p.name: sha256_of(p) for p in sorted(scratch.iterdir())}
+    whole = {**card, "files": files}
+    (scratch / "card.json").write_text(json.dumps(whole, indent=1))
+    (scratch / "README.md").write_text(render(name, whole))
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(scratch, folder)
+
+
+def facts(
+    program: str, started: float, start: Path | None, recipe: Recipe | None
+) -> dict[str, Any]:
+    """What every drafter's card says of its run. started: by `time.time`."""
+    return {
+        "licence": "Apache-2.0",
+        "start": None if start is None else start_name(start),
+        "recipe": asdict(recipe) if recipe else None,
+        "seconds": round(time.time() - started),
+        "command": command(program),
+        "provenance": {k: v for k, v in provenance().items() if k != "argv"},
+    }
+
+
+def start_name(start: Path) -> str:
+    """What training went on from: a run's folder where `start` is the model in it."""
+    return start.resolve().parent.name if start.name == "model" else start.name
+
+
+def command(program: str) -> str:
+    """How this process was called, each path cut to its name: a card travels, folders do not."""
+    return " ".join(
+        [program, *(Path(a).name if "/" in a else a for a in masked_arguments(sys.argv[1:]))]
+    )

@@ -28,8 +28,6 @@ class AlignConfig:
         a T5-shaped one for a target that is); None is `SMALL` or `SMALL_T5`.
     vocab_size: of the draft vocabulary; a drafter of an encoder-decoder has the whole one.
     tasks: only these; None is all.
-    joint: train an exit together with a copy of the target, which is written to OUT/target.
-    every_layer: with joint, train the copy to be left after any layer.
     blocks: of an exit or of a recurrent drafter, whose gated blocks are `width` wide.
     """
 
@@ -46,8 +44,6 @@ class AlignConfig:
     max_answer: int = 256
     exit_layer: int = 4
     blocks: int = 1
-    joint: bool = False
-    every_layer: bool = False
     width: int = 1152
     chat_template: str | None = None
 
@@ -57,10 +53,6 @@ def check(config: AlignConfig) -> None:
     before the target's are fetched."""
     if config.kind not in KINDS:
         raise DraftpickError(f"unknown kind {config.kind!r}; use {', '.join(KINDS)}")
-    if config.joint and config.kind != "exit":
-        raise DraftpickError(f"--joint trains an exit; use it with --kind exit, not {config.kind}")
-    if config.every_layer and not config.joint:
-        raise DraftpickError("--every-layer trains a copy of the target; use it with --joint")
     check_folder(config.out, "--out")
     targets.device_of(config.device)
     targets.check_template(config.chat_template)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from decoders.sampling.draft_vocab import DraftVocab
 
+from .card import facts, finish
 from .eagle3_module import Eagle3Module, HeadSizes, Target
-from .finish import facts, finish
 from .held_out import DEEP, HeldOut, Part
 from .packed_batch import PackedBatch, flatten
 from .recipe import RecurrentRecipe

@@ -1,4 +1,4 @@
-"""What is trained: a small model, an exit adapter on a frozen target, or an exit with a copy of it.
+"""What is trained: a small model, or an exit adapter on a frozen target.
 
 A learner turns a batch into a loss and into agreement (how often its most likely token is the
 target's), and saves itself as the folder that `decoders` loads.
@@ -19,15 +19,21 @@ from torch import Tensor, nn
 from decoders.backends.llama.exit_head import AdapterConfig, Lens
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers import pretrained
-from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend, head_scale
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend, head_scale, start_token
 from decoders.backends.transformers.seq2seq_exit import plain_lens
 from decoders.backends.weights.packed import dense
 from decoders.methods.early_exit.head import Adapter
 from decoders.models.hub import is_text
-from decoders.models.loaders import is_encoder_decoder
 from decoders.sampling.draft_vocab import DraftVocab
 
-from .states import causal_states, seq2seq_states
+SMALL_T5: dict[str, Any] = {
+    "d_model": 128,
+    "d_kv": 64,
+    "d_ff": 512,
+    "num_heads": 2,
+    "num_layers": 1,
+    "num_decoder_layers": 1,
+}
 
 
 class Learner(ABC):
@@ -171,67 +177,68 @@ class LensLearner(_AdapterLearner):
         return states[self.module.config.exit_layer][valid], states[-1][valid]
 
 
-class JointExitLearner(Learner):
-    """A copy of the target, all of it trained so that it can be left after `exit_layer` layers by
-    its own norm and head (Kim et al., Speculative Decoding with Big Little Decoder, section 4.4).
+class Seq2SeqDraftLearner(Learner):
+    """A small encoder-decoder over the target's whole vocabulary, aligned by what the target writes
+    (Kim et al., Speculative Decoding with Big Little Decoder, section 3.5.1).
 
-    The copy is a target of its own: what it writes is no longer what the first one wrote.
-
-    every_layer: train it to be left after any layer (Schuster et al., Confident Adaptive Language
-        Modeling, section 3.1).
+    target: a folder; its tokenizer and what its configuration says besides the sizes are the
+        drafter's too.
+    sizes: fields of that configuration to change.
+    start: a drafter to go on from, in their place.
     """
 
-    def __init__(
-        self, folder: Path, exit_layer: int, vocab: DraftVocab, every_layer: bool = False
-    ) -> None:
-        from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    def __init__(self, target: Path, sizes: dict[str, Any], start: Path | None = None) -> None:
+        from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-        two_parts = is_encoder_decoder(folder)
-        kind = AutoModelForSeq2SeqLM if two_parts else AutoModelForCausalLM
-        model: Any = pretrained.load(kind, folder, torch.float32)
-        self.module = model
-        self.vocab, self._folder, self._exit_layer = vocab, folder, exit_layer
-        self._every_layer = every_layer
-        self._states = seq2seq_states if two_parts else causal_states
-        self._norm = model.decoder.final_layer_norm if two_parts else model.model.norm
-        self._scale = head_scale(model.config) if two_parts else 1.0
-
-    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """The mean of the exit's and the last layer's, each over the target's whole vocabulary;
-        with every_layer that of all of them, the i-th weighed by i."""
-        chosen = labels[labels >= 0]
-        states, valid = self._states(self.module, ids, labels)
-        exits = range(1, len(states) - 1) if self._every_layer else [self._exit_layer]
-        read = [self._norm(states[layer][valid]) for layer in exits] + [states[-1][valid]]
-        losses = torch.stack(
-            [F.cross_entropy(self.module.lm_head(h * self._scale).float(), chosen) for h in read]
-        )
-        weights = torch.ones_like(losses)
-        if self._every_layer:
-            weights = torch.arange(1.0, len(losses) + 1, device=losses.device)
-        return (weights * losses).sum() / weights.sum()
+        if start is not None:
+            self.module = pretrained.load(AutoModelForSeq2SeqLM, start, torch.float32)
+        else:
+            with pretrained.explained(target) as without:
+                config = AutoConfig.from_pretrained(target, **without)
+            config.update({**sizes, "dropout_rate": 0.0})
+            self.module = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)
+        self._target, self._scale = target, head_scale(self.module.config)
+        vocabulary = self.module.config.vocab_size
+        self.vocab = DraftVocab([*range(vocabulary)], vocabulary)
 
     def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
-        states, valid = self._states(self.module, ids, labels)
-        read: Tensor = self._norm(states[self._exit_layer][valid]) * self._scale
-        return read
-
-    def head(self) -> Tensor:
-        rows = self.module.lm_head.weight[self.vocab.to_target]
-        return torch.cat([rows, torch.zeros_like(rows[:1])])
+        states, valid = seq2seq_states(self.module, ids, labels)
+        return states[-1][valid] * self._scale
 
     def save(self, folder: Path) -> None:
-        """The exit: an adapter that adds nothing to the copy's norm and head."""
-        norm = self._norm.weight.detach()
-        lens = torch.eye(len(norm), device=norm.device)
-        config = AdapterConfig(self._exit_layer, blocks=0)
-        Lens(config, norm, lens, self._norm.variance_epsilon).save(folder)
-        self.vocab.save(folder)
-
-    def save_target(self, folder: Path) -> None:
-        """The copy, with the tokenizer and chat template of the target it was made from."""
         save_model(self.module, folder)
-        copy_texts(self._folder, folder)
+        copy_texts(self._target, folder)
+
+
+def seq2seq_states(model: Any, ids: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    """States [B, A, d] of a T5-like model's decoder before its first layer and after each, the last
+    ones normed, and which of the positions [B, A] are of an answer. A row is a prompt and its
+    answer in one (see `Batch`), which are taken apart."""
+    source, of_source, written, valid = apart(ids, labels)
+    start = torch.full_like(written[:, :1], start_token(model))
+    encoded = model.encoder(input_ids=source, attention_mask=of_source).last_hidden_state
+    decoded = model.decoder(
+        input_ids=torch.cat([start, written[:, :-1]], 1),
+        encoder_hidden_states=encoded,
+        encoder_attention_mask=of_source,
+        use_cache=False,
+        output_hidden_states=True,
+    )
+    return decoded.hidden_states, valid
+
+
+def apart(ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Rows [B, T] of prompt and answer -> the prompts [B, S] and which of their ids count, the
+    answers [B, A] and which of theirs do."""
+    answers = labels >= 0
+    last = answers.int().argmax(1, keepdim=True)  # [B, 1] the prompt's last position has a label
+    width = int(last.max()) + 1
+    of_source = torch.arange(width, device=ids.device) <= last  # [B, S]
+    counts = answers.sum(1, keepdim=True)  # [B, 1]
+    valid = torch.arange(int(counts.max()), device=ids.device) < counts  # [B, A]
+    written = torch.zeros_like(valid, dtype=ids.dtype)
+    written[valid] = labels[answers]
+    return ids[:, :width], of_source, written, valid
 
 
 def save_model(model: Any, folder: Path) -> None:

@@ -23,13 +23,13 @@ from decoders.sampling.draft_vocab import DraftVocab
 
 from . import training
 from .distil import Pieces, distilled, pieces, step_weights
-from .drafter_model import DrafterModel
 from .held_out import Figures, HeldOut, unroll
 from .packed_batch import PackedBatch, Stream, on_device
 from .recipe import RecurrentRecipe
 from .teacher import Teacher
 from .tokens import Tokens
-from .training_state import TrainingState
+from .training import TrainingState
+from .weights import DrafterModel
 
 FIRST_POINT, FURTHER = 500_000, 2.0  # figures are taken at positions ever further apart
 # Softens the distribution of one token earlier, which else costs 9 nats instead of 5.
@@ -142,7 +142,7 @@ class Point:
 
 
 def card_of(point: Point, module: nn.Module, tokens: Tokens, held_out: HeldOut) -> dict[str, Any]:
-    """What a card says of a training, besides `finish.facts`. tokens: those trained on."""
+    """What a card says of a training, besides `facts`. tokens: those trained on."""
     return {
         "parameters": sum(p.numel() for p in module.parameters()),
         "acceptance": {task: round(share, 4) for task, share in point.acceptance.items()},

@@ -25,18 +25,24 @@ from decoders.sampling.draft_vocab import DraftVocab
 from . import bigram, training, training_stage
 from .answers import Answers, evaluate, tensors
 from .calibration import Example, batches, build
+from .card import facts, finish
 from .config import ON_STATES, AlignConfig, check
-from .dtype import training_dtype
 from .eagle3 import HeadHeldOut, train_head, usual_features
 from .eagle3_module import HeadSizes
 from .eagle3_module import Target as HeadTarget
-from .finish import facts, finish, replace_folder
 from .held_out import HeldOut
-from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
+from .learners import (
+    SMALL_T5,
+    DraftLearner,
+    ExitLearner,
+    Learner,
+    LensLearner,
+    Seq2SeqDraftLearner,
+)
 from .recipe import Recipe, RecurrentRecipe
-from .seq2seq_drafter import SMALL_T5, Seq2SeqDraftLearner
 from .teacher import Teacher
 from .tokens import Text, pack
+from .weights import training_dtype
 
 SMALL: dict[str, Any] = {
     "hidden_size": 320,
@@ -90,8 +96,6 @@ def align(
     held_out = [e for e in examples if e.held_out]
     acceptance = evaluate(learner, held_out, device)
     parameters = sum(p.numel() for p in learner.module.parameters())
-    if isinstance(learner, JointExitLearner):
-        replace_folder(config.out / "target", learner.save_target)
     _write(config, recipe, parameters, learner.save, examples, acceptance, started)
     return acceptance
 
@@ -134,7 +138,7 @@ def _learner(
         vocab = DraftVocab.commonest(answers, config.vocab_size, target.vocab_size, eos)
     vocab.to(target.device)
     if config.kind == "exit":
-        return _exit_learner(config, recipe, folder, target, kept, vocab)
+        return _exit_learner(config, recipe, target, kept, vocab)
     assert isinstance(target, LlamaBackend)
     if start is not None:
         return DraftLearner({}, vocab, start)
@@ -146,13 +150,10 @@ def _learner(
 def _exit_learner(
     config: AlignConfig,
     recipe: Recipe,
-    folder: Path,
     target: Target,
     kept: Sequence[Example],
     vocab: DraftVocab,
 ) -> Learner:
-    if config.joint:
-        return JointExitLearner(folder, config.exit_layer, vocab, config.every_layer)
     first = [
         tensors(batch, target.device)
         for batch in batches(kept, 8192, random.Random(recipe.seed))[:4]
@@ -222,8 +223,6 @@ def _write(
     card: dict[str, Any] = {
         "kind": config.kind,
         "target": config.target,
-        "joint": config.joint,
-        "every_layer": config.every_layer,
         "parameters": parameters,
         "acceptance": {k: round(v, 4) for k, v in acceptance.items()},
         "tasks": sorted({e.task for e in trained}),

@@ -22,7 +22,7 @@ from decoders.common.text import from_json
 from decoders.methods.recurrent.cell import CELL, CellConfig, RecurrentCell
 from decoders.sampling.draft_vocab import DraftVocab
 
-from .finish import facts, finish
+from .card import facts, finish
 from .held_out import HeldOut
 from .packed_batch import flatten
 from .recipe import RecurrentRecipe

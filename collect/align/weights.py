@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from .dtype import training_dtype
-from .muon import Float32Muon
-from .recipe import Recipe
+from decoders.backends.weights.packed import can_pack
+
+from .recipe import Recipe, RecurrentRecipe
+
+
+def training_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the device multiplies it; a CPU without it is several times faster in
+    float32."""
+    half = device.type != "cpu" or can_pack(device, torch.bfloat16)
+    return torch.bfloat16 if half else torch.float32
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """Products in `training_dtype`."""
+    dtype = training_dtype(device)
+    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
 def optimizers(
@@ -60,3 +75,87 @@ class Weights:
         self.module.load_state_dict(state["module"])
         for rule, saved in zip(self.rules, state["rules"], strict=True):
             rule.load_state_dict(saved)
+
+
+class DrafterModel(Weights):
+    """The cell or head over the target's states that is trained, and its averages: `module` in
+    float32, and `work`, what is run, in the target's own dtype."""
+
+    def __init__(self, cell: nn.Module, dtype: torch.dtype, recipe: RecurrentRecipe) -> None:
+        matrices = [p for p in cell.parameters() if p.ndim == 2]
+        vectors = [p for p in cell.parameters() if p.ndim < 2]
+        fused = next(cell.parameters()).device.type == "cuda"
+        rules = optimizers(matrices, vectors, recipe, decay=0.0, fused=fused)
+        super().__init__(cell.requires_grad_(True), rules)
+        self.work = copy.deepcopy(cell).to(dtype)
+        self.average = [p.detach().clone() for p in cell.parameters()] if recipe.ema else []
+        self._ema = recipe.ema
+
+    def step(self, rate: float, number: int) -> None:
+        """By what lies in `work`'s gradients."""
+        pairs = list(zip(self.module.parameters(), self.work.parameters(), strict=True))
+        for kept, used in pairs:
+            assert used.grad is not None
+            kept.grad, used.grad = used.grad.float(), None
+        super().step(rate, number)
+        with torch.no_grad():
+            for kept, used in pairs:
+                used.copy_(kept)
+            decay = min(self._ema, (1 + number) / (10 + number))
+            for mean, kept in zip(self.average, self.module.parameters(), strict=False):
+                mean.lerp_(kept, 1 - decay)
+
+    def result(self) -> nn.Module:
+        """What would be saved now: the averaged weights where there are any."""
+        if not self.average:
+            return self.work
+        cell = copy.deepcopy(self.work)
+        with torch.no_grad():
+            for used, mean in zip(cell.parameters(), self.average, strict=True):
+                used.copy_(mean)
+        return cell
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"average": self.average}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.work.load_state_dict(state["module"])
+        self.average = list(state["average"])
+
+
+class Float32Muon(torch.optim.Muon):
+    """torch.optim.Muon for processors that do not multiply bfloat16, in which its products are
+    whatever the weights are; with the same state, so that either goes on from the other's."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._move(weight, weight.grad, group)
+
+    def _move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        momentum, rate = group["momentum"], group["lr"]
+        state = self.state[weight]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(weight)
+        mean = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+        update = gradient.lerp(mean, momentum) if group["nesterov"] else mean
+        update = orthogonal(update, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        rows, columns = weight.shape
+        weight.mul_(1 - rate * group["weight_decay"])
+        weight.add_(update, alpha=-rate * math.sqrt(max(1, rows / columns)))
+
+
+def orthogonal(matrix: Tensor, by: Sequence[float], steps: int, eps: float) -> Tensor:
+    """The nearest matrix with orthogonal rows or columns, nearly: the quintic Newton-Schulz steps
+    of Jordan et al. (2024). by: their three coefficients."""
+    a, b, c = by
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if tall else matrix
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if tall else x

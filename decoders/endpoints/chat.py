@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 from threading import Lock
 from typing import Any, Self
 
@@ -80,3 +82,17 @@ class Pieces:
         if found == len(self._texts):
             self._texts.append(word)
         return found
+
+
+def tokens_of(tokenizer: str, text: str) -> int:
+    """How many tokens the text has. tokenizer: a folder or name. Raises DraftpickError where it
+    cannot be loaded."""
+    return len(_loaded(tokenizer).encode(text, add_special_tokens=False))
+
+
+@lru_cache
+def _loaded(name: str) -> Any:
+    from ..models.targets import load_tokenizer, resolve
+
+    folder = Path(name).expanduser()
+    return load_tokenizer(folder if folder.is_dir() else resolve(name))

@@ -5,14 +5,10 @@ A plugin like any other package's: importing it fills KINDS and RULES.
 
 from ..recipes.kinds import KINDS
 from ..recipes.verifier import RULES
-from .beam.recipe import BeamRecipe
-from .beam.sampled_recipe import SampledBeamsRecipe
+from .beam.recipe import BeamRecipe, SampledBeamsRecipe
 from .calm.recipe import CalmRecipe
 from .cascades.recipe import OracleCascadeRecipe, SequenceCascadeRecipe, TokenCascadeRecipe
-from .cs_drafting.hierarchy_recipe import HierarchyRecipe
-from .cs_drafting.horizontal_recipe import HorizontalRecipe
-from .cs_drafting.recipe import CSDraftingRecipe
-from .cs_drafting.vertical_recipe import VerticalRecipe
+from .cs_drafting.recipe import CSDraftingRecipe, HierarchyRecipe, HorizontalRecipe, VerticalRecipe
 from .rules.recipes import BiLDRule, BiLDStarRule, DeferralRule, LossyRule, LossyStarRule
 
 KINDS |= {

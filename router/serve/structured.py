@@ -9,9 +9,8 @@ from typing import Any, Literal
 from decoders.records import Grammar
 
 from .errors import ApiError
-from .fenced import FencedCalls
 from .schemas import ChatBody, CommonFields
-from .tools import CallForm, CallReader, form_of
+from .tools import CallForm, CallReader, FencedCalls, form_of
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 

@@ -21,9 +21,7 @@ from collect.align.write import write_outputs
 from decoders import Engine, Request
 from decoders.common.errors import DraftpickError
 from decoders.models import targets
-from decoders.models.targets import fingerprint
 from decoders.options import EngineOptions
-from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import app
 
 WORDS = [f"w{i}" for i in range(40)]  # as conftest.py
@@ -97,82 +95,11 @@ def test_an_exit_adapter_learns_and_drafts(
     assert decoded_alike(target, arms_file(tmp_path, "early_exit", tmp_path / "out/model"))
 
 
-def last_layer_loss(target: Path, written: tuple[Path, Path]) -> float:
-    """Mean negative log-likelihood of the written answers under a target folder."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model, tokenizer = (c.from_pretrained(target) for c in (AutoModelForCausalLM, AutoTokenizer))
-    rows = [[json.loads(line) for line in path.read_text().splitlines()] for path in written]
-    losses = []
-    for query, output in zip(*rows, strict=True):
-        prompt = tokenizer.encode(query["turns"][0])
-        ids = torch.tensor([[*prompt, *tokenizer.encode(output["output"])]])
-        labels = ids.clone()
-        labels[:, : len(prompt)] = -100
-        with torch.no_grad():
-            losses.append(float(model.float()(ids, labels=labels).loss))
-    return sum(losses) / len(losses)
-
-
-@pytest.mark.slow
-def test_an_exit_learns_together_with_a_copy_of_the_target(
-    tmp_path: Path, target: Path, written: tuple[Path, Path]
-) -> None:
-    config = config_for("exit", tmp_path / "out", target, written, exit_layer=1, joint=True)
-    before = fingerprint(target)
-    acceptance = align(config, RECIPE, silent)
-    copy, exit_ = tmp_path / "out/target", tmp_path / "out/model"
-    assert acceptance["overall"] > 0.8  # what the exit predicts
-    assert last_layer_loss(copy, written) < 0.5 < last_layer_loss(target, written)
-    assert fingerprint(target) == before != fingerprint(copy)
-    assert json.loads((exit_ / "config.json").read_text()) == {"exit_layer": 1, "blocks": 0}
-    # the copy is a target of its own; the exit drafts for it, and losslessly
-    engine = Engine.load(str(copy), arms_file(tmp_path, "early_exit", exit_), dtype="float32")
-    accepted = drafted = 0
-    for word in WORDS[:8]:
-        prompt = engine.encode_chat([{"role": "user", "content": word}])
-        alone, together = (engine.decode(name, prompt, Request(10)) for name in engine.arm_names)
-        assert alone.ids == together.ids
-        accepted, drafted = accepted + together.accepted, drafted + together.drafted
-    assert accepted / drafted > 0.7
-    assert "a copy of" in (exit_ / "README.md").read_text()
-
-
-def test_the_joint_loss_is_the_mean_of_both(target: Path) -> None:
-    """Each read by transformers itself: the last layer from the whole model, the exit from the
-    model cut off after its layer."""
-    from transformers import AutoModelForCausalLM
-
-    from collect.align.learners import JointExitLearner
-
-    vocab = DraftVocab([2, 3, 4], 43)
-    learner = JointExitLearner(target, 2, vocab)
-    ids = torch.tensor([[5, 6, 7, 8], [9, 3, 4, 2]])
-    labels = torch.tensor([[-100, 7, 8, -100], [3, 4, 2, -100]])
-    whole = AutoModelForCausalLM.from_pretrained(target)
-    cut = AutoModelForCausalLM.from_pretrained(target, num_hidden_layers=2)
-    losses = [
-        torch.nn.functional.cross_entropy(model(ids).logits.flatten(0, 1), labels.flatten())
-        for model in (whole, cut)
-    ]
-    torch.testing.assert_close(learner.loss(ids, labels), sum(losses) / 2)
-    cut = AutoModelForCausalLM.from_pretrained(target, num_hidden_layers=1)
-    losses.append(
-        torch.nn.functional.cross_entropy(cut(ids).logits.flatten(0, 1), labels.flatten())
-    )
-    all_layers = JointExitLearner(target, 2, vocab, every_layer=True).loss(ids, labels)
-    torch.testing.assert_close(all_layers, (3 * losses[0] + 2 * losses[1] + losses[2]) / 6)
-    learner.loss(ids, labels).backward()
-    assert all(p.grad is not None for p in learner.module.parameters())
-
-
 @pytest.mark.parametrize(
     ("kind", "more", "says"),
     [
-        ("drafter", {"joint": True}, "--joint trains an exit"),
         ("exit", {"exit_layer": 3}, "--exit-layer must be 1 to 2 for this target, not 3"),
-        ("exit", {"exit_layer": 0, "joint": True}, "--exit-layer must be 1 to 2"),
-        ("exit", {"exit_layer": 1, "every_layer": True}, "use it with --joint"),
+        ("exit", {"exit_layer": 0}, "--exit-layer must be 1 to 2"),
     ],
 )
 def test_exits_that_cannot_be_are_named(

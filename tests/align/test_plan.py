@@ -27,8 +27,6 @@ def test_the_defaults() -> None:
 def test_defaults_of_a_kind() -> None:
     found = plan(out=OUT, kind="recurrent").config
     assert (found.vocab_size, found.blocks) == (6144, 2)
-    joint = plan(out=OUT, kind="exit", joint=True, matrix_lr=1e-3)
-    assert (joint.recipe.lr, joint.recipe.matrix_lr) == (1e-4, 1e-3)
 
 
 def test_names_and_lengths() -> None:

@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 from collect.align import recurrent, training
 from collect.align.distil import distilled, distribution, pieces, step_weights
-from collect.align.drafter_model import DrafterModel
 from collect.align.held_out import HeldOut
 from collect.align.packed_batch import Stream, flatten, on_device, order
 from collect.align.recipe import RecurrentRecipe
 from collect.align.recurrent import SOFTER, DistillationLoss, Drafting, Point, disturbed, new_cell
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
+from collect.align.training import CURVE, TrainingState
 from collect.align.training_stage import (
     RESULT,
     Target,
@@ -34,7 +34,7 @@ from collect.align.training_stage import (
     of_tasks,
     run_stage,
 )
-from collect.align.training_state import CURVE, TrainingState
+from collect.align.weights import DrafterModel
 from decoders.common.errors import DraftpickError
 from decoders.methods.recurrent.cell import CellConfig, RecurrentCell
 from decoders.sampling.draft_vocab import DraftVocab

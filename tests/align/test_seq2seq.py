@@ -13,11 +13,15 @@ import torch
 from typer.testing import CliRunner
 
 from collect.align.config import AlignConfig
-from collect.align.learners import JointExitLearner, LensLearner, agreement
+from collect.align.learners import (
+    LensLearner,
+    Seq2SeqDraftLearner,
+    agreement,
+    apart,
+    seq2seq_states,
+)
 from collect.align.recipe import Recipe
 from collect.align.run import align
-from collect.align.seq2seq_drafter import Seq2SeqDraftLearner
-from collect.align.states import apart, seq2seq_states
 from decoders import Engine, Request
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import DraftpickError
@@ -129,27 +133,6 @@ def cut_loss(t5: Path, **layers: int) -> torch.Tensor:
     return total / 5
 
 
-def test_the_joint_loss_is_the_mean_of_both(t5: Path) -> None:
-    learner = JointExitLearner(t5, 1, DraftVocab([2, 3, 4], 43))
-    expected = (cut_loss(t5) + cut_loss(t5, num_decoder_layers=1)) / 2
-    loss = learner.loss(IDS, LABELS)
-    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
-    loss.backward()
-    assert all(p.grad is not None for p in learner.module.parameters())
-
-
-def test_the_loss_of_every_layer_weighs_the_later_more(t5: Path) -> None:
-    """CALM's, w_i = i / sum of i: each layer read by a model that is cut off after it."""
-    learner = JointExitLearner(t5, 1, DraftVocab([2, 3, 4], 43), every_layer=True)
-    one, two, three = (
-        cut_loss(t5, **cut) for cut in ({"num_decoder_layers": 1}, {"num_decoder_layers": 2}, {})
-    )
-    loss = learner.loss(IDS, LABELS)
-    torch.testing.assert_close(loss, (one + 2 * two + 3 * three) / 6, atol=1e-5, rtol=1e-5)
-    loss.backward()
-    assert all(p.grad is not None for p in learner.module.parameters())
-
-
 def test_the_ridge_start_is_near_the_target_s_own_states(t5: Path) -> None:
     """And agreement counts what the exit would draft, on answers alone."""
     learner = LensLearner(load(t5), 2, DraftVocab([*range(43)], 43))
@@ -203,20 +186,6 @@ def test_a_lens_learns_and_drafts(tmp_path: Path, t5: Path, own: tuple[Path, Pat
     assert json.loads((model / "card.json").read_text())["parameters"] == 32 + 32 * 32
     assert accepted(t5, model) > 0.3
     assert fingerprint(t5) == before
-
-
-@pytest.mark.slow
-def test_an_exit_learns_together_with_a_copy_of_the_target(
-    tmp_path: Path, t5: Path, written: tuple[Path, Path]
-) -> None:
-    """On answers that count up, which the target itself does not give."""
-    config = config_for("exit", tmp_path / "out", t5, written, exit_layer=1, joint=True)
-    acceptance = align(config, replace(RECIPE, epochs=14), silent)
-    copy, exit_ = tmp_path / "out/target", tmp_path / "out/model"
-    assert acceptance["overall"] > 0.6
-    assert fingerprint(copy) != fingerprint(t5)
-    assert accepted(copy, exit_) > 0.6
-    assert "a copy of" in (exit_ / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collect.align.finish import command
+from collect.align.card import command
 from decoders.common.errors import DraftpickError
 from decoders.common.provenance import provenance, tags
 from decoders.common.secrets import masked, masked_arguments, secret

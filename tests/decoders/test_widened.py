@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.widened import WidenedDrafter
-from decoders.papers.cs_drafting.drafter import cs_drafter
-from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
+from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part, cs_drafter
 from decoders.protocols import Drafter, DraftRequest, work
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.randomness import Generator

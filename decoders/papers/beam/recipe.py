@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from ...methods.neural.recipe import NeuralRecipe
 from ...recipes.base import ArmRecipe
 from ...recipes.length import Length, LengthRecipe
+from ...recipes.nested import Nested
 
 if TYPE_CHECKING:
     from ...models.drafts import TargetInfo
@@ -71,3 +72,28 @@ class BeamRecipe(ArmRecipe):
             width = self.width or 2 * self.beams
             draft = BeamDraft(require_trees(self.name, model, "a drafter"), vocab, width)
         return BeamSearch(self.name, self.beams, self.length_penalty, self.length.build(), draft)
+
+
+class SampledBeamsRecipe(ArmRecipe):
+    """beams: answers that are drawn.
+    drafter: a recipe of its own, with its length, that drafts for each of them.
+    """
+
+    kind: Literal["sampled_beams"] = "sampled_beams"
+    beams: Annotated[int, Field(ge=1, le=32)]
+    drafter: Nested
+
+    @property
+    def lossless(self) -> bool:
+        """The best of several draws is distributed otherwise than one."""
+        return self.beams == 1
+
+    @property
+    def uses_cost_model(self) -> bool:
+        return self.drafter.uses_cost_model
+
+    def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        from .sampled import SampledBeams
+
+        drafter = self.drafter.named(self.name).make_drafter(target, tokenizer)
+        return SampledBeams(self.name, drafter, self.drafter.length.build(target), self.beams)

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...protocols import Drafter, DraftRequest, work
+from ...lengths import FixedLength
+from ...protocols import Backend, Drafter, DraftRequest, work
 from ...records import Proposal
 from ...verify.step import joined
 from .vertical import VerticalDrafter
@@ -73,3 +74,33 @@ class HorizontalDrafter:
     def commit(self, context: list[int]) -> None:
         for drafter in self._own:
             drafter.commit(context)
+
+
+def cs_drafter(
+    verifier_models: Sequence[Backend],
+    last: Drafter,
+    K: Sequence[Sequence[int]],
+    lenience: float,
+    longest: int,
+) -> HorizontalDrafter:
+    """What drafts for the target.
+
+    verifier_models: from larger to smaller.
+    last: drafts with no help.
+    K: row 0 is for the target, row i + 1 for verifier_models[i]; each says how many tokens the
+        models after the row's own add in turn.
+    longest: bounds any one draft.
+
+    A model's step is the same inside a larger model's step and next to it, so each model has one
+    drafter and one cache.
+    """
+    drafters = [last]
+
+    def row(i: int) -> HorizontalDrafter:
+        parts = [Part(d, tokens) for d, tokens in zip(drafters, K[i][i:], strict=True)]
+        return HorizontalDrafter(parts, owned=1)  # the largest holds the others inside
+
+    for i in reversed(range(len(verifier_models))):
+        step = VerticalDrafter(verifier_models[i], row(i + 1), FixedLength(longest), lenience)
+        drafters.insert(0, step)
+    return row(0)

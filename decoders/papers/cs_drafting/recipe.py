@@ -8,15 +8,152 @@ from pydantic import Field, field_validator, model_validator
 
 from ...methods.max_gram.recipe import MaxGramRecipe
 from ...methods.tree.recipe import Branch, require_bounds, widened
-from ...recipes.base import ArmRecipe
-from ...recipes.length import LONGEST
+from ...recipes.base import ArmRecipe, DraftingRecipe
+from ...recipes.length import LONGEST, Length, LengthRecipe
 from ...recipes.model_name import ModelName
-from ...recipes.nested import refuse_by_cost
+from ...recipes.nested import Nested, refuse_by_cost, require_verifiable, words
 from ...sampling.tree_shape import TreeShape
 
 if TYPE_CHECKING:
     from ...models.drafts import TargetInfo
     from ...protocols import Backend, Drafter, Strategy
+
+
+class VerticalRecipe(DraftingRecipe):
+    """review: the middle model, which verifies: a shipped name, a local transformers folder or a
+        hub id.
+    inner: what drafts for it; its `length` is the tokens of one such draft.
+    lenience: how far the middle model accepts drafts that it would not write itself; 1 not at all.
+    length: tokens shown to the target.
+    """
+
+    kind: Literal["vertical"] = "vertical"
+    review: ModelName
+    inner: Nested
+    lenience: Annotated[float, Field(ge=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _possible(self) -> VerticalRecipe:
+        require_verifiable("inner", self.inner, self.length)
+        return self
+
+    @property
+    def drafter(self) -> str:
+        return f"{self.review} verifying {words(self.inner)}"
+
+    def check_target(self, target: TargetInfo) -> None:
+        from ...models.drafts import fitting
+
+        fitting(self.name, self.review, target)
+        super().check_target(target)
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ...models.drafts import find
+        from .vertical import VerticalDrafter
+
+        middle = find(self.name, self.review, target, tokenizer)
+        inner = self.inner.named(self.name).make_drafter(target, tokenizer)
+        length = self.inner.length.build()
+        return VerticalDrafter(middle.load_verifier(), inner, length, self.lenience)
+
+
+class HorizontalRecipe(DraftingRecipe):
+    """parts: the drafters in order; the `length` of each is how many tokens it adds, and where one
+        adds fewer the next makes up for it.
+    length: a bound on all of them together.
+    """
+
+    kind: Literal["horizontal"] = "horizontal"
+    parts: Annotated[list[Nested], Field(min_length=2)]
+    length: Length = LengthRecipe(k=LONGEST)
+
+    @model_validator(mode="after")
+    def _possible(self) -> HorizontalRecipe:
+        for number, part in enumerate(self.parts):
+            if part.kind == "horizontal":
+                raise ValueError(f"parts.{number}: list the parts of that cascade here instead")
+            if part.length.kind != "fixed":
+                raise ValueError(f"parts.{number}.length: give {{kind: fixed, k: ...}}")
+        if self.length.min_confidence and not self.doubts:
+            raise ValueError(
+                "length.min_confidence: not all of the parts stop at an unsure token; set it on "
+                "those that do"
+            )
+        if sum(part.on_target for part in self.parts) > 1:
+            raise ValueError("parts: only one early exit can run on the target's layers")
+        return self
+
+    @property
+    def on_target(self) -> bool:
+        return any(part.on_target for part in self.parts)
+
+    @property
+    def copies(self) -> bool:
+        return any(part.copies for part in self.parts)
+
+    @property
+    def doubts(self) -> bool:
+        return all(part.doubts for part in self.parts)
+
+    @property
+    def uses_cost_model(self) -> bool:
+        return super().uses_cost_model or any(part.uses_cost_model for part in self.parts)
+
+    @property
+    def drafter(self) -> str:
+        return ", then ".join(words(part) for part in self.parts)
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from .horizontal import HorizontalDrafter, Part
+
+        return HorizontalDrafter(
+            [
+                Part(
+                    part.named(self.name).make_drafter(target, tokenizer),
+                    part.length.k,
+                    part.length.min_confidence,
+                )
+                for part in self.parts
+            ]
+        )
+
+
+class HierarchyRecipe(DraftingRecipe):
+    """small: what drafts first; without a `length` of its own it takes the arm's.
+    middle: the model that verifies them losslessly and then writes on alone, a shipped name, a
+        local transformers folder or a hub id.
+    """
+
+    kind: Literal["hierarchy"] = "hierarchy"
+    small: Nested
+    middle: ModelName
+
+    @model_validator(mode="after")
+    def _possible(self) -> HierarchyRecipe:
+        require_verifiable("small", self.small, self.length)
+        if self.length.k < 2:
+            raise ValueError("length.k: give at least 2, as the middle model adds a token itself")
+        return self
+
+    @property
+    def drafter(self) -> str:
+        return f"{self.middle} after {words(self.small)}"
+
+    def check_target(self, target: TargetInfo) -> None:
+        from ...models.drafts import fitting
+
+        fitting(self.name, self.middle, target)
+        super().check_target(target)
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ...models.drafts import find
+        from .vertical import VerticalDrafter
+
+        middle = find(self.name, self.middle, target, tokenizer)
+        small = self.small.named(self.name).make_drafter(target, tokenizer)
+        own = "length" in self.small.model_fields_set
+        length = self.small.length if own else self.length
+        return VerticalDrafter(middle.load_verifier(), small, length.build(), writes_on=True)
 
 
 class CSDraftingRecipe(ArmRecipe):
@@ -104,7 +241,7 @@ class CSDraftingRecipe(ArmRecipe):
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ...backends.llama.tree import require_trees
         from ...models.drafts import find
-        from .drafter import cs_drafter
+        from .horizontal import cs_drafter
 
         if self.branch:
             require_trees(self.name, target, "a target")

@@ -23,7 +23,6 @@ def align(plan: AlignPlan) -> None:
       draftpick align --out drafts/math --start drafts/general/model --tasks math
       draftpick align --out drafts/exit4 --kind exit --exit-layer 4 --minutes 20
       draftpick align --out drafts/cell --kind recurrent --minutes 20
-      draftpick align --out drafts/joint --kind exit --exit-layer 8 --joint
     """
     from .run import run
 
@@ -31,7 +30,4 @@ def align(plan: AlignPlan) -> None:
     title = "Held-out acceptance (share of the target's tokens predicted)"
     rows = [[name, f"{share:.3f}"] for name, share in acceptance.items()]
     show(lambda width: tables(title, ["task", "acceptance"], rows, width))
-    out = plan.config.out
-    typer.echo(
-        f"model: {out / 'model'}" + (f"\ntarget: {out / 'target'}" if plan.config.joint else "")
-    )
+    typer.echo(f"model: {plan.config.out / 'model'}")

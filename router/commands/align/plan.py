@@ -73,29 +73,13 @@ def plan(
         int | None,
         typer.Option(
             min=0,
-            help="Trained layers above the exit (default 1; 0 with --joint and for "
-            "encoder-decoders), or gated blocks of a recurrent drafter (default 2).",
+            help="Trained layers above the exit (default 1; 0 for encoder-decoders), or gated "
+            "blocks of a recurrent drafter (default 2).",
         ),
     ] = None,
     width: Annotated[
         int, typer.Option(min=1, help="Width of a recurrent drafter's gated blocks.")
     ] = 1152,
-    joint: Annotated[
-        bool,
-        typer.Option(
-            "--joint",
-            help="With --kind exit: train all layers of a copy of the target, by the mean loss of "
-            "the exit and the last layer (as BiLD does). The copy, OUT/target, is a new target.",
-        ),
-    ] = False,
-    every_layer: Annotated[
-        bool,
-        typer.Option(
-            "--every-layer",
-            help="With --joint: train by the losses of all layers, layer i weighted by i (as CALM "
-            "does).",
-        ),
-    ] = False,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the examples.")] = 4,
     minutes: Annotated[
         float | None, typer.Option(help="Train for this time instead of --epochs.")
@@ -104,15 +88,9 @@ def plan(
         int, typer.Option(min=1, help="Tokens per step, padding included.")
     ] = 2048,
     lr: Annotated[
-        float | None,
-        typer.Option(
-            help="Peak learning rate of embeddings and norms (AdamW). Default: 3e-3; --joint: 1e-4."
-        ),
-    ] = None,
-    matrix_lr: Annotated[
-        float | None,
-        typer.Option(help="Peak learning rate of matrices (Muon). Default: 2e-2; --joint: 5e-4."),
-    ] = None,
+        float, typer.Option(help="Peak learning rate of embeddings and norms (AdamW).")
+    ] = 3e-3,
+    matrix_lr: Annotated[float, typer.Option(help="Peak learning rate of matrices (Muon).")] = 2e-2,
     max_prompt: Annotated[
         int, typer.Option(min=1, help="Prompt tokens kept, counted from the end.")
     ] = 320,
@@ -144,8 +122,6 @@ def plan(
         vocab_size = 6144 if kind in ON_STATES else 8192
     if blocks is None:
         blocks = 2 if recurrent else 1
-    # A copy of the target is not trained from scratch.
-    rates = (1e-4, 5e-4) if joint else (Recipe.lr, Recipe.matrix_lr)
     config = AlignConfig(
         kind=kind,
         out=out,
@@ -160,13 +136,9 @@ def plan(
         max_answer=max_new_tokens,
         exit_layer=exit_layer,
         blocks=blocks,
-        joint=joint,
-        every_layer=every_layer,
         width=width,
         chat_template=chat_template,
     )
-    lr = rates[0] if lr is None else lr
-    matrix_lr = rates[1] if matrix_lr is None else matrix_lr
     return AlignPlan(
         config, Recipe(epochs, minutes, batch_tokens, lr, matrix_lr, seed=seed), context
     )

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from router.serve.fenced import FencedCalls
-from router.serve.tools import HERMES, CallReader
+from router.serve.tools import HERMES, CallReader, FencedCalls
 
 F = '{"name": "f", "arguments": {"a": "}```"}}'
 G = '{"name": "g",\n "arguments": {}}'

@@ -1,4 +1,5 @@
-"""Muon in float32 beside PyTorch's, which multiplies in bfloat16."""
+"""In which numbers a machine trains, and Muon in float32 beside PyTorch's, which multiplies in
+bfloat16."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ import torch
 from torch import nn
 
 from collect.align import weights
-from collect.align.muon import Float32Muon, orthogonal
 from collect.align.recipe import Recipe
+from collect.align.weights import Float32Muon, orthogonal
 
 SHAPES = [(24, 40), (40, 24), (32, 32)]
 
@@ -57,3 +58,14 @@ def test_it_is_taken_where_bfloat16_is_slow(half: bool, monkeypatch: pytest.Monk
     matrix, vector = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(4))
     muon, _ = weights.optimizers([matrix], [vector], Recipe(), decay=0.0)
     assert type(muon) is (torch.optim.Muon if half else Float32Muon)
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_float32_where_a_cpu_has_no_bfloat16(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "can_pack", lambda device, kind: has)
+    found = torch.bfloat16 if has else torch.float32
+    assert weights.training_dtype(torch.device("cpu")) == found
+    assert weights.training_dtype(torch.device("cuda")) == torch.bfloat16
+    with weights.autocast(torch.device("cpu")):
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == found
