@@ -25,10 +25,10 @@ from collect.queries import first_per_task, read_queries, shipped
 from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import AUTOREGRESSIVE
-from decoders.backends.sync import synchronize
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
+from decoders.common.sync import synchronize
 from decoders.zoo import TARGET
 
 

@@ -44,10 +44,10 @@ from rich.table import Table
 
 from collect.queries import Query, first_per_task, read_queries, shipped
 from decoders import Engine, Request
-from decoders.backends.sync import synchronize
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
+from decoders.common.sync import synchronize
 from decoders.models import targets
 from decoders.zoo import TARGET
 

@@ -32,11 +32,11 @@ from collect.queries import first_per_task, shipped
 from collect.replay.costs import CONTEXT
 from decoders import Engine, Request
 from decoders.backends.native import LlamaBackend
-from decoders.backends.sync import synchronize
 from decoders.backends.weights.kernel_weight import KernelWeight
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
+from decoders.common.sync import synchronize
 from decoders.zoo import TARGET
 
 REPEATS = {"cpu": 15, "cuda": 40}

@@ -32,7 +32,7 @@ from torch import Tensor
 from decoders.backends.cuda import fused, fused_launch
 from decoders.backends.cuda.fused import FusedLayers
 from decoders.backends.cuda.fused_launch import Launch
-from decoders.backends.cuda.recorded import WIDEST, RecordedPasses, cuda_graphs
+from decoders.backends.cuda.recorded import RecordedPasses, cuda_graphs
 from decoders.backends.llama.kv import KVCache
 from decoders.backends.llama.model import (
     LayerWeights,
@@ -47,6 +47,7 @@ from decoders.backends.llama.model import (
 from decoders.backends.llama.rope import Rotation
 from decoders.backends.native import LlamaBackend
 from decoders.backends.weights.packed import linear, narrowed
+from decoders.device_rounds import WIDEST
 
 CUDA = torch.device("cuda")
 BF16 = torch.bfloat16

@@ -21,7 +21,7 @@ from rich.progress import track
 from rich.table import Table
 
 from decoders import Engine, EngineOptions
-from decoders.backends.sync import synchronize
+from decoders.common.sync import synchronize
 
 PLAIN = ("autoregressive",)
 

@@ -3,9 +3,10 @@
     python benchmarks/rounds.py --queries dev/*.jsonl --limit 2 --arms max-gram,recurrent,hybrid
 
 Every prompt is answered by every arm in two ways, in turn: with the host a round behind
-(decoders/ahead.py), and by the ordinary loop. For each way: tokens a second without the prompt's
-own pass, tokens a round, and microseconds a round; beside them what the device alone takes for the
-same rounds, as timed when they were recorded. The difference is what the host adds. Below, the
+(decoders/backends/cuda/device_loop.py), and by the ordinary loop. For each way: tokens a second
+without the prompt's own pass, tokens a round, and microseconds a round; beside them what the device
+alone takes for the same rounds, as timed when they were recorded. The difference is what the host
+adds. Below, the
 rounds by shape, and plain decoding against the time in which memory gives the weights. Answers that
 differ from the ordinary loop's plain ones are counted; at a temperature, where the ordinary loop of
 a drafting model draws other tokens to a seed, of those that were written ahead.
@@ -26,14 +27,16 @@ from rich.progress import track
 from rich.table import Table
 
 from collect.queries import first_per_task, read_queries
-from decoders import Engine, Request, loop
+from decoders import Engine, Request
+from decoders.backends.cuda.device_loop import DeviceLoop
+from decoders.backends.cuda.rounds import RecordedRounds
 from decoders.common.provenance import hardware, versions
 from decoders.loop import SpeculativeDecoding
 from decoders.records import Sampling
 from decoders.zoo import TARGET
 
 BASE = "autoregressive"
-WAYS = {"ordinary": lambda *parts: None, "ahead": loop.rounds_ahead}
+WAYS = {"ordinary": lambda *parts: False, "ahead": DeviceLoop.takes}
 
 
 def main() -> None:
@@ -71,8 +74,8 @@ def main() -> None:
         prompt, request = prompts[at], Request(given.max_new_tokens, sampling, seed=at)
         prefilled, expected = engine.prefill(prompt), None
         for arm in engine.arm_names:
-            for way, rounds_ahead in WAYS.items():
-                loop.rounds_ahead = rounds_ahead  # type: ignore[assignment]
+            for way, takes in WAYS.items():
+                DeviceLoop.takes = takes  # type: ignore[assignment, method-assign]
                 made = engine.decode(arm, prompt, request, prefilled)
                 if (arm, way) == (BASE, "ordinary"):
                     expected = made.ids
@@ -106,18 +109,22 @@ def main() -> None:
 
 
 def went_ahead(engine: Engine, arm: str, way: str) -> bool:
+    return way == "ahead" and rounds_of(engine, arm) is not None
+
+
+def rounds_of(engine: Engine, arm: str) -> RecordedRounds | None:
+    """The arm's on the device, where it has written an answer there."""
     strategy = engine.strategy(arm)
-    recorded = isinstance(strategy, SpeculativeDecoding) and strategy.ahead.rounds is not None
-    return way == "ahead" and recorded
+    writers = strategy.writers if isinstance(strategy, SpeculativeDecoding) else {}
+    loop = writers.get(engine.target)
+    return loop.rounds if isinstance(loop, DeviceLoop) else None
 
 
 def summary(engine: Engine, rows: Any) -> dict[str, Any]:
     """Medians over answers, of each answer's own rates."""
     record: dict[str, Any] = {"arms": {}, "shapes": {}}
     for arm in engine.arm_names:
-        strategy = engine.strategy(arm)
-        rounds = strategy.ahead.rounds if isinstance(strategy, SpeculativeDecoding) else None
-        device_us = None
+        rounds, device_us = rounds_of(engine, arm), None
         if rounds is not None:
             counts, total = rounds.counts, rounds.counts.total()
             device_us = 1e6 * sum(n * rounds.seconds[s] for s, n in counts.items()) / total

@@ -4,7 +4,7 @@ Every answer is a greenlet, a function that may wait in the middle. It runs unti
 target to read something. Once all of them do, one pass reads for all (`BatchSlots.read`), and each
 goes on with its own logits. So every arm can run next to every other, and none knows of the rest.
 A prompt is read in parts, and other answers go on between them; between the rounds of one that is
-written ahead of the host (ahead.py) likewise.
+written ahead of the host (backends/cuda/device_loop.py) likewise.
 
 Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative Models, 2022.
 """
@@ -23,11 +23,11 @@ from torch import Tensor
 
 from .backends.batched.slots import BatchSlots, Wanted
 from .backends.native import LlamaBackend
+from .backends.recurrent.head import RecurrentHead
 from .common.errors import DraftpickError
 from .costs import passes
 from .costs.under_load import learn
 from .engine import Engine
-from .methods.recurrent.head import RecurrentHead
 from .models import memory
 from .requests.context import seat_of
 

@@ -12,8 +12,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .ahead import Ahead, rounds_ahead, write_ahead
 from .protocols import (
+    AnswerWriter,
+    ArgmaxBackend,
     Backend,
     Drafter,
     DraftLength,
@@ -23,6 +24,7 @@ from .protocols import (
     Job,
     TreeBackend,
     Verifier,
+    WritesAnswers,
     decoder_prefix,
     work,
 )
@@ -59,12 +61,13 @@ class SpeculativeDecoding(Drafting):
     """The strategy of every arm that drafts: these parts in the loop below.
 
     context_to: nothing is drafted beyond this many tokens of prompt and answer.
+    writers: what writes its answers on a target's own device, kept from answer to answer.
     """
 
     verifier: Verifier
     length: DraftLength
-    ahead: Ahead = field(default_factory=Ahead, compare=False, repr=False)
     context_to: int = sys.maxsize
+    writers: dict[Backend, AnswerWriter] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def context(self) -> int:
@@ -79,20 +82,31 @@ class SpeculativeDecoding(Drafting):
     def decode(self, job: Job) -> DecodeResult:
         return decode(self, job)
 
+    def writer(self, job: Job) -> AnswerWriter | None:
+        """What writes this answer in the loop's place; None where nothing does."""
+        target = job.target
+        if not isinstance(target, WritesAnswers):
+            return None
+        if target not in self.writers:
+            parts = self.drafter, self.verifier, self.length
+            self.writers[target] = target.answer_writer(*parts)
+        writer = self.writers[target]
+        return writer if writer.takes(job, self.drafts_to) else None
+
 
 @torch.inference_mode()
 def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     """Answer one prompt: the target's own first token, then round after round."""
     target, sampling, stopper = job.target, job.request.sampling, job.stopper
+    writer = strategy.writer(job)
+    if writer is not None:
+        return writer.write(strategy.name, job)
     tally = Tally(job)
-    parts = strategy.drafter, strategy.verifier, strategy.length
-    ahead = rounds_ahead(job, *parts, strategy.ahead, strategy.drafts_to)
-    length = strategy.length if ahead is None else strategy.ahead.length or strategy.length
-    length.reset()
+    strategy.length.reset()
     drafts = len(job.prompt_ids) <= strategy.drafts_to
     if not drafts:
         strategy = replace(strategy, context_to=0)
-    elif ahead is None:
+    else:
         strategy.drafter.reset(job.prompt_ids)
     tally.prefill_s += tally.clock.lap()
 
@@ -108,18 +122,13 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     if most is not None:
         tally.logprobs += logprobs(first.unsqueeze(0), ids, most)
     job.emit(ids)
-    if ahead is not None:
-        write_ahead(ahead, job, length, tally, context)
-        return tally.close(
-            strategy.name, context[len(start) :], ahead.draft.calls, ahead.draft.work
-        )
+    teller = target if isinstance(target, ArgmaxBackend) else None
     while not stopper.reason:
         if guide is not None:
             guide.take(ids)
         tally.other_s += tally.clock.lap()
-        made = run_round(
-            target, strategy, context, stopper.room, sampling, job.chance, tally.clock, guide
-        )
+        asked = context, stopper.room, sampling, job.chance, tally.clock, guide, teller
+        made = run_round(target, strategy, *asked)
         verdict = made.verdict
         tally.rounds += 1
         tally.passed(1 + len(verdict.draft_ids))
@@ -175,11 +184,13 @@ def run_round(
     chance: RandomSource,
     clock: Clock,
     guide: Guide | None = None,
+    teller: ArgmaxBackend | None = None,
 ) -> Round:
     """Propose tokens to follow `context`, score them by one pass of `target`, and verify.
 
     room: the most tokens that the verdict may hold, at least 1, the target's own included.
     guide: of an answer that a grammar binds. What it forces is drafted without the drafter.
+    teller: `target`, where its passes tell the likeliest tokens themselves.
     """
     forced = [] if guide is None else guide.forced(room - 1)
     line, left = context + forced, room - 1 - len(forced)
@@ -196,9 +207,11 @@ def run_round(
     logits = score(target, context, proposal, sampling)
     if guide is not None:
         logits = guide.masked(logits)
-    told = None if guide is not None else told_by(target, strategy.verifier, proposal, sampling)
-    if told is not None:
-        verdict = compared(proposal.ids.tolist(), told)
+    best = None
+    if teller is not None and guide is None:
+        best = argmax_from_pass(teller, strategy.verifier, proposal, sampling)
+    if best is not None:
+        verdict = compared(proposal.ids.tolist(), best)
     else:
         verdict = strategy.verifier.verify(proposal, logits, sampling, chance)
     if verdict.path is not None:
@@ -238,17 +251,17 @@ def score(target: Backend, context: list[int], proposal: Proposal, sampling: Sam
     return _penalised(logits[len(unread) - 1 :], context, proposal, sampling)
 
 
-def told_by(
-    target: Backend, verifier: Verifier, proposal: Proposal, sampling: Sampling
+def argmax_from_pass(
+    teller: ArgmaxBackend, verifier: Verifier, proposal: Proposal, sampling: Sampling
 ) -> list[int] | None:
     """The likeliest token after each of a chain's, by the pass that just scored it, where those are
-    all that decides and the pass told them (backends/batched/slots.py)."""
-    told: list[int] | None = getattr(target, "likeliest", None)
-    if told is None or type(verifier) is not Lossless or proposal.parents is not None:
+    all that decides and the pass told them."""
+    best = teller.likeliest
+    if best is None or type(verifier) is not Lossless or proposal.parents is not None:
         return None
     if not sampling.greedy or sampling.repetition_penalty != 1:
         return None
-    return told[-1 - len(proposal.ids) :]
+    return best[-1 - len(proposal.ids) :]
 
 
 def commit(target: Backend, strategy: SpeculativeDecoding, context: list[int], made: Round) -> None:

@@ -277,6 +277,17 @@ class StateBackend(Backend, Protocol):
         ...
 
 
+@runtime_checkable
+class ArgmaxBackend(Backend, Protocol):
+    """A backend whose passes may tell the host their most likely tokens themselves.
+
+    likeliest: of each row that `extend` gave last, as `numbered` has it; None where that pass told
+        nothing.
+    """
+
+    likeliest: list[int] | None
+
+
 # -- grammars --------------------------------------------------------------------------------------
 
 
@@ -457,6 +468,15 @@ class DraftLength(Protocol):
         ...
 
 
+@runtime_checkable
+class LearningLength(DraftLength, Protocol):
+    """A draft length that learns what drafts cost, from answer to answer."""
+
+    def apart(self) -> DraftLength:
+        """One with the same options that has learnt nothing, for drafts of other costs."""
+        ...
+
+
 # -- strategies ------------------------------------------------------------------------------------
 
 
@@ -517,6 +537,31 @@ class Job:
     chance: RandomSource
     emit: Emit
     grammar: GrammarState | None = None
+
+
+class AnswerWriter(Protocol):
+    """Writes answers of one arm on one target in the loop's place, to the same effect: the same
+    greedy answers, the same distribution of sampled ones."""
+
+    def takes(self, job: Job, drafts_to: int) -> bool:
+        """Whether it can write this answer. drafts_to: tokens of prompt and answer up to which the
+        arm drafts."""
+        ...
+
+    def write(self, arm: str, job: Job) -> DecodeResult:
+        """As `decode` of a Strategy of that name."""
+        ...
+
+
+@runtime_checkable
+class WritesAnswers(Protocol):
+    """A backend on whose device whole answers can be written."""
+
+    def answer_writer(
+        self, drafter: Drafter, verifier: Verifier, length: DraftLength
+    ) -> AnswerWriter:
+        """For an arm of these parts, which keeps it."""
+        ...
 
 
 class Strategy(Protocol):

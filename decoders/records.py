@@ -222,7 +222,7 @@ class Verdict:
     path: list[int] | None = None
 
     def __post_init__(self) -> None:
-        """Raises NotANumber where there is no next token (see sampling/numbers.py)."""
+        """Raises NotANumber where there is no next token (see sampling/argmax.py)."""
         if self.next_token == NAN:
             raise NotANumber
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from .backends.sync import synchronize
+from .common.sync import synchronize
 from .protocols import Job
 from .records import DecodeResult, TokenLogprob
 

@@ -117,12 +117,31 @@ def test_types_are_shipped(package: str) -> None:
     assert f"{package}*" in settings["packages"]["find"]["include"]
 
 
-def loaded_by(statement: str) -> set[str]:
-    """Top-level modules in memory after one statement in a fresh interpreter."""
-    code = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
-    command = [sys.executable, "-c", code]
+def modules_after(statement: str) -> set[str]:
+    """Modules in memory after one statement in a fresh interpreter."""
+    command = [sys.executable, "-c", f"import sys; {statement}; print(*sys.modules)"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return set(done.stdout.split())
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level ones of these."""
+    return {name.split(".")[0] for name in modules_after(statement)}
+
+
+@pytest.mark.parametrize(
+    ("module", "most"),
+    [
+        ("decoders.loop", 20),
+        ("decoders.methods.plain.drafter", 20),
+        *((f"decoders.methods.{name}.drafter", 30) for name in ("max_gram", "neural", "suffix")),
+        ("decoders.methods.hybrid.drafter", 30),
+    ],
+)
+def test_the_core_loads_no_backend(module: str, most: int) -> None:
+    own = {name for name in modules_after(f"import {module}") if name.split(".")[0] in PACKAGES}
+    assert module in own and len(own) <= most
+    assert not {name for name in own if name.startswith("decoders.backends")}
 
 
 HEAVY = {"torch", "transformers", "mlflow", "datasets", "sentence_transformers", "matplotlib"}

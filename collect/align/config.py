@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collect.queries import read_queries
+from decoders.backends.recurrent.cell import CELL
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.files import check_folder
 from decoders.common.text import from_json
-from decoders.methods.recurrent.cell import CELL
 from decoders.models import targets
 from decoders.models.loaders import is_encoder_decoder
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.methods.recurrent.cell import RecurrentCell
+from decoders.backends.recurrent.cell import RecurrentCell
 from decoders.sampling.draft_vocab import DraftVocab
 
 from .packed_batch import flatten, order

@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoders.backends.llama.adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig, Lens
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers import pretrained
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend, head_scale, start_token
 from decoders.backends.transformers.seq2seq_exit import plain_lens
 from decoders.backends.weights.packed import dense
-from decoders.methods.early_exit.head import Adapter
 from decoders.models.hub import is_text
 from decoders.sampling.draft_vocab import DraftVocab
 

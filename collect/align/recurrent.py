@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.backends.sync import synchronize
+from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
+from decoders.common.sync import synchronize
 from decoders.common.wording import in_words
-from decoders.methods.recurrent.cell import CellConfig, RecurrentCell
 from decoders.sampling.draft_vocab import DraftVocab
 
 from . import training

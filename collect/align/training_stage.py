@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from decoders.backends.recurrent.cell import CELL, CellConfig, RecurrentCell
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.text import from_json
-from decoders.methods.recurrent.cell import CELL, CellConfig, RecurrentCell
 from decoders.sampling.draft_vocab import DraftVocab
 
 from .card import facts, finish

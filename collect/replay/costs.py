@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from decoders.arms import AUTOREGRESSIVE
-from decoders.backends.sync import synchronize
+from decoders.common.sync import synchronize
 from decoders.costs.measured import Costs
 from decoders.costs.passes import CONTEXT, REPEATS, known, seconds_of
 from decoders.costs.passes import measure as measure_passes

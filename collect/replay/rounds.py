@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from decoders.backends.sync import synchronize
+from decoders.common.sync import synchronize
 from decoders.continuous_batching import ContinuousBatch, EngineSlot
 from decoders.costs.measured import Costs
 from decoders.protocols import Drafts

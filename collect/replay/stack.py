@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from decoders.backends.llama.adapter import AdapterHead
 from decoders.backends.llama.kv import PromptSlot
 from decoders.backends.llama.model import LayerWeights, Rope, Shape, all_heads, layer, rope_table
 from decoders.backends.native import LlamaBackend
 from decoders.backends.threads import threads
 from decoders.backends.weights.file_blocks import FileBlocks
 from decoders.backends.weights.packed import Matrix, dense, linear, pack, rows_of
-from decoders.methods.early_exit.head import AdapterHead
 from decoders.sampling.draft_vocab import DraftVocab
 
 AT_ONCE = {"cpu": 1024}  # tokens; more would only take fresh memory

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from decoders.methods.recurrent.head import RecurrentHead
+from decoders.backends.recurrent.head import RecurrentHead
 
 from .protocols import KnownAnswers
 from .stack import DraftToken, draft_tokens

@@ -29,12 +29,12 @@ from decoders.backends.cuda.recorded import Recorder, Run, cuda_graphs
 from decoders.backends.llama.kv import KVCache
 from decoders.backends.llama.model import Part, rounded
 from decoders.backends.noise import key_of
-from decoders.backends.sync import synchronize
 from decoders.backends.weights.packed import Rounded, linear
 from decoders.common.errors import DraftpickError, NotANumber
+from decoders.common.sync import synchronize
 from decoders.models import memory
 from decoders.records import NAN
-from decoders.sampling.numbers import numbered
+from decoders.sampling.argmax import numbered
 
 from .records import Written
 from .stack import Stack, in_groups
@@ -65,7 +65,7 @@ class Ask:
 class Answer:
     """index: which of the asked, from 0 on in the order in which they were taken.
     ids: new tokens, end-of-sequence included; NAN is the last where the model's scores were no
-        numbers (sampling/numbers.py).
+        numbers (sampling/argmax.py).
     state: [d] float32, the prompt's last one as the head reads it.
     states: [T, d], the one in front of each of its T tokens; None where they are not kept.
     """

@@ -1,7 +1,7 @@
 """Native backend for Llama-shaped models: fused weights, one preallocated cache.
 
 A round costs one pass of `llama_model.layer` over the layers and one product with the head. Rolling
-back is moving `length`. An early exit (see `early_exit.py`) may run the lower layers ahead of the
+back is moving `length`. An early exit (`llama/adapter.py`) may run the lower layers ahead of the
 rest: `lower` does so, and `extend` then finds those positions done and runs only the upper layers.
 A tree of drafts is one pass too, with a mask of its own (see `tree.py`).
 """
@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 
 from ..common.errors import ContextTooLong, DraftpickError
+from ..common.sync import synchronize
+from ..device_rounds import WIDEST
+from ..protocols import AnswerWriter, Drafter, DraftLength, Verifier
 from ..records import Prefilled
 from .cpp.layers import KernelLayers, unsupported_reason
 from .cuda.fused import FusedLayers
-from .cuda.recorded import WIDEST, Layers, Read, RecordedPasses, Recorder
+from .cuda.recorded import Layers, Read, RecordedPasses, Recorder
 from .kept_states import KeptStates
 from .llama.kv import KVCache, Slot
 from .llama.loading import load
@@ -42,7 +45,6 @@ from .llama.model import (
 )
 from .llama.reading import SequenceSlice, require_prompt
 from .llama.tree import Tree, moves, require_chain, require_rollback
-from .sync import synchronize
 from .threads import threads
 from .weights.blocked import Blocks
 from .weights.file_blocks import FileBlocks
@@ -57,8 +59,15 @@ LARGE_CHUNK = 256  # of a large model on a CPU, which reads that many in a secon
 LARGE = 500_000_000  # parameters
 
 
+def _alone() -> None:
+    """Nobody waits for a turn."""
+
+
 class LlamaBackend(KeptStates):
-    """Llama, SmolLM2, Mistral, Qwen2 and Qwen3 shapes in float32 or bfloat16, on CPU or CUDA."""
+    """Llama, SmolLM2, Mistral, Qwen2 and Qwen3 shapes in float32 or bfloat16, on CPU or CUDA.
+
+    turn: as of Looped (cuda/device_loop.py).
+    """
 
     trees_unsupported_reason: str | None = None
 
@@ -87,6 +96,7 @@ class LlamaBackend(KeptStates):
         self.state_size = shape.hidden
         self.recorded: RecordedPasses | None = None
         self.compiled: KernelLayers | None = None
+        self.turn: Callable[[], None] | None = _alone
 
     @classmethod
     def load(
@@ -493,6 +503,14 @@ class LlamaBackend(KeptStates):
         """As in Rounded."""
         self._length = self._ahead = length
         self._tree = None
+
+    def answer_writer(
+        self, drafter: Drafter, verifier: Verifier, length: DraftLength
+    ) -> AnswerWriter:
+        """As in WritesAnswers."""
+        from .cuda.device_loop import DeviceLoop
+
+        return DeviceLoop(self, drafter, verifier, length)
 
     def positions(self, start: int, t: int) -> RopeAndMask:
         """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from ..backends.cpp_kernels import version
-from ..backends.sync import synchronize
 from ..common.files import write_atomically
 from ..common.identity import identity
 from ..common.machine import cpu_name
+from ..common.sync import synchronize
 from ..common.text import from_json
 from ..protocols import Backend
 from .pass_costs import PassCosts

@@ -18,8 +18,8 @@ import torch
 
 from ..backends.batched.slots import BatchSlots, SlotBackend, Wanted
 from ..backends.cpp_kernels import version
-from ..backends.sync import synchronize
 from ..common.machine import look, others
+from ..common.sync import synchronize
 from ..common.text import from_json
 from . import passes
 from .pass_costs import PassCosts

@@ -6,9 +6,9 @@ import statistics
 from collections import deque
 
 from ..costs.pass_costs import PassCosts
+from ..costs.probing import ProbeSchedule
 from ..costs.theory import best_length
 from ..records import StepStats
-from .tries import Tries
 
 PRIOR = 0.6  # acceptance rate
 RETRY = 512  # rounds
@@ -20,11 +20,11 @@ class AdaptiveLength:
 
     The acceptance rate is a count with a forgetting factor, started at PRIOR with the weight of
     one round of `longest` tokens. While no draft is expected to pay it returns to that, and one
-    token is drafted all the same where `Tries` says so, or where it would not pay even if all of it
-    were accepted, in a few rounds of every RETRY, so that its cost is measured again. A drafted
-    token costs the median of the last MEASURED rounds, at first ASSUMED of COST, so that a stall
-    changes nothing. Not measured are the first draft of each length, for which something may be
-    compiled or recorded, and one after rounds without a draft, which its drafter reads first.
+    token is drafted all the same where `ProbeSchedule` says so, or where it would not pay even if
+    all of it were accepted, in a few rounds of every RETRY, so that its cost is measured again. A
+    drafted token costs the median of the last MEASURED rounds, at first ASSUMED of COST, so that a
+    stall changes nothing. Not measured are the first draft of each length, for which something may
+    be compiled or recorded, and one after rounds without a draft, which its drafter reads first.
 
     passes: what the target's passes cost by width; without them a pass of any width is taken to
         cost what the last ones did.
@@ -51,8 +51,14 @@ class AdaptiveLength:
     def reset(self) -> None:
         self._right = PRIOR * self.longest
         self._tried = float(self.longest)
-        self._tries = Tries()
+        self._probes = ProbeSchedule()
         self._behind = False  # whether the drafter has not read the last rounds
+
+    def apart(self) -> AdaptiveLength:
+        """As of LearningLength."""
+        other = AdaptiveLength(self.longest, self.min_confidence, self.memory, self._passes)
+        other.in_turn = self.in_turn
+        return other
 
     def next(self) -> int:
         acceptance, widths = self._right / self._tried, None
@@ -62,7 +68,7 @@ class AdaptiveLength:
             cost *= self._passes.turns() if self.in_turn else 1.0
         k = best_length(acceptance, cost, self.longest, widths)
         if k > 0:
-            self._tries.pays()
+            self._probes.reset()
         elif not self._due(best_length(1.0, cost, self.longest, widths) > 0):
             self._behind = True
             self._learn(PRIOR * (1 - self.memory) * self.longest, (1 - self.memory) * self.longest)
@@ -72,7 +78,7 @@ class AdaptiveLength:
     def _due(self, may_pay: bool) -> bool:
         """Whether to draft although that is not expected to pay. may_pay: if all is accepted."""
         if may_pay:
-            return self._tries.due()
+            return self._probes.should_probe()
         self._barred += 1
         again = self._barred % RETRY  # the first is not measured, the others decide the median
         return self._barred >= RETRY and again <= MEASURED // 2 + 1
@@ -83,7 +89,7 @@ class AdaptiveLength:
         # nothing is known after the first rejection
         self._learn(stats.accepted, min(stats.accepted + 1, stats.drafted))
         if stats.accepted == 0:
-            self._tries.rejected()
+            self._probes.rejected()
         pass_s = stats.verify_s
         if self._passes is not None:
             pass_s = self._passes.verify_s[0] if self.in_turn else self._passes(1)

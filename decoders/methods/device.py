@@ -1,5 +1,5 @@
-"""What drafts inside a recorded round (backends/cuda/rounds.py): copies, a recurrent cell, a model,
-or a copy and one of these; an exit of the target is in early_exit.py."""
+"""Drafts of a model, token after token, inside a recorded round. Copies are in max_gram/device.py,
+a copy or a model's draft in hybrid/device.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ..backends.cuda.recorded import WIDEST
-from ..backends.cuda.rounds import Line, Shape
+from ..device_rounds import WIDEST, DeviceSequence, Make, Shape
+
+PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' evidence that is
+REMEMBERED = 0.9  # of a model's record by each round; without a draft it nears the prior
 
 Reader = Callable[[list[int]], None]
 
@@ -27,13 +29,13 @@ class Chain:
 
     def __init__(
         self,
-        make: Callable[[Line, int, int], Tensor],
+        make: Make,
         parameters: int,
         read: Reader | None = None,
     ) -> None:
         self._make, self._parameters, self._read = make, parameters, read
         self.calls = 0
-        self.behind, self._tokens = Behind(), WIDEST
+        self.behind, self._tokens = DrafterLag(), WIDEST
 
     @property
     def work(self) -> int:
@@ -58,10 +60,10 @@ class Chain:
     def width(self, shape: Shape) -> int:
         return shape[0]
 
-    def ids(self, shape: Shape, line: Line) -> tuple[Tensor, Tensor | None]:
+    def ids(self, shape: Shape, line: DeviceSequence) -> tuple[Tensor, Tensor | None]:
         return self.drafted(line, *shape), None
 
-    def drafted(self, line: Line, k: int, unread: int) -> Tensor:
+    def drafted(self, line: DeviceSequence, k: int, unread: int) -> Tensor:
         """[k]."""
         return self._make(line, k, unread) if unread else line.ids[:0]
 
@@ -74,13 +76,13 @@ class Chain:
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.calls = 0
-        self.behind, self._tokens = Behind(), len(prompt_ids) + 1
+        self.behind, self._tokens = DrafterLag(), len(prompt_ids) + 1
         if self._read is not None:
             self._read(prompt_ids)
             self.calls = 1
 
 
-class Behind:
+class DrafterLag:
     """How many tokens before the newest one a draft model has not read. The host knows it of rounds
     that were read; of those on their way it takes the most that there may be."""
 

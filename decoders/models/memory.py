@@ -14,11 +14,11 @@ import torch
 from ..backends.config import text_config_of
 from ..backends.gguf.folder import saved_header
 from ..backends.llama.loading import parts
-from ..backends.weights.contents import header_of
 from ..backends.weights.packed import Rounding
 from ..backends.weights.pickled import numbers_in, pickled
 from ..common.errors import DraftpickError
 from ..common.machine import available_bytes
+from ..common.tensor_files import header_of
 
 GIB = 2**30
 STEP = 1024  # contexts are proposed in multiples of it

@@ -168,16 +168,13 @@ class DraftingRecipe(ArmRecipe):
         raise NotImplementedError
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from ..ahead import Ahead
         from ..costs.drafted import in_turn
         from ..lengths import AdaptiveLength
         from ..loop import SpeculativeDecoding
 
         drafter = self.make_drafter(target, tokenizer)
-        length, ahead = (self.length.build(target) for _ in range(2))
-        for each in (length, ahead):
-            if isinstance(each, AdaptiveLength):
-                each.in_turn = in_turn(drafter, target)
-        parts = drafter, self.verifier.build(), length, Ahead(ahead)
-        made = SpeculativeDecoding(self.name, *parts)
+        length = self.length.build(target)
+        if isinstance(length, AdaptiveLength):
+            length.in_turn = in_turn(drafter, target)
+        made = SpeculativeDecoding(self.name, drafter, self.verifier.build(), length)
         return made if self.context_to is None else replace(made, context_to=self.context_to)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from ..common.errors import Damaged, DraftpickError
+
+if TYPE_CHECKING:
+    from ..protocols import Backend, TreeBackend
 
 Place = tuple[int | str, ...]
 SAID = {
@@ -61,3 +64,21 @@ def naming(arm: str) -> Iterator[None]:
         words = str(error)
         said = words if words.startswith("arm ") else f"arm {arm!r}: {words}"
         raise DraftpickError(said) from error
+
+
+def require_trees(arm: str, backend: Backend, role: str) -> TreeBackend:
+    """The same backend, known to read trees.
+
+    role: what it is to the arm, for the sentence that is raised (DraftpickError) where it cannot.
+    """
+    from ..protocols import TreeBackend
+
+    cannot = "its backend has no tree masks"
+    if isinstance(backend, TreeBackend):
+        if backend.trees_unsupported_reason is None:
+            return backend
+        cannot = backend.trees_unsupported_reason
+    raise DraftpickError(
+        f"arm {arm!r} needs {role} that can read a tree of drafts in one pass, which this one "
+        f"cannot ({cannot}); choose another arm"
+    )

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..common.errors import NotANumber
 from ..records import NAN, Sampling, TokenLogprob
-from .argmax import likeliest
-from .numbers import numbered
+from .argmax import likeliest, numbered
 from .randomness import RandomSource
 
 LANES = 16  # numbers that a kernel takes at once

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from ..records import Proposal, Sampling, Verdict
-from ..sampling.argmax import likeliest
+from ..sampling.argmax import likeliest, numbered
 from ..sampling.filters import probabilities
-from ..sampling.numbers import numbered
 from ..sampling.randomness import RandomSource
 from .step import accept_and_resample, at, draft_distribution, leading, verdict
 from .tree import verify_tree

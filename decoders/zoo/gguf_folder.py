@@ -16,8 +16,8 @@ from ..backends.gguf.folder import save_header
 from ..backends.gguf.header import Header
 from ..backends.gguf.tensors import names_of
 from ..backends.llama.contents import needed
-from ..backends.weights.contents import require
 from ..common.errors import DraftpickError
+from ..common.tensor_files import require
 from .gguf_config import config_of
 
 

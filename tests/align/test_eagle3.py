@@ -19,9 +19,9 @@ from collect.align.recipe import RecurrentRecipe
 from collect.align.teacher import Teacher
 from collect.align.tokens import Tokens
 from decoders.backends.config import config_of
+from decoders.backends.eagle3.head import Eagle3Head
+from decoders.backends.eagle3.model import Eagle3Backend
 from decoders.backends.native import LlamaBackend
-from decoders.methods.eagle3.head import Eagle3Head
-from decoders.methods.eagle3.model import Eagle3Backend
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import app
 

@@ -35,8 +35,8 @@ from collect.align.training_stage import (
     run_stage,
 )
 from collect.align.weights import DrafterModel
+from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.common.errors import DraftpickError
-from decoders.methods.recurrent.cell import CellConfig, RecurrentCell
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import app
 

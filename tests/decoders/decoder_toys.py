@@ -25,23 +25,23 @@ from transformers import (
 
 from decoders.backends.cpp_kernels import load_kernel
 from decoders.backends.cuda.recorded import Run
+from decoders.backends.llama.adapter import Adapter, AdapterHead
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.llama.model import Weights
 from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
+from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.weights.file_blocks import FileBlocks, FileRows, to_file_blocks
 from decoders.backends.weights.packed import Matrix, Rounding, dense
 from decoders.costs.pass_costs import PassCosts
 from decoders.methods.early_exit.drafter import EarlyExitDrafter
-from decoders.methods.early_exit.head import Adapter, AdapterHead
 from decoders.methods.hybrid.copying import Copying
 from decoders.methods.hybrid.drafter import HybridDrafter
 from decoders.methods.max_gram.copy_chances import CopyChances
 from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.methods.neural.drafter import NeuralDrafter
-from decoders.methods.recurrent.cell import CellConfig, RecurrentCell
 from decoders.methods.recurrent.drafter import RecurrentDrafter
-from decoders.methods.recurrent.head import RecurrentHead
 from decoders.methods.suffix.drafter import SuffixDrafter
 from decoders.methods.suffix.earlier import EarlierAnswers
 from decoders.methods.suffix.votes import Wanted

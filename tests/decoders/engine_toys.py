@@ -14,12 +14,12 @@ from transformers import PreTrainedTokenizerFast
 
 from decoders import Engine
 from decoders.arms import recipe
+from decoders.backends.llama.adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.continuous_batching import ContinuousBatch
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume
-from decoders.methods.early_exit.head import Adapter
 from decoders.records import DecodeResult, Prefilled, Request
 from decoders.sampling.draft_vocab import DraftVocab
 

@@ -4,30 +4,31 @@ process of its own that interprets them where there is no GPU."""
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from decoders.backends.cuda import round_kernels as kernels
-from decoders.backends.cuda.recorded import WIDEST
-from decoders.backends.cuda.rounds import BEFORE, Line, accept
+from decoders.backends.cuda.rounds import accept
+from decoders.device_rounds import BEFORE, WIDEST, DeviceSequence
 from decoders.methods.max_gram.device import FROM_TABLE, Copies
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def placed(line: list[int], room: int) -> Line:
+def placed(line: list[int], room: int) -> DeviceSequence:
     padded = torch.full((BEFORE + room + WIDEST,), 7)
     padded[:BEFORE] = -1
     padded[BEFORE : BEFORE + len(line)] = torch.tensor(line)
     state = torch.tensor([len(line), line[-1], len(line) - 1])
-    return Line(padded.to(DEVICE), state.to(DEVICE), room, 0)
+    return DeviceSequence(padded.to(DEVICE), state.to(DEVICE), room, 0)
 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("earliest", [False, True])
 @pytest.mark.parametrize("how", ["nothing", "table", "draft"])
-def test_copies(seed: int, earliest: bool, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies(seed: int, earliest: bool, how: str) -> None:
     drawn = random.Random(seed)
     room = drawn.choice([64, 1024, 1500])
     line = [drawn.randrange(drawn.choice([3, 40])) for _ in range(drawn.randint(1, room - 20))]
@@ -40,10 +41,8 @@ def test_copies(seed: int, earliest: bool, how: str, monkeypatch: pytest.MonkeyP
     if how == "nothing":
         copies = Copies(shortest, shortest + 3, earliest)
     place, k = placed(line, room), drawn.choice([1, 7, 15])
-    ids, found = copies._by_kernel(place, k, draft)
-    with monkeypatch.context() as patch:
-        patch.setattr("importlib.util.find_spec", lambda name: None)
-        expected, was = copies.copied(place, k, draft)
+    ids, found = copies.copied(replace(place, copy=kernels.copy), k, draft)
+    expected, was = copies.copied(place, k, draft)
     assert found.tolist() == was.tolist()
     assert ids.tolist() == expected.tolist()
     assert kernels._copy.arg_names.index("FROM_TABLE") and FROM_TABLE == 4

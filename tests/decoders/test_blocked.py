@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from decoders.backends import cpp_kernels
 from decoders.backends.llama.model import rms_norm
 from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.weights import blocked
 from decoders.backends.weights.blocked import NARROW, Bf16Blocks, Int4Blocks, Int8Blocks
 from decoders.backends.weights.int4 import GROUP, quantised
@@ -34,7 +35,6 @@ from decoders.backends.weights.packed import (
 )
 from decoders.backends.weights.rounded_store import RoundedStore
 from decoders.costs.passes import CostKey
-from decoders.methods.recurrent.head import RecurrentHead
 from decoders.models import loaders
 from decoders.models.loaders import LoadRequest
 from decoders.sampling.draft_vocab import DraftVocab

@@ -19,6 +19,7 @@ from t5_toys import seq2seq, seq2seq_model
 from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import KINDS, recipe
+from decoders.backends.llama.adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.seq2seq_exit import plain_lens
@@ -26,7 +27,6 @@ from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
-from decoders.methods.early_exit.head import Adapter
 from decoders.protocols import (
     Drafter,
     DraftLength,

@@ -17,12 +17,12 @@ from exactness import SAMPLINGS
 from safetensors.torch import load_file, save_file
 
 from decoders.arms import recipe
+from decoders.backends.eagle3.config import Eagle3Config
+from decoders.backends.eagle3.head import Eagle3Head
+from decoders.backends.eagle3.model import Eagle3Backend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import Damaged, DraftpickError
-from decoders.methods.eagle3.config import Eagle3Config
 from decoders.methods.eagle3.drafter import Eagle3Drafter
-from decoders.methods.eagle3.head import Eagle3Head
-from decoders.methods.eagle3.model import Eagle3Backend
 from decoders.methods.tree.drafter import TreeDrafter
 from decoders.models.drafts import TargetInfo
 from decoders.protocols import Drafter, TreeBackend

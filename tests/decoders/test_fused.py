@@ -25,8 +25,7 @@ from torch import Tensor
 
 from decoders.backends.cuda import fused
 from decoders.backends.cuda.fused import FusedLayers
-from decoders.backends.cuda.recorded import WIDEST, Run, cuda_graphs
-from decoders.backends.cuda.recurrent_fused import FusedHead, fits
+from decoders.backends.cuda.recorded import Run, cuda_graphs
 from decoders.backends.llama.kv import KVCache
 from decoders.backends.llama.model import (
     LayerWeights,
@@ -40,12 +39,13 @@ from decoders.backends.llama.model import (
 )
 from decoders.backends.llama.rope import Rotation
 from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
+from decoders.backends.recurrent.head import FusedHead, GatedBlock, RecurrentHead, fits
 from decoders.backends.weights.int4 import GROUP, Int4Weight, quantised, to_int4
 from decoders.backends.weights.int8 import to_int8
 from decoders.backends.weights.packed import Rounding, linear
+from decoders.device_rounds import WIDEST
 from decoders.methods.neural.drafter import NeuralDrafter
-from decoders.methods.recurrent.cell import CellConfig, RecurrentCell
-from decoders.methods.recurrent.head import GatedBlock, RecurrentHead
 from decoders.records import Request
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.testing.toys import ListedLengths, autoregressive, run, speculative

@@ -35,13 +35,13 @@ from decoders.arms import recipe
 from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.mapped import MappedBackend
 from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.cell import CELL, RecurrentCell
+from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.weights.int4 import Int4Weight
 from decoders.backends.weights.int8 import Int8Weight
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.lengths import FixedLength
-from decoders.methods.recurrent.cell import CELL, RecurrentCell
 from decoders.methods.recurrent.drafter import RecurrentDrafter
-from decoders.methods.recurrent.head import RecurrentHead
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
 from decoders.papers.cs_drafting.vertical import VerticalDrafter

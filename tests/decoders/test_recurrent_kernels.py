@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.backends.cpp.recurrent_kernels import KernelSteps
 from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.head import RecurrentHead
+from decoders.backends.recurrent.kernel_steps import KernelSteps
 from decoders.backends.weights.packed import Rounding
 from decoders.methods.recurrent.drafter import RecurrentDrafter
-from decoders.methods.recurrent.head import RecurrentHead
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 from decoders.sampling.argmax import likeliest

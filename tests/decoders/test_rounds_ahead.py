@@ -19,25 +19,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replayed import traced
 
-from decoders.ahead import rounds_ahead
 from decoders.arms import recipe
-from decoders.backends.cuda.recorded import WIDEST, cuda_graphs
+from decoders.backends.cuda.device_loop import DeviceLoop
+from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.cuda.round_sampling import RoundSampling
-from decoders.backends.cuda.rounds import BEFORE, Line
 from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.head import RecurrentHead
 from decoders.common.errors import NotANumber
 from decoders.costs.pass_costs import PassCosts
+from decoders.device_rounds import BEFORE, WIDEST, DeviceSequence
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
-from decoders.methods.device import Behind, Chain
-from decoders.methods.hybrid.device import Either
+from decoders.methods.device import Chain, DrafterLag
+from decoders.methods.hybrid.device import HybridRoundDraft
 from decoders.methods.hybrid.drafter import HybridDrafter
 from decoders.methods.max_gram.device import SHORT, Copies
 from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.recurrent.drafter import RecurrentDrafter
-from decoders.methods.recurrent.head import RecurrentHead
 from decoders.protocols import DraftLength, Job
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab
@@ -123,8 +123,7 @@ def job(target: LlamaBackend, request: Request, **fields: Any) -> Job:
 
 
 def ahead(target: LlamaBackend, made: SpeculativeDecoding, request: Request) -> bool:
-    parts = made.drafter, made.verifier, made.length, made.ahead, made.drafts_to
-    return rounds_ahead(job(target, request), *parts) is not None
+    return made.writer(job(target, request)) is not None
 
 
 @pytest.mark.parametrize("kind", slow_after(4, KINDS))
@@ -230,7 +229,7 @@ def test_it_ends_where_the_answer_ends(most: int, tiny: Tiny) -> None:
 
 def test_a_draft_model_reads_what_it_sat_out() -> None:
     """As far as the host knows it, and the most that there may be of rounds on their way."""
-    behind = Behind()
+    behind = DrafterLag()
     assert behind.unread(2, 2) == 1  # it has read the prompt
     for _ in range(3):
         behind.launched(0, 0)
@@ -290,13 +289,15 @@ def test_an_arm_that_is_let_go_takes_its_rounds_along(tiny: Tiny) -> None:
 
 
 def test_each_way_learns_what_its_own_drafts_cost(tiny: Tiny) -> None:
-    """Of one arm: a recipe gives each a draft length, an arm without a second has one for both."""
+    """One arm's: a length that learns what drafts cost is another one on the device."""
     target = native(tiny(), torch.float64)
     target.record_passes(traced)
     length = {"kind": "adaptive", "k": 3}
     arm = recipe(kind="neural", name="small", drafter=str(tiny(seed=1)), length=length)
     made = arm.build(target, None)
-    assert isinstance(made, SpeculativeDecoding) and made.ahead.length is not None
+    assert isinstance(made, SpeculativeDecoding)
+    writer = made.writer(job(target, Request(9)))
+    assert isinstance(writer, DeviceLoop) and writer.length is not made.length
     seen = dict[str, int]()
 
     def counting(name: str, length: DraftLength) -> None:
@@ -309,7 +310,7 @@ def test_each_way_learns_what_its_own_drafts_cost(tiny: Tiny) -> None:
         length.observe = observed
 
     counting("ordinary", made.length)
-    counting("ahead", made.ahead.length)
+    counting("ahead", writer.length)
     run(target, made, PROMPT, Request(9))
     assert seen["ordinary"] == 0 < seen["ahead"]
     before = seen["ahead"]
@@ -321,9 +322,9 @@ def test_the_host_is_a_round_behind(tiny: Tiny) -> None:
     target = native(tiny(), torch.float64)
     target.record_passes(traced)
     made = autoregressive()
-    parts = made.drafter, made.verifier, made.length, made.ahead, made.drafts_to
-    rounds = rounds_ahead(job(target, Request(9)), *parts)
-    assert rounds is not None
+    writer = made.writer(job(target, Request(9)))
+    assert isinstance(writer, DeviceLoop) and writer.rounds is not None
+    rounds = writer.rounds
     flying = []
     launch = rounds.launch
 
@@ -354,9 +355,8 @@ def test_other_answers_go_the_ordinary_way(request_: Request, tiny: Tiny) -> Non
     assert not ahead(target, unsure, Request(9))
     walked = job(target, Request(9, Sampling(0.7)))
     made = autoregressive()
-    parts = made.drafter, made.verifier, made.length, made.ahead, made.drafts_to
-    assert rounds_ahead(walked, *parts) is not None
-    assert rounds_ahead(replace(walked, chance=Walk([])), *parts) is None
+    assert made.writer(walked) is not None
+    assert made.writer(replace(walked, chance=Walk([]))) is None
 
 
 @pytest.mark.parametrize(
@@ -418,12 +418,12 @@ def test_copies_that_do_not_pay_are_tried_now_and_then() -> None:
     assert copies.next(16, seconds) == (7,)  # and pays now
 
 
-def placed(line: list[int], room: int = 64) -> Line:
+def placed(line: list[int], room: int = 64) -> DeviceSequence:
     """A sequence as a round sees it, with rejected tokens behind it."""
     padded = torch.full((BEFORE + room + WIDEST,), 7)
     padded[:BEFORE] = -1
     padded[BEFORE : BEFORE + len(line)] = torch.tensor(line)
-    return Line(padded, torch.tensor([len(line), line[-1], len(line) - 1]), room, 0)
+    return DeviceSequence(padded, torch.tensor([len(line), line[-1], len(line) - 1]), room, 0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -454,7 +454,9 @@ def test_graphs_on_cuda_write_what_the_ordinary_loop_writes(
 @pytest.mark.parametrize("accepted", [SHORT, 1])
 def test_a_cheap_model_fills_the_pass_beside_copies_where_it_is_right(accepted: int) -> None:
     """As many tokens as a pass takes anyway if all are accepted, few if few are."""
-    either = Either(Copies(1, 3), Chain(lambda line, k, unread: line.ids[:k], parameters=1))
+    either = HybridRoundDraft(
+        Copies(1, 3), Chain(lambda line, k, unread: line.ids[:k], parameters=1)
+    )
     either.reset([1, 2, 3])
     seconds = {shape: 1.0 + 0.14 * (shape[0] > 0) + 0.03 * shape[1] for shape in either.first()}
     for _ in range(40):

@@ -26,6 +26,7 @@ from collect.replay.batch import Batch
 from collect.replay.costs import measure
 from decoders import Engine
 from decoders.arms import recipe
+from decoders.backends.llama.adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.transformers.hf import HFBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
@@ -34,7 +35,6 @@ from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.costs.measured import Costs
 from decoders.lengths import FixedLength
 from decoders.methods.early_exit.drafter import EarlyExitDrafter
-from decoders.methods.early_exit.head import Adapter
 from decoders.protocols import DraftLength, DraftRequest, ExitBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

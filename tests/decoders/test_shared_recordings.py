@@ -147,8 +147,9 @@ def test_others_go_on_between_rounds_of_the_first_row(tiny: Tiny) -> None:
         while batch.running:
             batch.step()
             written.append((len(first.written), len(other.written)))
-        ahead = batch.slots[0].engine.strategy("plain").ahead.rounds
-        assert (ahead is None) == steady
+        slot = batch.slots[0].engine
+        writer = slot.strategy("plain").writers[slot.target]
+        assert (writer.rounds is None) == steady
         assert all(abs(one - two) <= 1 for one, two in written) and len(written) >= 11
         for asked in (first, other):
             assert asked.result is not None and asked.result.ids == asked.alone(plain)

@@ -326,7 +326,7 @@ def test_a_failed_step_of_a_cell_is_that_of_all_who_waited(
         raise RuntimeError("out of luck")
 
     with monkeypatch.context() as broken:
-        broken.setattr("decoders.methods.recurrent.head.RecurrentHead.step", fails)
+        broken.setattr("decoders.backends.recurrent.head.RecurrentHead.step", fails)
         with pytest.raises(RuntimeError, match="out of luck"):
             for _ in range(50):
                 batch.step()

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from t5_toys import seq2seq
 
-from decoders.backends.llama.tree import Tree, require_trees
+from decoders.backends.llama.tree import Tree
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.protocols import TreeBackend, decoder_prefix
+from decoders.recipes.mistakes import require_trees
 from decoders.testing.toys import ToyBackend
 
 MADE = (

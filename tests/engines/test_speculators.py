@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from vllm_server import BIN
 
+from decoders.backends.eagle3.head import Eagle3Head
+from decoders.backends.eagle3.model import Eagle3Backend
 from decoders.methods.eagle3.drafter import Eagle3Drafter
-from decoders.methods.eagle3.head import Eagle3Head
-from decoders.methods.eagle3.model import Eagle3Backend
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 from decoders.sampling.randomness import Generator
@@ -52,7 +52,8 @@ def test_drafts_are_the_packages_own(tmp_path: Path) -> None:
         (folder / "given.safetensors").unlink()
         target, ids = Stored(given["features"]), given["ids"].tolist()
         head = Eagle3Head.load(folder, target, target.layers)  # type: ignore[arg-type]
-        drafter = Eagle3Drafter(Eagle3Backend(target, head))  # type: ignore[arg-type]
+        model = Eagle3Backend(target, head)  # type: ignore[arg-type]
+        drafter = Eagle3Drafter(model, head.vocab)
         drafter.reset(ids[:-1])
         asked = DraftRequest(5, Sampling(), Generator(torch.device("cpu"), 0))
         drafts = drafter.propose(ids, asked).ids.tolist()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import cast
 
 import torch
 
-from decoders.backends.sync import synchronize
+from decoders.backends.recurrent.head import RecurrentHead
+from decoders.common.sync import synchronize
 from decoders.costs.passes import REPEATS
 from decoders.methods.recurrent.drafter import RecurrentDrafter
 
@@ -20,10 +22,14 @@ class RecurrentReplay(ChainReplay):
     drafter: RecurrentDrafter
     later = None
 
+    @property
+    def head(self) -> RecurrentHead:
+        return cast(RecurrentHead, self.drafter.head)
+
     @torch.inference_mode()
     def steps(self, answers: int) -> float:
         """A step is taken for all answers together; timed."""
-        head = self.drafter.head
+        head = self.head
 
         def seconds(rows: int) -> float:
             state = torch.zeros(rows, head.config.hidden, dtype=head.dtype, device=head.device)
@@ -41,7 +47,7 @@ class RecurrentReplay(ChainReplay):
     def tokens(self, answers: KnownAnswers) -> DraftTokens | None:
         if not answers.batched:
             return None
-        return UnrolledDrafts(self.drafter.head, answers.states, answers.ids)
+        return UnrolledDrafts(self.head, answers.states, answers.ids)
 
     def trials(self, answers: KnownAnswers, temperature: float) -> AcceptanceTrials:
-        return UnrolledTrials(self.drafter.head, answers, temperature)
+        return UnrolledTrials(self.head, answers, temperature)

@@ -9,10 +9,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from decoders.backends.llama.adapter import AdapterHead
 from decoders.backends.native import LlamaBackend
 from decoders.methods.catch_up import LATER
 from decoders.methods.early_exit.drafter import EarlyExitDrafter
-from decoders.methods.early_exit.head import AdapterHead
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import Backend
 

@@ -21,8 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...sampling.argmax import likeliest
-from ...sampling.numbers import numbered
+from ...sampling.argmax import likeliest, numbered
 from ..cuda.recorded import Recorder, Run, doubled
 from ..llama.kv import KVCache
 from ..llama.model import Rope, Shape, Weights, rms_norm

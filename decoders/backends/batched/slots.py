@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...methods.recurrent.head import RecurrentHead
+from ...device_rounds import WIDEST
 from ..cpp.row_attention import SPAN, AttentionSpans, RowPass
-from ..cuda.recorded import WIDEST
 from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, Weights
 from ..llama.reading import SequenceSlice
 from ..native import LlamaBackend
+from ..recurrent.head import RecurrentHead
 from ..weights.int8 import WIDE
 from ..weights.packed import Matrix, Rounded, linear
 from .recorded_chains import TOKENS, RecordedChains
@@ -51,7 +51,7 @@ class SlotBackend(LlamaBackend):
         self._rope = like._rope
         self.wait: Callable[[Wanted], Tensor] | None = None
         self.likeliest: list[int] | None = None
-        self.turn: Callable[[], None] | None = None
+        self.turn = None
         self.recorded_chains: RecordedChains | None = None
         self.share_step: Callable[[RecurrentHead, Tensor, Tensor], tuple[Tensor, Tensor]] | None
         self.share_step = None

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...device_rounds import WIDEST
 from ..llama.kv import KVCache
 from ..llama.model import Rope, Shape, Weights, attention_mask, layer, rms_norm, rope_at
 from ..weights.packed import dense, linear
@@ -30,7 +31,6 @@ from .fused import FusedLayers
 Run = Callable[[], Tensor]
 Recorder = Callable[[Run], Run]
 
-WIDEST = 17  # tokens; a wider pass is not recorded
 LEAST_READ = 256  # positions; twice as many each time a sequence outgrows what was recorded
 WARM_UP = 3
 PROMPTS = (32, 64, 128, 256, 512)  # tokens of a prompt that one recording reads

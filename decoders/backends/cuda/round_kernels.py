@@ -46,20 +46,14 @@ def copy(
     state: Tensor,
     room: int,
     matches: tuple[int, int, bool],
-    other: Tensor | None,
-    how: int,
+    table: Tensor | None,
+    draft: Tensor | None,
     made: Tensor,
     found: Tensor,
 ) -> None:
-    """A draft [k] into `made`: what followed the longest earlier match of the last tokens, or what
-    `other` says.
-
-    ids: the sequence, with pads of -1 in front of it.
-    room: positions that are searched, at least the sequence's tokens.
-    matches: the shortest and the longest, and whether the earliest is taken.
-    other: [n] the token that follows each of the first n (TABLE), or a draft [m <= k] (DRAFT).
-    found: [1] whether there was a match.
-    """
+    """As of Copier; the sequence has pads of -1 in front of it."""
+    other, how = (draft, DRAFT) if draft is not None else (table, TABLE)
+    how = NOTHING if other is None else how
     shortest, longest, earliest = matches
     _copy[(1,)](
         ids, state, ids if other is None else other, made, found,

@@ -6,7 +6,7 @@ sequence itself lies on the device. A recorded round drafts from it, reads the n
 draft in one pass, keeps what the target would have written, and leaves a small record. The host
 launches the next round before it reads the record of the last, so that the device never waits.
 
-Lossless and one chain a round (`decoders/ahead.py` says for which arms). What is written are the
+Lossless and one chain a round (`device_loop.py` says for which arms). What is written are the
 target's own most likely tokens, whatever is drafted; or the tokens that it draws, each by a number
 that belongs to its place. A draft, which is one of the most likely tokens, is accepted while it is
 what the target writes: at a temperature too, that leaves the target's distribution as it is, and to
@@ -20,112 +20,21 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ...common.errors import NotANumber
+from ...device_rounds import BEFORE, WIDEST, Copier, DeviceSequence, RoundDraft, Shape
 from ...records import NAN, Sampling
-from ...sampling.argmax import likeliest
-from ...sampling.numbers import numbered
+from ...sampling.argmax import likeliest, numbered
 from ...sampling.randomness import Generator
-from .recorded import WIDEST, Layers, RecordedPasses
+from .recorded import Layers, RecordedPasses
 from .round_sampling import GREEDY, RoundSampling
 
-BEFORE = 16  # at least the longest match of a copy
 LEAST_ROOM = 1024  # tokens that are searched for a match; twice as many when they are too few
 TIMED = 5  # replays by which a round is timed when it is recorded
-
-Shape = tuple[int, ...]  # what a round drafts, as its draft counts it; equal ones share a recording
-
-
-@dataclass(frozen=True)
-class Line:
-    """The sequence on the device, as a round sees it.
-
-    padded: int64 [BEFORE + room + WIDEST], BEFORE numbers that are no token and then the tokens;
-        what lies beyond the sequence's end is left of rejected drafts.
-    state: int64 [3], how many tokens the sequence has, the newest one, which the target has not
-        read, and its position.
-    room: at least as many positions as the sequence has tokens.
-    read: positions that a pass reads (RecordedPasses.positions).
-    """
-
-    padded: Tensor
-    state: Tensor
-    room: int
-    read: int
-
-    @property
-    def ids(self) -> Tensor:
-        return self.padded[BEFORE:]
-
-    @property
-    def count(self) -> Tensor:
-        """[1]."""
-        return self.state[:1]
-
-    @property
-    def start(self) -> Tensor:
-        """[1]."""
-        return self.state[2:]
-
-    def newest(self, tokens: int) -> Tensor:
-        """The last few ids [tokens]."""
-        if tokens == 1:
-            return self.state[1:2]
-        back = torch.arange(1 - tokens, 1, device=self.state.device)
-        return self.ids.index_select(0, self.start + back)
-
-
-class RoundDraft(Protocol):
-    """What drafts inside a recorded round.
-
-    calls, work: of what drafts, in this answer; as of a Drafter and the function `work`.
-    """
-
-    @property
-    def calls(self) -> int: ...
-
-    @property
-    def work(self) -> int: ...
-
-    def first(self) -> list[Shape]:
-        """What is recorded before the first answer; the first of them drafts nothing."""
-        ...
-
-    def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
-        """What the coming round drafts, which is launched next: at most k tokens. seconds: of a
-        round of each shape that is recorded."""
-        ...
-
-    def width(self, shape: Shape) -> int:
-        """Tokens drafted."""
-        ...
-
-    def ids(self, shape: Shape, line: Line) -> tuple[Tensor, Tensor | None]:
-        """Within a recording, which may run it more than once: the drafted ids [width], and int64
-        [1] that says which of several drafters they are of."""
-        ...
-
-    def learn(self, shape: Shape, of: int, accepted: int) -> None:
-        """What became of a draft. of: which drafter's it was."""
-        ...
-
-    def reset(self, prompt_ids: list[int]) -> None:
-        """A new answer begins, to a prompt that may have to be read."""
-        ...
-
-
-@runtime_checkable
-class DeviceDrafter(Protocol):
-    """A drafter whose drafts need not the host."""
-
-    def round_draft(self) -> RoundDraft | None:
-        """What drafts for it inside a recorded round; None where nothing
-        can, on this device or with these options."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -200,7 +109,12 @@ class RecordedRounds:
         self._padded, self._state = new, torch.zeros(3, dtype=torch.int64, device=device)
         self._after, self._of = torch.zeros_like(self._state), torch.zeros_like(self._state[:1])
         self._sampling = RoundSampling(target.context + WIDEST, target.vocab_size, device)
-        self._accept = _kernel() if device.type == "cuda" else accept
+        self._accept: Callable[..., None] = accept
+        self._copy: Copier | None = None
+        if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+            from . import round_kernels
+
+            self._accept, self._copy = round_kernels.accept, round_kernels.copy
         self._replays: dict[tuple[object, ...], Callable[[], Tensor]] = {}
         self._flying: deque[_Flying] = deque()  # rounds that were launched and not read
         self._free: list[Tensor] = []
@@ -304,7 +218,7 @@ class RecordedRounds:
         """[2 + K + 1]: how many of K drafted tokens are accepted, of which drafter they are, and
         the target's own tokens. It may be run again on the same sequence."""
         padded = self._padded[: BEFORE + room + WIDEST]
-        line = Line(padded, self._state, room, read)
+        line = DeviceSequence(padded, self._state, room, read, self._copy)
         drafted, of = self.draft.ids(shape, line)
         ids = torch.cat([line.newest(1), drafted]) if len(drafted) else line.newest(1)
         layers = self._passes.run(read)
@@ -339,15 +253,6 @@ def accept(
     count = count + right
     after.copy_(torch.cat([count + 1, best.index_select(0, right), count]))
     record.copy_(torch.cat([right, of, numbered(best, scores)]))
-
-
-def _kernel() -> Callable[..., None]:
-    """`accept` as one launch, where Triton is there."""
-    if importlib.util.find_spec("triton") is None:
-        return accept
-    from . import round_kernels
-
-    return round_kernels.accept
 
 
 def _seconds(replay: Callable[[], Tensor], device: torch.device) -> float:

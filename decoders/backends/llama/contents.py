@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..weights.contents import Shape
+from ...common.tensor_files import Shape
 from .model import Shape as Model
 from .model import shape_of
 

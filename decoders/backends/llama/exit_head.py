@@ -1,7 +1,7 @@
 """What lies above an early exit: from the states there to scores of draft tokens.
 
 On an encoder-decoder it is a lens alone, a norm and a linear map in front of the target's own head
-(`seq2seq_exit.py`). On the native backend there are trained layers below it (`early_exit.py`).
+(`seq2seq_exit.py`). On the native backend there are trained layers below it (`adapter.py`).
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...common.errors import DraftpickError
+from ...common.tensor_files import header_of, require
 from ...protocols import LayeredBackend
 from ...sampling.draft_vocab import DraftVocab
-from ..weights.contents import header_of, require
 from .model import rms_norm
 
 ADAPTER = "adapter.safetensors"
@@ -38,35 +37,6 @@ def check_exit(exit_layer: int, layers: int) -> None:
     """layers: the target's, or its decoder's. Raises DraftpickError where it has no such exit."""
     if not 0 < exit_layer < layers:
         raise DraftpickError(f"an exit must lie after layer 1 to {layers - 1}, not {exit_layer}")
-
-
-class ExitHead(Protocol):
-    """An exit's adapter with the target's head. vocab: the draft tokens; None for all."""
-
-    vocab: DraftVocab | None
-
-    @property
-    def exit_layer(self) -> int: ...
-
-    @property
-    def adapter_parameters(self) -> int:
-        """The adapter's own, which are all that `read` needs."""
-        ...
-
-    @property
-    def parameters(self) -> int:
-        """Weights that `read` and `score` read for a drafted token: the adapter's, and the head's
-        rows of the draft tokens, be they shared with the target or copied."""
-        ...
-
-    def read(self, states: Tensor, start: int) -> Tensor:
-        """States [T, d] at the exit, of positions start.. -> [d] for `score`, what follows the last
-        of them. What was read of these positions before is forgotten."""
-        ...
-
-    def score(self, state: Tensor) -> Tensor:
-        """[d] -> [N] logits over draft tokens."""
-        ...
 
 
 class ReadOutHead:

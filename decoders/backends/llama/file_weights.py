@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ...common.naming import below
+from ...common.tensor_files import Shape as TensorShape
+from ...common.tensor_files import require
 from ..cpp_kernels import loaded
 from ..gguf.header import Header
 from ..gguf.tensors import names_of, read, rows
-from ..weights.contents import Shape as TensorShape
-from ..weights.contents import require
 from ..weights.file_blocks import KINDS, FileBlocks, FileRows, to_file_blocks
 from ..weights.packed import Matrix, in_blocks
 from .model import LayerWeights, Shape, Weights

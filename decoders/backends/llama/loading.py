@@ -17,10 +17,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ...common.errors import DraftpickError
+from ...common.tensor_files import Shape as TensorShape
+from ...common.tensor_files import header_of, indexed, require
 from ..config import config_of
 from ..gguf.folder import saved_header
-from ..weights.contents import Shape as TensorShape
-from ..weights.contents import header_of, indexed, require
 from ..weights.packed import Matrix, Rounder, Rounding, in_blocks, narrowed, pack, rounded
 from ..weights.rounded_store import RoundedStore
 from .contents import needed

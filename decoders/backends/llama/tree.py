@@ -13,25 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...common.errors import DraftpickError
-from ...protocols import Backend, TreeBackend
-
-
-def require_trees(arm: str, backend: Backend, role: str) -> TreeBackend:
-    """The same backend, known to read trees.
-
-    role: what it is to the arm, for the sentence that is raised (DraftpickError) where it cannot.
-    """
-    cannot = "its backend has no tree masks"
-    if isinstance(backend, TreeBackend):
-        if backend.trees_unsupported_reason is None:
-            return backend
-        cannot = backend.trees_unsupported_reason
-    raise DraftpickError(
-        f"arm {arm!r} needs {role} that can read a tree of drafts in one pass, which this one "
-        f"cannot ({cannot}); choose another arm"
-    )
-
 
 class Tree:
     """Nodes are numbered from 0 in the order of their slots base, base + 1, ...

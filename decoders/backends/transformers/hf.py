@@ -20,12 +20,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, Cache, PreTrainedMode
 from transformers.cache_utils import CacheLayerMixin
 
 from ...common.errors import ContextTooLong, DraftpickError
+from ...common.sync import synchronize
 from ...records import Prefilled
 from ..kept_states import KeptStates
 from ..llama.reading import require_prompt
 from ..llama.tree import Tree, moves, require_chain, require_rollback
 from ..llama.windows import layer_kinds, within_reach
-from ..sync import synchronize
 from . import pretrained
 
 PART = 1024  # tokens of a prompt in a pass

@@ -29,11 +29,11 @@ from transformers import (
 )
 
 from ...common.errors import ContextTooLong, DraftpickError
+from ...common.sync import synchronize
 from ...records import Prefilled
 from ..kept_states import KeptStates
 from ..llama.reading import require_prompt
 from ..llama.tree import Tree, require_chain, require_rollback
-from ..sync import synchronize
 from . import pretrained
 from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from ...common.errors import DraftpickError
 from ...common.loggers import quiet
-from ..weights.contents import require_all
+from ...common.tensor_files import require_all
 from .quantised import require_runnable
 
 CPU = torch.device("cpu")

@@ -13,8 +13,8 @@ from zipfile import is_zipfile
 import torch
 
 from ...common.errors import DraftpickError
+from ...common.tensor_files import indexed
 from ...common.wording import in_words
-from .contents import indexed
 
 WHOLE = "pytorch_model.bin"
 INDEX = f"{WHOLE}.index.json"

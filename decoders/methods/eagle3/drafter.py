@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from ..neural.drafter import NeuralDrafter
-from .model import Eagle3Backend
 
 
 class Eagle3Drafter(NeuralDrafter):
     """A draft model's chain, from a head over its target's states. A class of its own, since what
     it drafts along a known answer depends on where each draft began."""
-
-    def __init__(self, backend: Eagle3Backend) -> None:
-        super().__init__(backend, backend.head.vocab)

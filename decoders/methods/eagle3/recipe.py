@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from ...common.errors import DraftpickError
 from ...recipes.base import DraftingRecipe
-from ...recipes.mistakes import naming
+from ...recipes.mistakes import naming, require_trees
 from ...recipes.model_name import ModelName
 from ...sampling.tree_shape import TreeShape
 from ..tree.recipe import Branch, require_bounds, widened
@@ -51,47 +51,35 @@ class Eagle3Recipe(DraftingRecipe):
         return True
 
     def check_target(self, target: TargetInfo) -> None:
-        from .config import Eagle3Config
-        from .head import require_fit
+        from ...models.heads import check_eagle3
 
         with naming(self.name):
             if target.encoder_decoder:
                 raise ValueError("it drafts for decoder-only targets; choose another arm")
-            config = Eagle3Config.of(self._folder())
-            require_fit(config, target.state_size, target.vocab_size, target.layers)
+            check_eagle3(self._folder(), target)
 
     def prepare(self, target: Backend) -> None:
         """Have the target keep its states; where it cannot, the arm raises when it is asked for."""
-        from .config import Eagle3Config
-        from .model import Eagle3Target
+        from ...models.heads import prepare_eagle3
 
-        if isinstance(target, Eagle3Target):
-            with suppress(DraftpickError, ValueError):
-                for layer in Eagle3Config.of(self._folder()).feature_layers(target.layers):
-                    target.open_exit(layer)
+        with suppress(DraftpickError):
+            prepare_eagle3(self._folder(), target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ...backends.llama.tree import require_trees
+        from ...models.heads import eagle3_model
         from ...requests.context import sit
         from ..tree.drafter import TreeDrafter
         from .drafter import Eagle3Drafter
-        from .head import Eagle3Head
-        from .model import Eagle3Backend, Eagle3Target
 
-        if not isinstance(target, Eagle3Target):
-            raise DraftpickError(
-                f"arm {self.name!r}: an EAGLE-3 head reads the states after some of the target's "
-                f"layers, which {type(target).__name__} does not return; choose another arm"
-            )
         with naming(self.name):
-            head = Eagle3Head.load(self._folder(), target, target.layers)
-            model = Eagle3Backend(target, head)
+            model = eagle3_model(self._folder(), target)
         sit(model, target)
         if not self.every:
-            return widened(self.name, Eagle3Drafter(model), self.branch, target)
+            drafter = Eagle3Drafter(model, model.head.vocab)
+            return widened(self.name, drafter, self.branch, target)
         require_trees(self.name, target, "a target")
         later = self.length.longest + 2
-        return TreeDrafter(model, head.vocab, self.branch, target.context, later)
+        return TreeDrafter(model, model.head.vocab, self.branch, target.context, later)
 
     def _folder(self) -> Path:
         from ...models.drafts import folder_of

@@ -6,20 +6,57 @@ what the drafter ran (`ExitBackend`). Kim et al. (BiLD, section 4.4) draft so.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from ...backends.cuda.recorded import RecordedPasses, TorchLayers
-from ...backends.cuda.rounds import Line
-from ...backends.llama.exit_head import ExitHead
-from ...backends.weights.packed import linear
+from ...device_rounds import Make
 from ...protocols import DraftRequest, ExitBackend
 from ...records import Proposal
+from ...sampling.draft_vocab import DraftVocab
 from ..chain import draft_chain
-from ..device import Chain, Reader
-from .head import AdapterHead
+
+if TYPE_CHECKING:
+    from ..device import Chain
+
+
+class ExitHead(Protocol):
+    """An exit's adapter with the target's head. vocab: the draft tokens; None for all."""
+
+    vocab: DraftVocab | None
+
+    @property
+    def exit_layer(self) -> int: ...
+
+    @property
+    def adapter_parameters(self) -> int:
+        """The adapter's own, which are all that `read` needs."""
+        ...
+
+    @property
+    def parameters(self) -> int:
+        """Weights that `read` and `score` read for a drafted token: the adapter's, and the head's
+        rows of the draft tokens, be they shared with the target or copied."""
+        ...
+
+    def read(self, states: Tensor, start: int) -> Tensor:
+        """States [T, d] at the exit, of positions start.. -> [d] for `score`, what follows the last
+        of them. What was read of these positions before is forgotten."""
+        ...
+
+    def score(self, state: Tensor) -> Tensor:
+        """[d] -> [N] logits over draft tokens."""
+        ...
+
+
+@runtime_checkable
+class RecordedExit(ExitHead, Protocol):
+    """An exit that may draft inside recorded rounds."""
+
+    def recorded_draft(self) -> Make | None:
+        """How; None where the target's passes are not recorded."""
+        ...
 
 
 class EarlyExitDrafter:
@@ -61,12 +98,10 @@ class EarlyExitDrafter:
         return proposal
 
     def round_draft(self) -> Chain | None:
-        recorded = getattr(self.target, "recorded", None)
-        if recorded is None or not isinstance(self.head, AdapterHead):
-            return None
-        if self.target.device.type == "cpu" and self.target.dtype == torch.bfloat16:
-            return None  # there the adapter's wider passes are in float32
-        return exit_chain(self.head, recorded, self.parameters, self.reset)
+        from ..device import Chain
+
+        make = self.head.recorded_draft() if isinstance(self.head, RecordedExit) else None
+        return None if make is None else Chain(make, self.parameters, self.reset)
 
     def commit(self, context: list[int]) -> None:
         # what the adapter read of a draft may have given way to a sibling in the same place
@@ -86,29 +121,3 @@ class EarlyExitDrafter:
         start, self._read = self._read, end
         states = self.target.exit_hidden(self.head.exit_layer, start, end)
         return self.head.read(states, start)
-
-
-def exit_chain(head: AdapterHead, passes: RecordedPasses, parameters: int, read: Reader) -> Chain:
-    """The target's first layers, and an adapter that has a cache of its own and reads the states
-    that the target's passes left."""
-    target, blocks = head.target, replace(head.target.weights, layers=head.blocks)
-
-    def make(line: Line, k: int, unread: int) -> Tensor:
-        layers, seen = passes.run(line.read), line.read or head.cache.capacity
-        adapter = TorchLayers(target.shape, blocks, head.adapter.rope, head.cache, seen)
-        behind = line.start + torch.arange(1 - unread, 0, device=line.start.device)
-        before = target.exit_hidden(head.exit_layer, 0, target.context).index_select(0, behind)
-        token, at, drafted = line.newest(1), 0, [line.ids[:0]]
-        while at == 0 or len(drafted) <= k:
-            h = layers.through(passes.embedded(token), 0, head.exit_layer, line.start, at)
-            h = torch.cat([before, h]) if at == 0 else h
-            h = adapter.through(h, 0, len(head.blocks), line.start, at - len(h) + 1)
-            if k == 0:
-                break
-            token = linear(head.adapter.read(h[-1]), head.head).argmax(-1, keepdim=True)
-            token = token if head.vocab is None else head.vocab.to_target[token]
-            drafted.append(token)
-            at += 1
-        return torch.cat(drafted)
-
-    return Chain(make, parameters, read)

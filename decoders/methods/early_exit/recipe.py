@@ -18,9 +18,8 @@ from ..tree.recipe import Branch, require_bounds, widened
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ...backends.llama.exit_head import ExitHead
     from ...models.drafts import TargetInfo
-    from ...protocols import Backend, Drafter, ExitBackend
+    from ...protocols import Backend, Drafter
 
 
 class EarlyExitRecipe(DraftingRecipe):
@@ -61,8 +60,8 @@ class EarlyExitRecipe(DraftingRecipe):
         return True
 
     def check_target(self, target: TargetInfo) -> None:
-        from ...backends.llama.exit_head import check_exit
         from ...models.drafts import draft_vocab_of, require_layers
+        from ...models.heads import check_exit
 
         require_layers(self.name, target.in_layers)
         if self.drafter is not None:
@@ -84,14 +83,17 @@ class EarlyExitRecipe(DraftingRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ...models.drafts import require_layers
+        from ...models.heads import plain_exit, trained_exit
         from ...protocols import ExitBackend
         from .drafter import EarlyExitDrafter
 
         require_layers(self.name, isinstance(target, ExitBackend))
         assert isinstance(target, ExitBackend)
         with naming(self.name):
-            head = self._trained(target) if self.layer is None else _plain(self.layer, target)
-            drafter = EarlyExitDrafter(target, head)
+            if self.layer is None:
+                drafter = EarlyExitDrafter(target, trained_exit(self.name, self._folder(), target))
+            else:
+                drafter = EarlyExitDrafter(target, plain_exit(self.layer, target))
         return widened(self.name, drafter, self.branch, target)
 
     def _layer(self) -> int:
@@ -101,49 +103,7 @@ class EarlyExitRecipe(DraftingRecipe):
         return int(json.loads((self._folder() / "config.json").read_text())["exit_layer"])
 
     def _folder(self) -> Path:
-        from ...backends.llama.exit_head import ADAPTER
-        from ...models.drafts import folder_of
+        from ...models.heads import exit_folder
 
         assert self.drafter is not None
-        return folder_of(self.name, self.drafter, ADAPTER)
-
-    def _trained(self, target: ExitBackend) -> ExitHead:
-        from ...backends.native import LlamaBackend
-        from ...models.drafts import draft_vocab_of
-        from .head import AdapterHead
-
-        folder = self._folder()
-        vocab = draft_vocab_of(self.name, folder, target.vocab_size)
-        vocab = None if vocab is None else vocab.to(target.device)
-        if isinstance(target, LlamaBackend):
-            return AdapterHead.load(folder, target, vocab)
-        from ...backends.transformers.hf_seq2seq import HFSeq2SeqBackend  # transformers' models
-        from ...backends.transformers.seq2seq_exit import LensHead, load_lens
-
-        if isinstance(target, HFSeq2SeqBackend):
-            return LensHead(target, load_lens(folder, target), vocab)
-        raise DraftpickError(
-            f"{folder.name} was trained for the native backend or a T5-like target, and this one "
-            f"is a {type(target).__name__}; give `layer` instead of `drafter`"
-        )
-
-
-def _plain(layer: int, target: ExitBackend) -> ExitHead:
-    from ...backends.llama.exit_head import ReadOutHead
-    from ...backends.native import LlamaBackend
-    from ...protocols import LayeredBackend, StateBackend
-    from .head import Adapter, AdapterHead
-
-    if isinstance(target, LlamaBackend):
-        return AdapterHead(target, Adapter.plain(target, layer), None)
-    from ...backends.transformers.hf_seq2seq import HFSeq2SeqBackend  # transformers' models
-    from ...backends.transformers.seq2seq_exit import LensHead, plain_lens
-
-    if isinstance(target, HFSeq2SeqBackend):
-        return LensHead(target, plain_lens(target, layer).to(target.dtype), None)
-    if isinstance(target, LayeredBackend) and isinstance(target, StateBackend):
-        return ReadOutHead(target, layer, target.state_size)
-    raise DraftpickError(
-        f"the backend {type(target).__name__} has no `read_out` (LayeredBackend) or no "
-        "`state_size` (StateBackend), which an exit of its own layers needs"
-    )
+        return exit_folder(self.name, self.drafter)

@@ -6,16 +6,15 @@ import itertools
 
 from torch import Tensor
 
-from ...backends.cuda.rounds import Line, Shape
-from ..device import Chain
-from ..max_gram.device import GAIN, LONG, REMEMBERED, SHORT, Copies
+from ...device_rounds import DeviceSequence, Shape
+from ..device import PRIOR, PRIOR_WEIGHT, REMEMBERED, Chain
+from ..max_gram.device import GAIN, LONG, SHORT, Copies
 
 LEAST = SHORT + 2  # tokens that such a model reads at least
 COPY = 1  # the drafter of a draft by either, where it is not the model
-PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' evidence that is
 
 
-class Either:
+class HybridRoundDraft:
     """A copy where there is a match, else a model's draft (hybrid.py).
 
     A round makes both, so that the model's tokens cost their time even where a copy is taken: how
@@ -68,7 +67,7 @@ class Either:
     def width(self, shape: Shape) -> int:
         return shape[0]
 
-    def ids(self, shape: Shape, line: Line) -> tuple[Tensor, Tensor | None]:
+    def ids(self, shape: Shape, line: DeviceSequence) -> tuple[Tensor, Tensor | None]:
         width, drafted, unread = shape
         made = self._model.drafted(line, drafted, unread)
         if width == 0:

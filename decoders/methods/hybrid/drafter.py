@@ -3,26 +3,28 @@ second.
 
 A copy's acceptance is that of its match lengths, a model's that of its drafts so far; both are
 learnt within the answer. Where neither promises more than plain decoding, the model is asked all
-the same where `Tries` says so, so that it goes on learning. The choice depends on accepted tokens
-alone, never on what the target will draw, so that verification stays as lossless as for either
-alone.
+the same where `ProbeSchedule` says so, so that it goes on learning. The choice depends on accepted
+tokens alone, never on what the target will draw, so that verification stays as lossless as for
+either alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ...backends.cuda.rounds import DeviceDrafter
 from ...costs.pass_costs import PassCosts
-from ...lengths.tries import Tries
+from ...costs.probing import ProbeSchedule
+from ...device_rounds import DeviceDrafter
 from ...protocols import Drafter, DraftRequest, work
 from ...records import Proposal
 from ...requests.prefixes import agreeing
-from ..device import Chain
-from ..max_gram.device import REMEMBERED, Copies
+from ..device import PRIOR, PRIOR_WEIGHT, REMEMBERED, Chain
 from ..suffix.drafter import proposal
 from .copying import Copying
-from .device import PRIOR, PRIOR_WEIGHT, Either
+
+if TYPE_CHECKING:
+    from .device import HybridRoundDraft
 
 
 class HybridDrafter:
@@ -65,7 +67,7 @@ class HybridDrafter:
         self.copying.reset(prompt_ids)
         self.model.reset(prompt_ids)
         self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
-        self._tries = Tries()  # of the model
+        self._probes = ProbeSchedule()  # of the model
         self._barred = False  # whether it would not pay if all of its tokens were accepted
         self._committed = 0  # how long the context was that the model has followed
         self._behind = False  # whether it has sat out rounds since, as it was barred
@@ -93,8 +95,8 @@ class HybridDrafter:
         copying = (1 + sum(copy.chances[:cut])) / ratios[cut]
         self._barred = best <= 1
         if copying < max(speeds):
-            self._tries.pays()
-        elif cut or self._barred or not self._tries.due():  # it may be that of no draft
+            self._probes.reset()
+        elif cut or self._barred or not self._probes.should_probe():  # it may be that of no draft
             return proposal(copy.cut(cut), self.copying.device)
         if self._behind:
             self.model.commit(context)
@@ -104,15 +106,18 @@ class HybridDrafter:
         self._drafted = made.ids.tolist()
         return made
 
-    def round_draft(self) -> Either | None:
+    def round_draft(self) -> HybridRoundDraft | None:
         """As of DeviceDrafter, where both parts have one."""
+        from ..max_gram.device import Copies
+        from .device import HybridRoundDraft
+
         parts = [
             part.round_draft() if isinstance(part, DeviceDrafter) else None
             for part in (self.copying, self.model)
         ]
         match parts:
             case Copies() as copies, Chain() as model:
-                return Either(copies, model)
+                return HybridRoundDraft(copies, model)
         return None
 
     def commit(self, context: list[int]) -> None:
@@ -135,7 +140,7 @@ class HybridDrafter:
             right = agreeing(self._drafted, written)
             tried = min(right + 1, len(written), len(self._drafted))
             if right == 0:
-                self._tries.rejected()
+                self._probes.rejected()
         self._right, self._tried = (
             REMEMBERED * self._right + right,
             REMEMBERED * self._tried + tried,

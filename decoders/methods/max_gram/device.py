@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...backends.cuda.rounds import BEFORE, Line, Shape
-from ...lengths.tries import Tries
+from ...costs.probing import ProbeSchedule
+from ...device_rounds import BEFORE, DeviceSequence, Shape
+from ..device import REMEMBERED
 
 SHORT, LONG = 7, 15  # copied tokens: as a pass takes eight, or sixteen, in one step of its kernels
 FROM_TABLE = 4  # tokens in a row that are taken from a table of token pairs
 GAIN = 1.0  # tokens that a draft by copying gives, until it is known
-REMEMBERED = 0.9  # of a model's record by each round; without a draft it nears the prior
 
 
 class Copies:
@@ -26,7 +24,7 @@ class Copies:
         None for no table.
     by_cost: draft SHORT tokens where that pays, by what was accepted lately and what rounds took
         when they were recorded; LONG ones after a draft that was accepted whole; and where it does
-        not pay, when `Tries` says so. Without it as many as are asked for.
+        not pay, when `ProbeSchedule` says so. Without it as many as are asked for.
     """
 
     work = 0
@@ -55,24 +53,29 @@ class Copies:
             return (min(k, LONG),)
         short, plain = ((min(k, width),) for width in (SHORT, 0))
         if k and short in seconds and 1 + self._gain < seconds[short] / seconds[plain]:
-            return short if self._tries.due() else plain
-        self._tries.pays()
+            return short if self._probes.should_probe() else plain
+        self._probes.reset()
         return short
 
     def width(self, shape: Shape) -> int:
         return shape[0]
 
-    def ids(self, shape: Shape, line: Line) -> tuple[Tensor, Tensor | None]:
+    def ids(self, shape: Shape, line: DeviceSequence) -> tuple[Tensor, Tensor | None]:
         (k,) = shape
         if k == 0:
             return line.ids[:0], None
         return self.copied(line, k)[0], None
 
-    def copied(self, line: Line, k: int, draft: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def copied(
+        self, line: DeviceSequence, k: int, draft: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """[k] ids, and [1] whether they are copied. draft: [m <= k] what is taken where nothing
         matches, instead of the table's tokens."""
-        if line.padded.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-            return self._by_kernel(line, k, draft)
+        if line.copy is not None:
+            made, found = line.ids.new_empty(k), line.ids.new_empty(1)
+            matches = self._shortest, self._longest, self._earliest
+            line.copy(line.ids, line.state, line.room, matches, self._table, draft, made, found)
+            return made, found
         source, matched = self.match(line)
         steps = torch.arange(k, device=matched.device)
         copy = line.ids.index_select(0, source + steps % (line.count - source))
@@ -81,19 +84,7 @@ class Copies:
         other = F.pad(draft, (0, k - len(draft)))
         return torch.where(matched > 0, copy, other), (matched > 0).long()
 
-    def _by_kernel(self, line: Line, k: int, draft: Tensor | None) -> tuple[Tensor, Tensor]:
-        from ...backends.cuda import round_kernels as kernels
-
-        other, how = draft, kernels.DRAFT
-        if draft is None:
-            other = self._table
-            how = kernels.NOTHING if other is None else kernels.TABLE
-        made, found = (torch.empty(n, dtype=torch.int64, device=line.state.device) for n in (k, 1))
-        matches = self._shortest, self._longest, self._earliest
-        kernels.copy(line.ids, line.state, line.room, matches, other, how, made, found)
-        return made, found
-
-    def _tabled(self, line: Line, most: int) -> Tensor:
+    def _tabled(self, line: DeviceSequence, most: int) -> Tensor:
         """The tokens that the table has in turn after the newest one."""
         token, tabled = line.newest(1), [line.ids[:0]]
         while self._table is not None and len(tabled) <= most:
@@ -102,7 +93,7 @@ class Copies:
             tabled.append(token)
         return torch.cat(tabled)
 
-    def match(self, line: Line) -> tuple[Tensor, Tensor]:
+    def match(self, line: DeviceSequence) -> tuple[Tensor, Tensor]:
         """[1] where the longest earlier match of the last tokens was followed by a token, and [1]
         how long it is; of equal ones the latest, or the earliest. (0, 0) where none is."""
         n = self._longest
@@ -124,8 +115,8 @@ class Copies:
         if shape[0]:
             self._gain += (1 - REMEMBERED) * (accepted - self._gain)
             if accepted == 0:
-                self._tries.rejected()
+                self._probes.rejected()
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.calls, self._whole = 0, False
-        self._tries, self._gain = Tries(), GAIN
+        self._probes, self._gain = ProbeSchedule(), GAIN

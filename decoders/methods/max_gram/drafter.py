@@ -15,18 +15,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 
-from ...backends.cuda.rounds import BEFORE
 from ...costs.pass_costs import PassCosts
+from ...device_rounds import BEFORE
 from ...protocols import DraftRequest
 from ...records import Proposal
 from ...requests.prefixes import agreeing
 from ..suffix.votes import Draft
 from .copy_chances import HOPELESS, CopyChances, copied_acceptance
-from .device import Copies
 from .next_token_table import NextTokenTable
+
+if TYPE_CHECKING:
+    from .device import Copies
 
 
 class MaxGramDrafter:
@@ -169,6 +172,8 @@ class MaxGramDrafter:
             self._chances.observe(copied.matched, right, len(written))
 
     def round_draft(self) -> Copies | None:
+        from .device import Copies
+
         if self._source_apart or self._longest > BEFORE or (self._stop_below and not self._passes):
             return None
         after = None

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from ...backends.weights.contents import header_of, require
 from ...common.errors import DraftpickError
+from ...common.tensor_files import header_of, require
 
 FILE = "bigram.safetensors"
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from ...backends.cuda.recorded import WIDEST
-from ...backends.native import LlamaBackend
+from ...device_rounds import WIDEST, DeviceSequence, RecordedModel
 from ...protocols import Backend, DraftRequest
 from ...records import Proposal
 from ...requests.reading import PromptReader
 from ...sampling.draft_vocab import DraftVocab
 from ..catch_up import LATER, roll_back
 from ..chain import draft_chain
-from ..device import Chain
-from .device import model
+
+if TYPE_CHECKING:
+    from ..device import Chain
 
 
 class NeuralDrafter:
@@ -26,6 +28,7 @@ class NeuralDrafter:
         self.context = backend.context
         self.calls = 0
         self._device = backend.device
+        self._model = backend if isinstance(backend, RecordedModel) else None
         self._prompts = PromptReader(backend, None if vocab is None else vocab.translate)
 
     def reset(self, prompt_ids: list[int]) -> None:
@@ -34,20 +37,29 @@ class NeuralDrafter:
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         unread = torch.tensor(context[self.backend.length :], device=self._device)
-        if asked.likeliest and len(unread) <= WIDEST:
-            recorded = self._recorded(unread, asked.k)
-            if recorded is not None:
-                return recorded
+        if self._recorded and asked.likeliest and len(unread) <= WIDEST:
+            return self._replayed(unread, asked.k)
         proposal, steps = draft_chain(self._feed(unread), self._feed, context, self.vocab, asked)
         self.calls += 1 + steps
         return proposal
 
     def round_draft(self) -> Chain | None:
-        backend = self.backend
-        if not isinstance(backend, LlamaBackend) or backend.recorded is None:
+        from ..device import Chain
+
+        passes = None if self._model is None else self._model.recorded
+        if passes is None:
             return None
-        known = backend.vocab_size if self.vocab is None else self.vocab.size - 1
-        return model(backend.recorded, self.vocab, known, self.parameters, self.reset)
+        vocab = self.vocab
+        known = self.backend.vocab_size if vocab is None else vocab.size - 1
+
+        def make(line: DeviceSequence, k: int, unread: int) -> Tensor:
+            ids = line.newest(unread)
+            ids = ids if vocab is None else vocab.from_target[ids]
+            start = line.start - (unread - 1)
+            drafted = passes.drafted(ids, max(k, 1), known, start, line.read)[:k]
+            return drafted if vocab is None else vocab.to_target[drafted]
+
+        return Chain(make, self.parameters, self.reset)
 
     def commit(self, context: list[int]) -> None:
         self.calls += roll_back(self.backend, context, self._feed, LATER)
@@ -59,14 +71,17 @@ class NeuralDrafter:
             return self.backend.extend(ids)
         return self.backend.extend(self.vocab.from_target[ids])[:, : self.vocab.size - 1]
 
-    def _recorded(self, unread: Tensor, k: int) -> Proposal | None:
-        """The k most likely tokens in turn, as one recorded pass; None where passes are not."""
-        if not isinstance(self.backend, LlamaBackend) or self.backend.recorded is None:
-            return None
+    @property
+    def _recorded(self) -> bool:
+        return self._model is not None and self._model.recorded is not None
+
+    def _replayed(self, unread: Tensor, k: int) -> Proposal:
+        """The k most likely tokens in turn, as one recorded pass."""
+        assert self._model is not None
         self.calls += k
         if self.vocab is None:
-            return Proposal(self.backend.draft(unread, k, self.backend.vocab_size))
-        ids = self.backend.draft(self.vocab.from_target[unread], k, self.vocab.size - 1)
+            return Proposal(self._model.draft(unread, k, self.backend.vocab_size))
+        ids = self._model.draft(self.vocab.from_target[unread], k, self.vocab.size - 1)
         return Proposal(self.vocab.to_target[ids])
 
     def _feed(self, ids: Tensor) -> Tensor:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 import torch
+from torch import Tensor
 
-from ...backends.cuda.rounds import RoundDraft
+from ...device_rounds import DeviceSequence, Shape
 from ...protocols import DraftRequest
 from ...records import Proposal
-from .device import Nothing
 
 
 class NullDrafter:
@@ -28,8 +28,32 @@ class NullDrafter:
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         return self._nothing
 
-    def round_draft(self) -> RoundDraft:
-        return Nothing()
+    def round_draft(self) -> NoRoundDraft:
+        return NoRoundDraft()
 
     def commit(self, context: list[int]) -> None:
+        pass
+
+
+class NoRoundDraft:
+    """Plain decoding in recorded rounds."""
+
+    calls = work = 0
+
+    def first(self) -> list[Shape]:
+        return [(0,)]
+
+    def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
+        return (0,)
+
+    def width(self, shape: Shape) -> int:
+        return shape[0]
+
+    def ids(self, shape: Shape, line: DeviceSequence) -> tuple[Tensor, Tensor | None]:
+        return line.ids[:0], None
+
+    def learn(self, shape: Shape, of: int, accepted: int) -> None:
+        pass
+
+    def reset(self, prompt_ids: list[int]) -> None:
         pass

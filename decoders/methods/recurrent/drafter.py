@@ -7,21 +7,94 @@ is nothing to roll back and nothing to catch up with.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from ...backends.cpp.recurrent_kernels import KernelSteps
-from ...backends.cuda.recorded import WIDEST
-from ...backends.cuda.recurrent_recorded import RecordedSteps
+from ...device_rounds import WIDEST, DeviceSequence
 from ...protocols import DraftRequest, StateBackend
 from ...records import Proposal
+from ...sampling.draft_vocab import DraftVocab
 from ...sampling.randomness import Generator
 from ..chain import draft_chain
-from ..device import Chain
-from .device import cell
-from .head import RecurrentHead
+
+if TYPE_CHECKING:
+    from ..device import Chain
+
+
+class Steps(Protocol):
+    """Steps of a cell of which one call makes a whole draft."""
+
+    def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        """state: [n, d].
+        token: [n] target ids, each the one that follows its state.
+
+        Returns the next states [n, d], and logits [n, N] over draft tokens for what follows.
+        """
+        ...
+
+    def draft(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
+        """From `state` [1, d], read `ids` [U], then draft k >= 1 tokens greedily; [k]."""
+        ...
+
+
+@runtime_checkable
+class DrawnSteps(Steps, Protocol):
+    """Steps that draw a draft too."""
+
+    def draw(
+        self, state: Tensor, ids: Tensor, heights: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """As `draft`, each token by one of the numbers `heights` [k]; with its probabilities
+        [k, V]."""
+        ...
+
+
+@runtime_checkable
+class RecordedSteps(Steps, Protocol):
+    """Steps that can be part of other recordings."""
+
+    def drafted(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
+        """As `draft`, within a recording."""
+        ...
+
+
+class Cell(Protocol):
+    """A trained cell at work, with the head's rows of the draft tokens.
+
+    parameters: what a step reads.
+    vocab: the draft tokens.
+    """
+
+    parameters: int
+    vocab: DraftVocab
+
+    def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        """As of Steps."""
+        ...
+
+    def advance(self, state: Tensor, token: Tensor) -> Tensor:
+        """The next states alone."""
+        ...
+
+    def steps_on(self, target: StateBackend) -> Steps | None:
+        """Its steps as calls of which one makes a whole draft; None where none can."""
+        ...
+
+
+@runtime_checkable
+class SharesCells(Protocol):
+    """A target whose answers' drafters step together with others of the same cell.
+
+    share_step: as `Cell.step` of the cell that it is given; None where it steps alone.
+    share_draft: as `Steps.draft` of one token, likewise.
+    """
+
+    share_step: Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]] | None
+    share_draft: Callable[[Any, Tensor, Tensor, int], Tensor] | None
 
 
 class RecurrentDrafter:
@@ -35,16 +108,19 @@ class RecurrentDrafter:
     parameters: what a step reads, the head's rows for the draft tokens included.
     """
 
-    def __init__(self, target: StateBackend, head: RecurrentHead) -> None:
+    def __init__(self, target: StateBackend, head: Cell) -> None:
         self.target, self.head = target, head
         target.keep_states()
         self.context, self.parameters = target.context, head.parameters
         self.calls = 0
         self._nothing = torch.zeros(1, target.state_size, dtype=target.dtype, device=target.device)
-        # of a slot among others (backends/batched/slots.py)
-        share = getattr(target, "share_step", None)
-        self._share_draft = getattr(target, "share_draft", None)
-        self._whole = _recorded(target, head) or (head.kernels if share is None else None)
+        others = target if isinstance(target, SharesCells) else None
+        share = None if others is None else others.share_step
+        self._share_draft = None if others is None else others.share_draft
+        whole = head.steps_on(target)
+        self._recorded = whole if isinstance(whole, RecordedSteps) else None
+        self._whole = whole if share is None else self._recorded
+        self._drawn = self._whole if isinstance(self._whole, DrawnSteps) else None
         self._step = (self._whole or head).step if share is None else partial(share, head)
 
     def reset(self, prompt_ids: list[int]) -> None:
@@ -63,9 +139,9 @@ class RecurrentDrafter:
             self.calls += asked.k - 1
             return Proposal(self._share_draft(self.head, state, unread, asked.k))
         chance, temperature = asked.chance, asked.sampling.temperature
-        if isinstance(self._whole, KernelSteps) and asked.drawn and isinstance(chance, Generator):
+        if self._drawn is not None and asked.drawn and isinstance(chance, Generator):
             self.calls += asked.k - 1
-            return Proposal(*self._whole.draw(state, unread, chance.heights(asked.k), temperature))
+            return Proposal(*self._drawn.draw(state, unread, chance.heights(asked.k), temperature))
         for token in unread[:-1].unsqueeze(1):
             state = self.head.advance(state, token)
 
@@ -79,22 +155,17 @@ class RecurrentDrafter:
         return proposal
 
     def round_draft(self) -> Chain | None:
-        if not isinstance(self._whole, RecordedSteps):
+        from ..device import Chain
+
+        steps = self._recorded
+        if steps is None:
             return None
         states = self.target.final_states(0, self.context)
-        return cell(self._whole, states, self.parameters)
+
+        def make(line: DeviceSequence, k: int, unread: int) -> Tensor:
+            return steps.drafted(states.index_select(0, line.start - 1), line.newest(1), k)
+
+        return Chain(make, self.parameters)
 
     def commit(self, context: list[int]) -> None:
         """The target's states are all there is."""
-
-
-def _recorded(target: StateBackend, head: RecurrentHead) -> RecordedSteps | None:
-    """Its steps recorded, by the same kernels as the target's passes; None where those are not."""
-    passes = getattr(target, "recorded", None)
-    if passes is None:
-        return None
-    if passes.fused is None:
-        return RecordedSteps(head, passes.record)
-    from ...backends.cuda.recurrent_fused import FusedHead, fits
-
-    return RecordedSteps(FusedHead(head) if fits(head) else head, passes.record)

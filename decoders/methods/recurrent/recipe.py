@@ -14,11 +14,8 @@ from ...sampling.tree_shape import TreeShape
 from ..tree.recipe import Branch, require_bounds, widened
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ...models.drafts import TargetInfo
     from ...protocols import Backend, Drafter
-    from ...sampling.draft_vocab import DraftVocab
 
 
 class RecurrentRecipe(DraftingRecipe):
@@ -46,12 +43,10 @@ class RecurrentRecipe(DraftingRecipe):
         return True
 
     def check_target(self, target: TargetInfo) -> None:
-        from .head import require_size
+        from ...models.heads import recurrent_files
 
-        folder, _ = self._files(target.vocab_size)
-        if target.state_size is not None:
-            with naming(self.name):
-                require_size(folder, target.state_size)
+        with naming(self.name):
+            recurrent_files(self.name, self.drafter, target.vocab_size, target.state_size)
 
     def prepare(self, target: Backend) -> None:
         from ...protocols import StateBackend
@@ -60,27 +55,15 @@ class RecurrentRecipe(DraftingRecipe):
             target.keep_states()
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ...models.heads import recurrent_head
         from ...protocols import StateBackend
         from .drafter import RecurrentDrafter
-        from .head import RecurrentHead
 
         if not isinstance(target, StateBackend):
             raise DraftpickError(
                 f"arm {self.name!r}: a recurrent drafter needs the target's final states, "
                 f"which {type(target).__name__} does not return; choose another arm"
             )
-        folder, vocab = self._files(target.vocab_size)
         with naming(self.name):
-            head = RecurrentHead.load(folder, target, vocab.to(target.device))
+            head = recurrent_head(self.name, self.drafter, target)
         return widened(self.name, RecurrentDrafter(target, head), self.branch, target)
-
-    def _files(self, target_vocab: int) -> tuple[Path, DraftVocab]:
-        """The cell's folder, and its draft tokens."""
-        from ...models.drafts import draft_vocab_of, folder_of
-        from ...sampling.draft_vocab import FILE
-        from .cell import CELL
-
-        folder = folder_of(self.name, self.drafter, CELL, "config.json", FILE)
-        vocab = draft_vocab_of(self.name, folder, target_vocab)
-        assert vocab is not None  # as its file is there
-        return folder, vocab

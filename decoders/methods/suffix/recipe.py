@@ -58,7 +58,7 @@ class SuffixRecipe(DraftingRecipe):
         return True
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ...backends.llama.tree import require_trees
+        from ...recipes.mistakes import require_trees
 
         if self.branches:
             require_trees(self.name, target, "a target")

@@ -32,7 +32,7 @@ def require_bounds(shape: TreeShape, depths: int) -> None:
 def widened(arm: str, drafter: Drafter, branch: tuple[int, ...], target: Backend) -> Drafter:
     """A drafter of chains with `branch` children at the leading positions, for the target to verify
     as a tree; the drafter itself where there are none."""
-    from ...backends.llama.tree import require_trees
+    from ...recipes.mistakes import require_trees
     from .widened import WidenedDrafter
 
     if not branch:
@@ -65,7 +65,7 @@ class TreeRecipe(DraftModelRecipe):
         return TreeShape(self.branch, self.every)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ...backends.llama.tree import require_trees
+        from ...recipes.mistakes import require_trees
         from ..neural.drafter import NeuralDrafter
         from .drafter import TreeDrafter
 

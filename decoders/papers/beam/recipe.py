@@ -62,7 +62,7 @@ class BeamRecipe(ArmRecipe):
             self.drafter.named(self.name).check_same_tokenizer(target)
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from ...backends.llama.tree import require_trees
+        from ...recipes.mistakes import require_trees
         from .search import BeamDraft, BeamSearch
 
         require_trees(self.name, target, "a target")

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...backends.llama.tree import require_trees
 from ...common.errors import DraftpickError, NotANumber
 from ...protocols import DraftLength, Job, TreeBackend, decoder_prefix
+from ...recipes.mistakes import require_trees
 from ...records import DecodeResult, Request, Sampling, StepStats
 from ...sampling.draft_vocab import DraftVocab
 from ...sampling.filters import log_probabilities, penalise

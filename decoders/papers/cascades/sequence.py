@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ...ahead import Ahead
 from ...lengths import FixedLength
 from ...loop import Drafting, SpeculativeDecoding
 from ...methods.neural.drafter import NeuralDrafter
 from ...methods.plain.drafter import NullDrafter
-from ...protocols import DraftRequest, Job, decoder_prefix
+from ...protocols import AnswerWriter, Backend, DraftRequest, Job, decoder_prefix
 from ...records import DecodeResult, Sampling
 from ...sampling.filters import penalise, seen_mask
 from ...sampling.randomness import RandomSource
@@ -35,7 +34,7 @@ class SequenceCascade(Drafting):
     drafter: NeuralDrafter
     alpha: float
     normalised: bool = True
-    ahead: Ahead = field(default_factory=Ahead, compare=False, repr=False)
+    writers: dict[Backend, AnswerWriter] = field(default_factory=dict, compare=False, repr=False)
 
     @torch.inference_mode()
     def decode(self, job: Job) -> DecodeResult:
@@ -55,9 +54,8 @@ class SequenceCascade(Drafting):
             tally.rounds = min(1, len(answer) - 1)  # as if the prompt's pass had given the first
             tally.drafted, tally.accepted = len(answer), [1] * len(answer)
             return tally.close(self.name, answer, calls, spent)
-        nothing = NullDrafter(job.target.device)
-        parts = nothing, Lossless(), FixedLength(0), self.ahead
-        alone = SpeculativeDecoding(self.name, *parts)
+        parts = NullDrafter(job.target.device), Lossless(), FixedLength(0)
+        alone = SpeculativeDecoding(self.name, *parts, writers=self.writers)
         result = alone.decode(job)
         return replace(
             result,

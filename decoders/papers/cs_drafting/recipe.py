@@ -239,8 +239,8 @@ class CSDraftingRecipe(ArmRecipe):
         super().check_target(target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ...backends.llama.tree import require_trees
         from ...models.drafts import find
+        from ...recipes.mistakes import require_trees
         from .horizontal import cs_drafter
 
         if self.branch:

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...records import Proposal, Sampling, Verdict
-from ...sampling.argmax import likeliest
+from ...sampling.argmax import likeliest, numbered
 from ...sampling.filters import log_probabilities
-from ...sampling.numbers import numbered
 from ...sampling.randomness import RandomSource
 from ...verify.step import at, leading, target_distribution, verdict
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...backends.config import config_of, with_defaults
-from ...backends.llama.contents import of_layer
-from ...backends.llama.model import Shape, shape_of, unsupported
-from ...backends.weights.contents import Shape as TensorShape
 from ...common.errors import DraftpickError
+from ...common.tensor_files import Shape as TensorShape
+from ..config import config_of, with_defaults
+from ..llama.contents import of_layer
+from ..llama.model import Shape, shape_of, unsupported
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 FROM_BOTH = tuple(f"self_attn.{name}_proj.weight" for name in "qkv")

@@ -9,11 +9,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from ...backends.llama.loading import parts
-from ...backends.weights.contents import header_of, require
-from ...backends.weights.pickled import numbers_in, pickled
 from ...common.errors import Damaged, DraftpickError
+from ...common.tensor_files import header_of, require
 from ...sampling.draft_vocab import DraftVocab
+from ..llama.loading import parts
+from ..weights.pickled import numbers_in, pickled
 from .config import Eagle3Config
 
 EMBEDDING, TO_TARGET = "embed_tokens.weight", "d2t"

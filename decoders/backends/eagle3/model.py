@@ -15,12 +15,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ...backends.llama.model import RopeAndMask, chain_rope_and_mask, tree_rope_and_mask
-from ...backends.llama.tree import Tree, moves, require_chain
-from ...backends.sync import synchronize
 from ...common.errors import ContextTooLong, DraftpickError
+from ...common.sync import synchronize
 from ...protocols import LayerStatesBackend, StateBackend
 from ...records import Prefilled
+from ..llama.model import RopeAndMask, chain_rope_and_mask, tree_rope_and_mask
+from ..llama.tree import Tree, moves, require_chain
 from .head import Eagle3Head
 
 PART = 1024  # tokens of a prompt in a pass

@@ -1,5 +1,5 @@
 """An EAGLE-3 head at work (D28; Li et al., "EAGLE-3", 2503.01840): its matrices laid out or rounded
-as the target's are. `module.py` is what training sees of it.
+as the target's are. `collect/align/eagle3_module.py` is what training sees of it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...backends.llama.kv import KVCache, Slot
-from ...backends.llama.loading import fused, layout, packed_head, packed_layer
-from ...backends.llama.model import (
+from ...common.naming import below
+from ...protocols import StateBackend
+from ..llama.kv import KVCache, Slot
+from ..llama.loading import fused, layout, packed_head, packed_layer
+from ..llama.model import (
     RopeAndMask,
     attended,
     count_layers,
@@ -25,10 +27,9 @@ from ...backends.llama.model import (
     rounded,
     turned,
 )
-from ...backends.weights.packed import linear
-from ...common.naming import below
-from ...protocols import StateBackend
+from ..native import LlamaBackend
 from ..recurrent.head import rounding_beside
+from ..weights.packed import linear
 from .config import Eagle3Config
 from .stored import EMBEDDING, HeadVocab, stored
 
@@ -66,7 +67,7 @@ class Eagle3Head:
                 f"{target.state_size}, and its files hold none of its own"
             )
         self._embed = target.embed
-        blocked = getattr(target, "blocked", False)
+        blocked = isinstance(target, LlamaBackend) and target.blocked
         sizes = {"hidden": config.shape.hidden, "intermediate": config.intermediate}
         sizes |= {"features": config.count * config.target_hidden}
         sizes |= {"queries": config.shape.heads * config.shape.head_dim}
@@ -92,7 +93,7 @@ class Eagle3Head:
         constructor, and DraftpickError where the folder holds no head."""
         config = Eagle3Config.of(folder)
         require_fit(config, target.state_size, target.vocab_size, layers)
-        model = getattr(target, "weights", target)
+        model = target.weights if isinstance(target, LlamaBackend) else target
         stamp = max(file.stat().st_mtime_ns for file in folder.iterdir())
         key = (folder.resolve(), stamp, id(model), target.context)
         loaded = _LOADED.get(key)

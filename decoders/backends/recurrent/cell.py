@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...backends.weights.contents import header_of, require
-from ...backends.weights.int8 import to_int8
+from ...common.tensor_files import header_of, require
+from ..weights.int8 import to_int8
 
 CELL = "recurrent.safetensors"
 STEP = ".step"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ...common.errors import Damaged
-from ...common.files import within
+from .errors import Damaged
+from .files import within
 
 Shape = tuple[int, ...]
 NAMED = 3  # of what is wrong, in a message

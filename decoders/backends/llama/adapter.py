@@ -9,22 +9,25 @@ fine-tuning, so that the target stays as it was.
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from ...backends.llama.exit_head import ADAPTER, AdapterConfig, Lens, load_parts
-from ...backends.llama.loading import packed_layer
-from ...backends.llama.model import LayerWeights, Shape, layer, moved, rope_at, rope_table, through
-from ...backends.native import LlamaBackend
-from ...backends.weights.contents import Shape as TensorShape
-from ...backends.weights.contents import require
-from ...backends.weights.packed import dense, linear, pack, rows_of
 from ...common.naming import below
 from ...common.shared_weights import Shared
+from ...common.tensor_files import Shape as TensorShape
+from ...common.tensor_files import require
+from ...device_rounds import DeviceSequence, Make
 from ...sampling.draft_vocab import DraftVocab
+from ..cuda.recorded import TorchLayers
+from ..native import LlamaBackend
+from ..weights.packed import dense, linear, pack, rows_of
+from .exit_head import ADAPTER, AdapterConfig, Lens, load_parts
+from .loading import packed_layer
+from .model import LayerWeights, Shape, layer, moved, rope_at, rope_table, through
 
 
 class Adapter(Lens):
@@ -147,6 +150,33 @@ class AdapterHead:
 
     def score(self, state: Tensor) -> Tensor:
         return linear(state, self.head)
+
+    def recorded_draft(self) -> Make | None:
+        """By the target's first layers, and the adapter over the states that its passes left."""
+        target, passes = self.target, self.target.recorded
+        if passes is None or (target.device.type == "cpu" and target.dtype == torch.bfloat16):
+            return None  # on a CPU the adapter's wider passes are in float32
+        own = replace(target.weights, layers=self.blocks)
+
+        def make(line: DeviceSequence, k: int, unread: int) -> Tensor:
+            layers, seen = passes.run(line.read), line.read or self.cache.capacity
+            adapter = TorchLayers(target.shape, own, self.adapter.rope, self.cache, seen)
+            behind = line.start + torch.arange(1 - unread, 0, device=line.start.device)
+            before = target.exit_hidden(self.exit_layer, 0, target.context).index_select(0, behind)
+            token, at, drafted = line.newest(1), 0, [line.ids[:0]]
+            while at == 0 or len(drafted) <= k:
+                h = layers.through(passes.embedded(token), 0, self.exit_layer, line.start, at)
+                h = torch.cat([before, h]) if at == 0 else h
+                h = adapter.through(h, 0, len(self.blocks), line.start, at - len(h) + 1)
+                if k == 0:
+                    break
+                token = linear(self.adapter.read(h[-1]), self.head).argmax(-1, keepdim=True)
+                token = token if self.vocab is None else self.vocab.to_target[token]
+                drafted.append(token)
+                at += 1
+            return torch.cat(drafted)
+
+        return make
 
 
 def _cloned(block: LayerWeights) -> LayerWeights:

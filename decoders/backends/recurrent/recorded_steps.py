@@ -10,13 +10,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...methods.recurrent.cell import CellConfig
+from ...device_rounds import WIDEST
 from ...sampling.draft_vocab import DraftVocab
-from .recorded import WIDEST, Recorder, Run
+from ..cuda.recorded import Recorder, Run
+from .cell import CellConfig
 
 
 class Steps(Protocol):
-    """A head whose steps can be recorded: RecurrentHead, or FusedHead (recurrent_fused.py)."""
+    """A head whose steps can be recorded: RecurrentHead, or FusedHead (head.py)."""
 
     config: CellConfig
     vocab: DraftVocab

@@ -1,0 +1,111 @@
+"""The speculative loop with the host a round behind (rounds.py).
+
+`decode` in decoders/loop.py goes this way by itself where it can: on a GPU, for a sequence whose
+passes are recorded, of several in a batch the first row's, without a penalty, a grammar or
+logprobs, for lossless arms whose drafts need not the host. Greedy answers are the ordinary loop's.
+So are sampled ones, of arms that draft without drawing; a model drafts its most likely tokens here
+at any temperature, and its answers have the same distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ...device_rounds import DeviceDrafter
+from ...protocols import Drafter, DraftLength, Job, LearningLength, Verifier
+from ...records import DecodeResult, StepStats
+from ...sampling.filters import choose
+from ...sampling.randomness import Generator
+from ...tally import Tally
+from ...verify.lossless import Lossless
+from .rounds import RecordedRounds, Rounded
+
+
+class Looped(Rounded, Protocol):
+    """A model on whose device answers are written.
+
+    turn: called between two rounds of one answer, so that others go on; None where answers must not
+        be written so.
+    """
+
+    turn: Callable[[], None] | None
+
+
+class DeviceLoop:
+    """Writes an arm's answers; its rounds are made when they are first wanted.
+
+    length: of its drafts, which cost less here than in the ordinary loop.
+    rounds: None where there are none (yet).
+    """
+
+    def __init__(
+        self, target: Looped, drafter: Drafter, verifier: Verifier, length: DraftLength
+    ) -> None:
+        self._target, self._drafter, self._verifier = target, drafter, verifier
+        self._ordinary = length
+        self.length = length.apart() if isinstance(length, LearningLength) else length
+        self.rounds: RecordedRounds | None = None
+        self._asked = False
+
+    def takes(self, job: Job, drafts_to: int) -> bool:
+        """As of AnswerWriter."""
+        request, sampling = job.request, job.request.sampling
+        if self._target.recorded is None or self._target.turn is None:
+            return False
+        if sampling.repetition_penalty != 1:
+            return False
+        if not sampling.greedy and not isinstance(job.chance, Generator):
+            return False
+        if job.grammar is not None or request.logprobs is not None:
+            return False
+        if type(self._verifier) is not Lossless or self._ordinary.min_confidence:
+            return False
+        if len(job.prompt_ids) + request.max_new_tokens > drafts_to:
+            return False
+        if not self._asked:
+            self._asked, drafter = True, self._drafter
+            draft = drafter.round_draft() if isinstance(drafter, DeviceDrafter) else None
+            if draft is not None:
+                context = min(self._target.context, drafter.context)
+                self.rounds = RecordedRounds(self._target, draft, context)
+        return self.rounds is not None
+
+    def write(self, arm: str, job: Job) -> DecodeResult:
+        """As of AnswerWriter."""
+        rounds, length, turn, stopper = self.rounds, self.length, self._target.turn, job.stopper
+        assert rounds is not None and turn is not None
+        tally, sampling, start = Tally(job), job.request.sampling, len(job.prompt_ids)
+        length.reset()
+        tally.prefill_s += tally.clock.lap()
+        ids = stopper.admit([choose(job.prefilled.logits, sampling, job.chance)])
+        context = [*job.prompt_ids, *ids]
+        job.emit(ids)
+        chance = job.chance if isinstance(job.chance, Generator) else None
+        rounds.begin(job.prompt_ids, context, sampling, chance)
+        tally.prefill_s += tally.clock.lap()
+        if not stopper.reason:
+            rounds.launch(length.next())
+        while not stopper.reason:
+            room = stopper.room
+            if room > 1:  # else the round on its way is the last
+                rounds.launch(length.next())
+            made = rounds.read()
+            ids = stopper.admit(made.ids)
+            drafted = min(made.drafted, room - 1)  # as if it ended where the answer must
+            accepted = min(made.accepted, drafted, len(ids))
+            tally.rounds += 1
+            tally.passed(1 + drafted)
+            tally.drafted += drafted
+            tally.draft_s += made.draft_s
+            tally.accept(accepted, of=drafted)
+            context += ids
+            job.emit(ids, accepted, drafted)
+            verify_s = made.round_s - made.draft_s
+            length.observe(StepStats(made.drafted, made.accepted, made.draft_s, verify_s))
+            if not stopper.reason:
+                turn()
+        spent = tally.clock.lap()
+        tally.draft_s = min(tally.draft_s, spent)  # by what a draft took when it was timed
+        tally.verify_s = spent - tally.draft_s
+        return tally.close(arm, context[start:], rounds.draft.calls, rounds.draft.work)
