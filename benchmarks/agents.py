@@ -41,9 +41,9 @@ from decoders.common.provenance import hardware
 from decoders.costs import passes
 from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
-from decoders.methods.suffix.earlier import EarlierAnswers
+from decoders.earlier.answers import EarlierAnswers
+from decoders.earlier.prefixes import PrefixStore
 from decoders.records import DecodeResult, Request
-from decoders.requests.prefixes import PrefixStore
 
 SLOPE, STEP = 0.05, 0.06
 PLAIN = "autoregressive"

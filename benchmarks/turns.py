@@ -18,7 +18,7 @@ import torch
 from rich.progress import track
 
 from decoders import Engine, EngineOptions
-from decoders.requests.prefixes import PrefixStore
+from decoders.earlier.prefixes import PrefixStore
 
 PLAIN = ("autoregressive",)
 

@@ -29,7 +29,6 @@ from .costs import passes
 from .costs.under_load import learn
 from .engine import Engine
 from .models import memory
-from .requests.context import seat_of
 
 WORTH_REUSING = 16  # tokens of a prompt that decide which slot it goes to
 PROMPT_TOKENS = 512  # of prompts that are read between two passes of those who write
@@ -158,7 +157,7 @@ def batch_engine(
         return engine.answering(n)
     if n < 2 or not isinstance(getattr(engine, "target", None), LlamaBackend):
         if isinstance(engine, Engine):
-            seat_of(engine.target).exact = batch_invariant
+            engine.reuse_exactly(batch_invariant)
         return SingleSlot(engine)
     batch = ContinuousBatch(engine, n, batch_invariant)
     if cache is not None and any(recipe.uses_cost_model for recipe in engine.arms.values()):
@@ -224,7 +223,10 @@ class ContinuousBatch:
             )
         with memory.explained(target.device, f"making room for {n} answers at once"):
             self.passes = BatchSlots(target, n, batch_invariant)
-        self.slots = [EngineSlot(engine.on(backend)) for backend in self.passes.all]
+        self.slots = [
+            EngineSlot(engine.with_target(backend, batch_invariant, self._part))
+            for backend in self.passes.all
+        ]
         self._begun = self.running = 0
         self._main = getcurrent()
         costs = passes.known(target)
@@ -234,8 +236,6 @@ class ContinuousBatch:
             backend.wait, backend.share_step = self._read, self._step
             backend.share_draft = self._draft
             backend.turn = None if batch_invariant else self._turn
-            seat = seat_of(backend)
-            seat.pause, seat.exact = self._part, batch_invariant
 
     def free(self, prompt_ids: Sequence[int] = (), user: str | None = "") -> EngineSlot | None:
         """As in BatchEngine; else low ones first, so that rows in use are neighbours."""

@@ -19,8 +19,9 @@ from .arms import AUTOREGRESSIVE, ArmRecipe
 from .arms.fingerprint import LoadedFingerprints
 from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName, NotANumber
 from .costs import passes as pass_costs
+from .earlier.answers import EarlierAnswers
+from .earlier.prefixes import PrefixStore
 from .loop import SpeculativeDecoding
-from .methods.suffix.earlier import EarlierAnswers
 from .models import memory, plain_text, targets
 from .models.drafter_memory import DrafterMemory
 from .models.drafts import TargetInfo
@@ -35,14 +36,13 @@ from .protocols import (
     Drafts,
     EncoderDecoder,
     Job,
+    RequestScope,
     RoundStreamer,
     Strategy,
     decoder_prefix,
 )
 from .recipes.base import DraftingRecipe
 from .records import DecodeResult, Prefilled, Request
-from .requests.context import seat_of
-from .requests.prefixes import PrefixStore
 from .requests.reading import PromptReader
 from .sampling.randomness import Generator
 from .sampling.stopping import Stopper
@@ -54,6 +54,7 @@ class Engine:
 
     drafters: what they may take, and which are loaded; None for memory of this engine's own,
         without a limit.
+    scope: what all requests have in common.
     """
 
     def __init__(
@@ -66,13 +67,14 @@ class Engine:
         tokenizer: Any = None,
         eos_ids: tuple[int, ...] = (),
         drafters: DrafterMemory | None = None,
+        scope: RequestScope = RequestScope(),
     ) -> None:
         self.target, self.arms, self.tokenizer = target, arms, tokenizer
         self.target_name, self.eos_ids = name, eos_ids
         self._fingerprint = fingerprint
         self._strategies: dict[str, Strategy] = {}
         self._arms_fingerprints = LoadedFingerprints()
-        self._seat = seat_of(target)
+        self._scope = scope  # of the prompt that the target has read
         self._prompts = PromptReader(target, counts=True)
         self._warned = False  # that messages are joined
         self._grammars = Grammars(tokenizer, target.vocab_size, eos_ids)
@@ -174,8 +176,13 @@ class Engine:
             return str(error)
         return None
 
-    def on(self, target: Backend) -> Engine:
-        """The same arms on another sequence of the same model, with drafters of their own."""
+    def with_target(
+        self, target: Backend, exact: bool = False, pause: Callable[[int], None] | None = None
+    ) -> Engine:
+        """The same arms on another sequence of the same model, with drafters of their own.
+
+        exact, pause: as of RequestScope, for all requests.
+        """
         made = Engine(
             target,
             self.arms,
@@ -184,27 +191,26 @@ class Engine:
             tokenizer=self.tokenizer,
             eos_ids=self.eos_ids,
             drafters=self.drafters,
+            scope=replace(self._scope, exact=exact, pause=pause),
         )
         made._warned = self._warned
         made._grammars = self._grammars
-        made.remember(self.earlier)
-        made.keep_prefixes(self.prefixes)
         return made
 
     @property
     def earlier(self) -> EarlierAnswers | None:
         """The answers that arms may copy from; None where none are kept."""
-        return self._seat.answers
+        return self._scope.answers
 
     def remember(self, answers: EarlierAnswers | None) -> None:
         """Keep answers here from now on, for arms that draft from earlier ones (`kind: suffix`);
         None keeps none. They may be those of other engines of this target."""
-        self._seat.answers = answers
+        self._scope = replace(self._scope, answers=answers)
 
     @property
     def prefixes(self) -> PrefixStore | None:
         """What is kept of prompts; None where nothing is."""
-        return self._seat.prefixes
+        return self._scope.prefixes
 
     def keep_prefixes(self, store: PrefixStore | None) -> None:
         """Keep what is read of prompts here from now on, for later ones that begin alike and may be
@@ -225,7 +231,12 @@ class Engine:
                     f"a position of {self.target_name} takes {target.position_bytes} bytes, and "
                     f"kept prefixes may take {store.limit}; allow more, or keep none"
                 )
-        self._seat.prefixes = store
+        self._scope = replace(self._scope, prefixes=store)
+
+    def reuse_exactly(self, exact: bool) -> None:
+        """Whether of what is held or kept of a prompt that alone is not read again which was read
+        in the same passes (`RequestScope.exact`)."""
+        self._scope = replace(self._scope, exact=exact)
 
     # -- what it is ---------------------------------------------------------------------------
 
@@ -379,11 +390,10 @@ class Engine:
         watch: called before each part that is read, with how many of how many tokens are; what it
             raises ends the reading, of this prompt's drafters too.
         """
-        seat = self._seat
-        seat.user, seat.reuse, seat.watch = user, reuse, watch
+        self._scope = replace(self._scope, user=user, reuse=reuse, watch=watch)
         loaded_s = self.drafters.load_s
         with memory.explained(self.target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
-            prefilled = self._prompts.read(prompt_ids)
+            prefilled = self._prompts.read(prompt_ids, self._scope)
         if not bool(prefilled.embedding.sum().isfinite()):  # one host read a prompt
             self._clean()
             raise NotANumber("the model's embedding of the prompt and its scores")
@@ -452,7 +462,7 @@ class Engine:
         else:
             self.target.truncate(len(decoder_prefix(self.target, prompt_ids)))
         self._prompts.holds([])  # until the answer is whole
-        self._seat.user = request.user
+        self._scope = scope = replace(self._scope, user=request.user)
         before_s = self.drafters.load_s
         chance = Generator(self.target.device, request.seed)
         stopper = Stopper(request, self.eos_ids, self.tokenizer)
@@ -468,7 +478,9 @@ class Engine:
                 streamer.put(torch.tensor(ids))
 
         grammar = None if request.grammar is None else self._grammars.begin(request.grammar)
-        job = Job(self.target, prompt_ids, prefilled, request, stopper, chance, emit, grammar)
+        job = Job(
+            self.target, prompt_ids, prefilled, request, stopper, chance, emit, grammar, scope
+        )
         with memory.explained(
             self.target.device, f"answering a prompt of {len(prompt_ids)} tokens"
         ):
@@ -479,13 +491,14 @@ class Engine:
                 self.forget(arm)  # its drafter's cache likewise
                 raise
         others_s = self.drafters.load_s - before_s
-        self._seat.keep(prompt_ids, result.ids)
+        if scope.answers is not None and scope.user is not None:
+            scope.answers.add(scope.user, prompt_ids, result.ids)
         if streamer is not None:
             streamer.end()
         if isinstance(
             strategy, SpeculativeDecoding
         ):  # others may leave what is not the target's own
-            self._prompts.keep([*prompt_ids, *result.ids[:-1]])
+            self._prompts.keep([*prompt_ids, *result.ids[:-1]], scope)
         result = without(result, prefilled.load_s + own_s, others_s)
         return replace(result, cached_tokens=prefilled.cached) if prefilled.cached else result
 

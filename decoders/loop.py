@@ -26,6 +26,7 @@ from .protocols import (
     Verifier,
     WritesAnswers,
     decoder_prefix,
+    enter,
     work,
 )
 from .records import DecodeResult, Proposal, Sampling, StepStats, Verdict
@@ -98,6 +99,7 @@ class SpeculativeDecoding(Drafting):
 def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     """Answer one prompt: the target's own first token, then round after round."""
     target, sampling, stopper = job.target, job.request.sampling, job.stopper
+    enter(strategy.drafter, job.scope)
     writer = strategy.writer(job)
     if writer is not None:
         return writer.write(strategy.name, job)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,10 @@ from torch import Tensor
 from .records import DecodeResult, Prefilled, Proposal, Request, Sampling, StepStats, Verdict
 from .sampling.randomness import RandomSource
 from .sampling.stopping import Stopper
+
+if TYPE_CHECKING:
+    from .earlier.answers import EarlierAnswers
+    from .earlier.prefixes import PrefixStore
 
 # -- models ----------------------------------------------------------------------------------------
 
@@ -368,6 +372,33 @@ class DraftRequest:
         return plain and self.min_confidence == 0 and not self.needs_raw
 
 
+@dataclass(frozen=True)
+class RequestScope:
+    """What a request brings besides its words, for what reads its prompt and drafts for it.
+
+    user: whose earlier answers it may be drafted from, and whose prompts it may reuse; None for
+        nobody's.
+    answers: earlier ones of all users; None where none are kept.
+    prefixes: what is kept of all users' prompts; None where nothing is.
+    reuse: whether what is held or kept of a prompt is not read again, by the target and by those
+        who draft for it.
+    exact: reuse only whole parts of prompts, read in the very passes in which a fresh reading would
+        read them, so that not a bit depends on what came before.
+    watch: called before each part of a prompt, with how many tokens the target has read and of how
+        many; what it raises ends the reading.
+    pause: called before each part of a prompt, whichever model reads it, with the part's tokens, so
+        that others may go on.
+    """
+
+    user: str | None = ""
+    answers: EarlierAnswers | None = None
+    prefixes: PrefixStore | None = None
+    reuse: bool = False
+    exact: bool = False
+    watch: Callable[[int, int], None] | None = None
+    pause: Callable[[int], None] | None = None
+
+
 class Drafter(Protocol):
     """Drafts for one sequence at a time.
 
@@ -403,6 +434,21 @@ class Drafter(Protocol):
         otherwise from some point after the target's last round.
         """
         ...
+
+
+@runtime_checkable
+class Scoped(Protocol):
+    """A drafter that reads prompts, or drafts from earlier answers, or has a part that does."""
+
+    def enter(self, scope: RequestScope) -> None:
+        """The requests that follow are of this scope; `reset` comes next."""
+        ...
+
+
+def enter(drafter: object, scope: RequestScope) -> None:
+    """Let a drafter have the scope, if it has a use for it."""
+    if isinstance(drafter, Scoped):
+        drafter.enter(scope)
 
 
 @runtime_checkable
@@ -527,6 +573,7 @@ class Job:
     stopper: of this answer; it admits tokens and says when to stop.
     emit: called with the new tokens of each round, as soon as they are accepted.
     grammar: where the answer stands in what it must be, at its beginning; None for any text.
+    scope: in which the prompt was read, for what drafts.
     """
 
     target: Backend
@@ -537,6 +584,7 @@ class Job:
     chance: RandomSource
     emit: Emit
     grammar: GrammarState | None = None
+    scope: RequestScope = RequestScope()
 
 
 class AnswerWriter(Protocol):

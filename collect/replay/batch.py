@@ -19,8 +19,8 @@ from decoders.costs import measured, under_load
 from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
+from decoders.protocols import RequestScope, Strategy
 from decoders.records import Request, Sampling
-from decoders.requests.context import seat_of
 
 from . import outgrown, rounds
 from .at_once import costs_at_once, install_shared_costs, require_room, require_shared
@@ -88,7 +88,7 @@ class Batch:
             self._target = Stack.of_backend(target)
         self._known: list[TeacherForcing] = []  # the answers that were asked for last
         self._ahead: list[tuple[_Asked, Written]] = []  # written, not yet asked for
-        self._before = Before(seat_of(target))
+        self._before = Before(engine)
 
     @property
     def cost_table(self) -> Costs:
@@ -193,7 +193,7 @@ class Batch:
         if strategy is None:
             return self.live(name, prompts, max_new_tokens)
         target, eos_ids = self._engine.target, self._engine.eos_ids
-        with self._in_turn(name, 0.0):
+        with self._in_turn(name, strategy, 0.0):
             return outgrown.written(strategy, target, prompts, max_new_tokens, eos_ids)
 
     def is_replayable(self, name: str) -> bool:
@@ -222,10 +222,11 @@ class Batch:
         if not self._engine.arm(name).reads_earlier:
             return outgrown.replayed(strategy, known, loop)
         made: list[Replay] = []
-        with self._before.going_on(0.0) as seat:
+        with self._before.going_on(strategy, 0.0) as earlier:
+            loop = replace(loop, scope=RequestScope(answers=earlier))
             for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
                 made += outgrown.replayed(strategy, SomeAnswers(known, [row]), loop)
-                seat.keep(prompt, answer)
+                earlier.add("", prompt, answer)
         return made
 
     def expected(
@@ -254,14 +255,14 @@ class Batch:
         if not self._engine.arm(name).reads_earlier:
             return adapter.expected(known, loop, temperature, seeds)
         made: list[Expected] = []
-        with self._before.going_on(temperature) as seat:
+        with self._before.going_on(strategy, temperature) as earlier:
             for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
                 own = seeds[row : row + 1]
                 found = adapter.expected(SomeAnswers(known, [row]), loop, temperature, own)
                 if found is None:
                     return None
                 made += found
-                seat.keep(prompt, answer)
+                earlier.add("", prompt, answer)
         return made
 
     def live(
@@ -278,7 +279,7 @@ class Batch:
         counted = (
             isinstance(strategy, SpeculativeDecoding) and adapter_of(strategy.drafter).counts_calls
         )
-        with self._in_turn(name, temperature):  # and its own answers, as they come
+        with self._in_turn(name, strategy, temperature):  # and its own answers, as they come
             results = [
                 self._engine.decode(name, prompt, Request(max_new_tokens, sampling, seed=seed))
                 for prompt, seed in zip(prompts, seeds, strict=True)
@@ -290,10 +291,12 @@ class Batch:
             [live(each, counted) for each in results],
         )
 
-    def _in_turn(self, name: str, temperature: float) -> AbstractContextManager[Any]:
+    def _in_turn(
+        self, name: str, strategy: Strategy, temperature: float
+    ) -> AbstractContextManager[Any]:
         """Within the block the arm drafts from what was kept, if it drafts from earlier answers."""
         reads = self._engine.arm(name).reads_earlier
-        return self._before.going_on(temperature) if reads else nullcontext()
+        return self._before.going_on(strategy, temperature) if reads else nullcontext()
 
     def _read(
         self, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int

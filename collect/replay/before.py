@@ -7,25 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from decoders.methods.suffix.earlier import EarlierAnswers
-from decoders.protocols import Backend
-from decoders.requests.context import Seat
+from decoders.earlier.answers import EarlierAnswers
+from decoders.protocols import Backend, Drafts, RequestScope, Strategy, enter
 
 from .protocols import KnownAnswers
+
+if TYPE_CHECKING:
+    from decoders.engine import Engine
 
 
 class Before:
     """Answers by temperature, as many of each as a server keeps by default.
 
-    seat: of the target whose arms are collected.
+    engine: its arms are collected.
     """
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._kept: dict[float, EarlierAnswers] = {}
 
     def keep(self, prompt: Sequence[int], answer: Sequence[int], temperature: float) -> None:
@@ -33,16 +35,18 @@ class Before:
         self._of(temperature).add("", prompt, answer)
 
     @contextmanager
-    def going_on(self, temperature: float) -> Iterator[Seat]:
-        """Within the block arms draft from what was kept, and from what the seat is told to keep,
-        which is forgotten at its end."""
-        seat = self._seat
-        held = seat.answers, seat.user
-        seat.answers, seat.user = self._of(temperature).copy(), ""
+    def going_on(self, strategy: Strategy, temperature: float) -> Iterator[EarlierAnswers]:
+        """Within the block an arm drafts from a copy of what was kept, to which answers may be
+        added; it is forgotten at the block's end."""
+        engine, held, answers = self._engine, self._engine.earlier, self._of(temperature).copy()
+        drafter = strategy.drafter if isinstance(strategy, Drafts) else None
+        engine.remember(answers)
+        enter(drafter, RequestScope(answers=answers))
         try:
-            yield seat
+            yield answers
         finally:
-            seat.answers, seat.user = held
+            engine.remember(held)
+            enter(drafter, RequestScope(answers=held))
 
     def _of(self, temperature: float) -> EarlierAnswers:
         return self._kept.setdefault(temperature, EarlierAnswers())

@@ -36,7 +36,7 @@ def replayed(
         made |= zip(others, found, strict=True)
     replay = unbatched.UnbatchedReplay(strategy, known.target)
     for row in rows:
-        made[row] = replay.live(known.prompts[row], len(known.ids[row]), loop.max_new_tokens)
+        made[row] = replay.live(known.prompts[row], len(known.ids[row]), loop)
     return [made[row] for row in range(len(known.ids))]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from decoders.protocols import Backend, Drafter, DraftLength
+from decoders.protocols import Backend, Drafter, DraftLength, RequestScope
 
 from .records import Expected, Replay, Written
 
@@ -56,6 +56,7 @@ class ReplayedLoop:
     draft_s: seconds that `length` is shown for a drafted token.
     verify_s: seconds of a pass over the number of tokens.
     agreement: whether `Replay.agree` is asked for, which takes a draft at every token.
+    scope: of the answers, where the loop itself writes them.
     """
 
     length: DraftLength
@@ -63,6 +64,7 @@ class ReplayedLoop:
     draft_s: float = 0.0
     verify_s: Callable[[int], float] = lambda width: 0.0
     agreement: bool = True
+    scope: RequestScope = field(default_factory=RequestScope)
 
 
 class Replayable(Protocol):

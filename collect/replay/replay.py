@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from decoders.earlier.prefixes import agreeing
 from decoders.records import StepStats
-from decoders.requests.prefixes import agreeing
 from decoders.tally import count_width
 
 from .protocols import ReplayedLoop

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from decoders.earlier.prefixes import agreeing
 from decoders.loop import SpeculativeDecoding
 from decoders.methods.catch_up import begin
 from decoders.protocols import Backend, Drafter, DraftLength, DraftRequest, Job, decoder_prefix
 from decoders.records import DecodeResult, Request, Sampling
-from decoders.requests.prefixes import agreeing
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
 from decoders.sampling.tree_shape import lead
@@ -149,18 +149,20 @@ class UnbatchedReplay:
             made = replay_loop(answer, begin(loop.length.min_confidence), loop, agree)
             if not drafter.branched:
                 return made
-        return replace(self.live(prompt, len(answer), loop.max_new_tokens), agree=agree)
+        return replace(self.live(prompt, len(answer), loop), agree=agree)
 
     @property
     def _counted(self) -> bool:
         """Whether its models draft fewer tokens than it does."""
         return adapter_of(self.strategy.drafter).counts_calls
 
-    def live(self, prompt: list[int], tokens: int, most: int) -> Replay:
+    def live(self, prompt: list[int], tokens: int, loop: ReplayedLoop) -> Replay:
         """What the loop itself counts while it writes the answer, which ends after `tokens`."""
         prefilled, chance = self.target.prefill(prompt), Generator(self.target.device, 0)
-        stopper = KnownEnd(tokens, most)
-        job = Job(self.target, prompt, prefilled, Request(most), stopper, chance, lambda *_: None)
+        request = Request(loop.max_new_tokens)
+        stopper = KnownEnd(tokens, request.max_new_tokens)
+        parts = self.target, prompt, prefilled, request, stopper, chance
+        job = Job(*parts, lambda *_: None, scope=loop.scope)
         return live(self.strategy.decode(job), self._counted)
 
 

@@ -19,10 +19,10 @@ from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume
+from decoders.earlier.answers import EarlierAnswers
 from decoders.loop import SpeculativeDecoding
-from decoders.methods.suffix.earlier import EarlierAnswers
+from decoders.protocols import RequestScope, enter
 from decoders.records import Prefilled
-from decoders.requests.context import seat_of
 
 from ..replay.protocols import KnownAnswers, ReplayedLoop
 from ..replay.records import Replay
@@ -148,18 +148,14 @@ class LoggedReplay:
         texts: Sequence[KnownText],
         asked: Sequence[int],
     ) -> list[Replay | None]:
-        seat, wanted, made = seat_of(self._target), set(asked), dict[int, Replay]()
-        held = seat.answers
-        seat.answers = EarlierAnswers()
-        try:
-            for at, complete in before_each(texts):
-                for earlier in complete:
-                    seat.keep(texts[earlier].prompt, texts[earlier].ids)
-                if at in wanted and _fits(texts[at], strategy):
-                    known = _Texts(self._target, [texts[at]])
-                    (made[at],) = self._along(arm, strategy, known, texts[at].limit)
-        finally:
-            seat.answers = held
+        answers, wanted, made = EarlierAnswers(), set(asked), dict[int, Replay]()
+        enter(strategy.drafter, RequestScope(answers=answers))
+        for at, complete in before_each(texts):
+            for earlier in complete:
+                answers.add("", texts[earlier].prompt, texts[earlier].ids)
+            if at in wanted and _fits(texts[at], strategy):
+                known = _Texts(self._target, [texts[at]])
+                (made[at],) = self._along(arm, strategy, known, texts[at].limit)
         return [made.get(at) for at in asked]
 
     def _along(

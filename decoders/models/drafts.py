@@ -18,7 +18,6 @@ from ..backends.weights.packed import Rounding
 from ..common.errors import DraftpickError
 from ..common.shared_weights import Shared
 from ..protocols import Backend, EncoderDecoder, SharingBackend
-from ..requests.context import sit
 from ..sampling.draft_vocab import DraftVocab
 from ..zoo.catalogue import shipped_folders, verify_files
 from . import targets
@@ -168,7 +167,7 @@ _LOADED: Shared[Backend] = Shared()
 
 def load_for(folder: Path, target: Backend) -> Backend:
     """A checkpoint that another drafter holds lends its weights; the cache is never shared, and has
-    no more room than the target's. It writes for whom the target does."""
+    no more room than the target's."""
     device, dtype, context = target.device, target.dtype, target.context
     rounding = _own_rounding(folder, target)
     key = (folder, targets.fingerprint(folder), device, dtype, rounding)
@@ -177,7 +176,6 @@ def load_for(folder: Path, target: Backend) -> Backend:
         made = loaded.twin(context)
     else:
         made = targets.load_backend(folder, device, dtype, rounding=rounding, context=context)
-    sit(made, target)
     return _LOADED.add(key, made)
 
 

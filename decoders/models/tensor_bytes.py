@@ -10,14 +10,15 @@ from typing import Any
 from torch import Tensor
 
 from ..backends.llama.kv import KVCache
-from ..requests.context import Seat
+from ..protocols import RequestScope
 
 Storages = dict[tuple[str, int], int]  # device and address -> bytes
 
 # What these refer to is not their own: a method's object, a function's surroundings, what all who
 # draft for a target know from before.
 _ELSEWHERE = (
-    type, ModuleType, FrameType, CodeType, BuiltinFunctionType, FunctionType, MethodType, Seat,
+    type, ModuleType, FrameType, CodeType, BuiltinFunctionType, FunctionType, MethodType,
+    RequestScope,
 )  # fmt: skip
 
 

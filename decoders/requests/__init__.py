@@ -1,1 +1,1 @@
-"""Places where one answer at a time is written: who it is for, and what is known from before."""
+"""Parts of every answer: the reading of its prompt, and the grammar that it must keep to."""

@@ -3,14 +3,12 @@ on between two parts."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..protocols import Backend, CopyableBackend, PartedBackend, ReusingBackend
+from ..earlier.prefixes import Owner, PrefixStore, agreeing
+from ..protocols import Backend, CopyableBackend, PartedBackend, RequestScope, ReusingBackend
 from ..records import Prefilled
-from .context import Seat, seat_of
-from .prefixes import Owner, PrefixStore, agreeing
 
 PART = 256  # tokens of a prompt that are read before others go on
 
@@ -18,9 +16,9 @@ PART = 256  # tokens of a prompt that are read before others go on
 class PromptReader:
     """Reads prompts into one backend, a target or a model that drafts.
 
-    It remembers what the backend holds, and looks up what the seat's store keeps. A position that
+    It remembers what the backend holds, and looks up what the scope's store keeps. A position that
     is not read again was computed in another pass, in which its last bits may have come out
-    otherwise; where the seat is `exact`, in the very pass in which it would be computed now.
+    otherwise; where the scope is `exact`, in the very pass in which it would be computed now.
 
     translate: a prompt in the backend's own ids, where these are others.
     counts: whether the store is told how much was saved, as of a target.
@@ -34,7 +32,7 @@ class PromptReader:
     ) -> None:
         self._backend, self._translate, self._counts = backend, translate, counts
         self._since, self._ids = 0, list[int]()
-        self._user: str | None = None
+        self._scope = RequestScope(user=None)  # of the last prompt
         self._whole = 0  # tokens of the last prompt that were read in whole parts
 
     # -- what is held -------------------------------------------------------------------------
@@ -50,25 +48,25 @@ class PromptReader:
         backend = self._backend
         if not isinstance(backend, ReusingBackend) or self._since != backend.prompts_read:
             return 0  # it was used without this reader
-        if user is None or user != self._user:
+        if user is None or user != self._scope.user:
             return 0
         most = min(len(self._ids), backend.length, len(prompt_ids) - 1)
         return agreeing(self._ids[:most], list(prompt_ids[:most]))
 
     # -- reading ------------------------------------------------------------------------------
 
-    def read(self, prompt_ids: list[int]) -> Prefilled:
-        """As `Backend.prefill`, for the seat's user."""
-        seat, backend = seat_of(self._backend), self._backend
+    def read(self, prompt_ids: list[int], scope: RequestScope) -> Prefilled:
+        """As `Backend.prefill`, for the scope's user."""
+        backend = self._backend
         own = prompt_ids if self._translate is None else self._translate(prompt_ids)
-        held = self.held(prompt_ids, seat.user) if seat.reuse else 0
-        self._ids, self._user = [], seat.user
+        held = self.held(prompt_ids, scope.user) if scope.reuse else 0
+        self._ids, self._scope = [], scope
         if isinstance(backend, PartedBackend):
-            part = backend.part if seat.pause is None else min(backend.part, PART)
-            if seat.exact:
+            part = backend.part if scope.pause is None else min(backend.part, PART)
+            if scope.exact:
                 held = min(held, self._whole) // part * part
-            kept = _kept(backend, seat, own, part)
-            pauses = _Pauses(backend, seat, len(own), part, kept, tells=self._counts)
+            kept = _kept(backend, scope, own, part)
+            pauses = _Pauses(backend, scope, len(own), part, kept, tells=self._counts)
             before = backend.prompts_read
             try:
                 prefilled = backend.prefill(own, held, pauses.between, part)
@@ -78,45 +76,51 @@ class PromptReader:
                     self.holds(prompt_ids)
             cached = held + (0 if kept is None else kept.copied)
         elif isinstance(backend, ReusingBackend):
-            cached = 0 if seat.exact else held
+            cached = 0 if scope.exact else held
             prefilled = backend.prefill(own, cached) if cached else backend.prefill(own)
             self.holds(prompt_ids)
         else:
             prefilled, cached = backend.prefill(own), 0
-        if self._counts and seat.prefixes is not None and seat.reuse and seat.user is not None:
-            seat.prefixes.counted(len(own), cached)
+        if self._counts and scope.prefixes is not None and scope.reuse and scope.user is not None:
+            scope.prefixes.counted(len(own), cached)
         return replace(prefilled, cached=cached) if cached else prefilled
 
-    def keep(self, ids: Sequence[int]) -> None:
-        """What it holds, the positions of `ids`, may serve the seat's user's later prompts."""
+    def keep(self, ids: Sequence[int], scope: RequestScope) -> None:
+        """What it holds, the positions of `ids`, may serve the later prompts of the scope's
+        user."""
         self.holds(ids)
-        seat, backend = seat_of(self._backend), self._backend
-        self._user = seat.user
-        if isinstance(backend, CopyableBackend) and not seat.exact:
+        self._scope, backend = scope, self._backend
+        if isinstance(backend, CopyableBackend) and not scope.exact:
             own = self._ids if self._translate is None else self._translate(self._ids)
-            kept = _kept(backend, seat, own, backend.part)
+            kept = _kept(backend, scope, own, backend.part)
             if kept is not None:
                 kept.keep()
 
     def forget(self) -> None:
         """What was read last is of no use to anybody."""
         self._ids = []
-        store, backend = seat_of(self._backend).prefixes, self._backend
-        if store is not None and isinstance(backend, CopyableBackend) and self._user is not None:
-            store.forget(id(backend.weights), self._user)
+        store, user, backend = self._scope.prefixes, self._scope.user, self._backend
+        if store is not None and isinstance(backend, CopyableBackend) and user is not None:
+            store.forget(id(backend.weights), user)
 
 
 class _Pauses:
     """Between the parts of one prompt.
 
     kept: what is kept of such prompts, None where nothing is.
-    tells: whether the seat's watch is told how far it is; else that the target's reading is over.
+    tells: whether the scope's watch is told how far it is; else that the target's reading is over.
     """
 
     def __init__(
-        self, backend: Backend, seat: Seat, total: int, part: int, kept: _Kept | None, tells: bool
+        self,
+        backend: Backend,
+        scope: RequestScope,
+        total: int,
+        part: int,
+        kept: _Kept | None,
+        tells: bool,
     ) -> None:
-        self._backend, self._seat, self._total, self._part = backend, seat, total, part
+        self._backend, self._scope, self._total, self._part = backend, scope, total, part
         self._kept, self._tells = kept, tells
 
     def between(self) -> None:
@@ -124,12 +128,12 @@ class _Pauses:
         if self._kept is not None:
             self._kept.keep()
         at, total = self._backend.length, self._total
-        if self._seat.watch is not None:
-            self._seat.watch(at if self._tells else total, total)
+        if self._scope.watch is not None:
+            self._scope.watch(at if self._tells else total, total)
         if at == total:
             return
-        if self._seat.pause is not None:
-            self._seat.pause(min(self._part, total - at))  # others may read the same meanwhile
+        if self._scope.pause is not None:
+            self._scope.pause(min(self._part, total - at))  # others may read the same meanwhile
         if self._kept is not None:
             self._kept.copy_in()
 
@@ -160,7 +164,7 @@ class _Kept:
         if end <= self._told:
             return
         self._told = end
-        _let_go_with(backend.weights, self._store)
+        self._store.follow(backend.weights)
         each, ids = backend.position_bytes, self._ids[:end]
         try:
             self._store.keep(self._owner, ids, backend.copy_out, each, self._by)
@@ -182,30 +186,13 @@ class _Kept:
                 self.copied += end - here
 
 
-def _kept(backend: Backend, seat: Seat, ids: Sequence[int], part: int) -> _Kept | None:
-    """None where nothing is kept, for the seat's user and of such a backend."""
-    store = seat.prefixes
-    if store is None or not seat.reuse or seat.user is None:
+def _kept(backend: Backend, scope: RequestScope, ids: Sequence[int], part: int) -> _Kept | None:
+    """None where nothing is kept, for the scope's user and of such a backend."""
+    store = scope.prefixes
+    if store is None or not scope.reuse or scope.user is None:
         return None
     if not isinstance(backend, CopyableBackend):
         return None
-    layout = (*backend.layout, *((part,) if seat.exact else ()))
-    owner = Owner(id(backend.weights), layout, seat.user)
-    return _Kept(backend, store, owner, ids, part if seat.exact else 1)
-
-
-_MODELS: dict[int, weakref.WeakSet[PrefixStore]] = {}  # stores by the weights that they know
-
-
-def _let_go_with(weights: object, store: PrefixStore) -> None:
-    """What is kept of a model goes when the model does, of whose identity it is."""
-    key = id(weights)
-    if key not in _MODELS:
-        _MODELS[key] = weakref.WeakSet()
-        weakref.finalize(weights, _gone, key)
-    _MODELS[key].add(store)
-
-
-def _gone(key: int) -> None:
-    for store in _MODELS.pop(key, ()):
-        store.forget(key)
+    layout = (*backend.layout, *((part,) if scope.exact else ()))
+    owner = Owner(id(backend.weights), layout, scope.user)
+    return _Kept(backend, store, owner, ids, part if scope.exact else 1)

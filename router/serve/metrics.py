@@ -16,8 +16,8 @@ from ..routing.results import RoutedResult
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from decoders.methods.suffix.earlier import EarlierAnswers
-    from decoders.requests.prefixes import PrefixStore
+    from decoders.earlier.answers import EarlierAnswers
+    from decoders.earlier.prefixes import PrefixStore
 
 RECENT_S = 10.0  # window of the current speed
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -20,7 +20,7 @@ from decoders import Engine
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
-from decoders.methods.suffix.earlier import EarlierAnswers
+from decoders.earlier.answers import EarlierAnswers
 from decoders.records import Request
 from decoders.testing.toys import ToyBackend
 

@@ -67,7 +67,7 @@ def test_a_replay_without_the_target_is_what_decoding_does(folder: Path, tmp_pat
     absent = AbsentTarget(target.vocab_size, 256, CPU, torch.float32)
     replay = LoggedReplay(absent, words, arms)
     for name in arms:
-        from decoders.methods.suffix.earlier import EarlierAnswers
+        from decoders.earlier.answers import EarlierAnswers
 
         engine.remember(EarlierAnswers() if arms[name].reads_earlier else None)
         for found, text in zip(replay.replay(name, texts, [0, 1, 2]), texts, strict=True):

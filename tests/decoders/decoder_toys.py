@@ -34,6 +34,8 @@ from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.weights.file_blocks import FileBlocks, FileRows, to_file_blocks
 from decoders.backends.weights.packed import Matrix, Rounding, dense
 from decoders.costs.pass_costs import PassCosts
+from decoders.earlier.answers import EarlierAnswers
+from decoders.earlier.votes import Wanted
 from decoders.methods.early_exit.drafter import EarlyExitDrafter
 from decoders.methods.hybrid.copying import Copying
 from decoders.methods.hybrid.drafter import HybridDrafter
@@ -43,17 +45,15 @@ from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.recurrent.drafter import RecurrentDrafter
 from decoders.methods.suffix.drafter import SuffixDrafter
-from decoders.methods.suffix.earlier import EarlierAnswers
-from decoders.methods.suffix.votes import Wanted
 from decoders.methods.tree.drafter import TreeDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.protocols import (
     Drafter,
     DraftRequest,
+    RequestScope,
     StateBackend,
 )
 from decoders.records import DecodeResult, Sampling
-from decoders.requests.context import Seat
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.tree_shape import TreeShape
@@ -349,7 +349,19 @@ def suffix(*earlier: tuple[list[int], list[int]], width: int = 1) -> SuffixDraft
     for prompt, answer in earlier:
         answers.add("", prompt, answer)
     passes, wanted = PassCosts((1.0,) * 32), Wanted(1, width=width, nodes=6)
-    return SuffixDrafter(CPU, Seat(answers), passes, wanted)
+    drafter = Remembering(CPU, passes, wanted)
+    drafter.kept = answers
+    drafter.enter(RequestScope())
+    return drafter
+
+
+class Remembering(SuffixDrafter):
+    """Drafts from the same earlier answers, whatever the request brings."""
+
+    kept: EarlierAnswers
+
+    def enter(self, scope: RequestScope) -> None:
+        super().enter(replace(scope, answers=self.kept))
 
 
 def balanced(result: DecodeResult, most: int) -> None:

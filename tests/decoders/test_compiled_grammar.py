@@ -248,7 +248,7 @@ def test_answers_share_passes_each_in_its_own_grammar(tiny: Callable[..., Path])
     while batch.running:
         batch.step()
     for number, request in enumerate(asked):
-        alone = engine.on(native(folder)).decode("copy", prompt, request)
+        alone = engine.with_target(native(folder)).decode("copy", prompt, request)
         assert made[number] == alone.ids
         assert request.grammar is None or spelled(engine._grammars, request.grammar, alone.text)
 

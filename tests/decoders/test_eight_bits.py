@@ -17,9 +17,9 @@ from decoders.backends.llama.eight_bits import decoded, encoded, width
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch
+from decoders.earlier.prefixes import PrefixStore
 from decoders.models import targets
 from decoders.records import Request
-from decoders.requests.prefixes import PrefixStore
 
 LONG = [1 + (i * i + 3) % 13 for i in range(200)]
 

@@ -32,10 +32,11 @@ from decoders.arms import recipe
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engine
+from decoders.earlier.prefixes import Owner, PrefixStore
 from decoders.records import DecodeResult, Prefilled, Request
 from decoders.requests import reading as reading_module
-from decoders.requests.prefixes import Owner, PrefixStore
 from decoders.testing.toys import ToyBackend
+from decoders.sampling.draft_vocab import DraftVocab
 
 ANN, BEA = Owner(1, (), "ann"), Owner(1, (), "bea")
 EACH = 16  # bytes of a position in the tests of the store

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders.common.errors import Damaged, DraftpickError
-from decoders.methods.suffix.earlier import EarlierAnswers
-from decoders.methods.suffix.index import LONGEST, MOST_PLACES, SuffixIndex
-from decoders.methods.suffix.stored import FILE, StoredAnswers
-from decoders.methods.suffix.votes import Wanted, draft
+from decoders.earlier.answers import EarlierAnswers
+from decoders.earlier.index import LONGEST, MOST_PLACES, SuffixIndex
+from decoders.earlier.stored import FILE, StoredAnswers
+from decoders.earlier.votes import Wanted, draft
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -267,7 +267,10 @@ def test_bounds_are_checked(tokens: int, age_s: float | None) -> None:
 
 
 def test_importing_needs_neither_torch_nor_numpy() -> None:
-    code = "import sys, decoders.requests.context; assert not {'torch', 'numpy'} & set(sys.modules)"
+    code = (
+        "import sys, decoders.earlier.stored, decoders.earlier.prefixes; "
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

@@ -67,13 +67,11 @@ class Eagle3Recipe(DraftingRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ...models.heads import eagle3_model
-        from ...requests.context import sit
         from ..tree.drafter import TreeDrafter
         from .drafter import Eagle3Drafter
 
         with naming(self.name):
             model = eagle3_model(self._folder(), target)
-        sit(model, target)
         if not self.every:
             drafter = Eagle3Drafter(model, model.head.vocab)
             return widened(self.name, drafter, self.branch, target)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from ..suffix.votes import Draft
+from ...earlier.votes import Draft
 
 
 class Copying(Protocol):

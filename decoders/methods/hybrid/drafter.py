@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from ...costs.pass_costs import PassCosts
 from ...costs.probing import ProbeSchedule
 from ...device_rounds import DeviceDrafter
-from ...protocols import Drafter, DraftRequest, work
+from ...earlier.prefixes import agreeing
+from ...protocols import Drafter, DraftRequest, RequestScope, enter, work
 from ...records import Proposal
-from ...requests.prefixes import agreeing
 from ..device import PRIOR, PRIOR_WEIGHT, REMEMBERED, Chain
 from ..suffix.drafter import proposal
 from .copying import Copying
@@ -62,6 +62,10 @@ class HybridDrafter:
     @property
     def work(self) -> int:
         return work(self.model)
+
+    def enter(self, scope: RequestScope) -> None:
+        enter(self.copying, scope)
+        enter(self.model, scope)
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.copying.reset(prompt_ids)

@@ -21,10 +21,10 @@ import torch
 
 from ...costs.pass_costs import PassCosts
 from ...device_rounds import BEFORE
+from ...earlier.prefixes import agreeing
+from ...earlier.votes import Draft
 from ...protocols import DraftRequest
 from ...records import Proposal
-from ...requests.prefixes import agreeing
-from ..suffix.votes import Draft
 from .copy_chances import HOPELESS, CopyChances, copied_acceptance
 from .next_token_table import NextTokenTable
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...device_rounds import WIDEST, DeviceSequence, RecordedModel
-from ...protocols import Backend, DraftRequest
+from ...protocols import Backend, DraftRequest, RequestScope
 from ...records import Proposal
 from ...requests.reading import PromptReader
 from ...sampling.draft_vocab import DraftVocab
@@ -30,9 +30,13 @@ class NeuralDrafter:
         self._device = backend.device
         self._model = backend if isinstance(backend, RecordedModel) else None
         self._prompts = PromptReader(backend, None if vocab is None else vocab.translate)
+        self._scope = RequestScope()
+
+    def enter(self, scope: RequestScope) -> None:
+        self._scope = scope
 
     def reset(self, prompt_ids: list[int]) -> None:
-        self._prompts.read(prompt_ids)
+        self._prompts.read(prompt_ids, self._scope)
         self.calls = 1
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:

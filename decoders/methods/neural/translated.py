@@ -8,9 +8,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from ...protocols import Backend, DraftRequest
+from ...earlier.prefixes import agreeing
+from ...protocols import Backend, DraftRequest, RequestScope
 from ...records import Proposal, Sampling
-from ...requests.prefixes import agreeing
 from ...requests.reading import PromptReader
 from ...sampling.draft_vocab import DraftVocab
 from ..catch_up import LATER
@@ -53,6 +53,10 @@ class TranslatedDrafter:
         self._shared = torch.tensor(shared, device=backend.device)
         self._held: list[int] = []  # the drafter's ids that its cache holds
         self._prompts = PromptReader(backend)
+        self._scope = RequestScope()
+
+    def enter(self, scope: RequestScope) -> None:
+        self._scope = scope
 
     def reset(self, prompt_ids: list[int]) -> None:
         self._prompts.holds(self._held)
@@ -61,7 +65,7 @@ class TranslatedDrafter:
         if self._room(ids) < 0 or not ids:
             self.backend.truncate(0)
             return
-        self._prompts.read(ids)
+        self._prompts.read(ids, self._scope)
         self._held = ids
         self.calls = 1
 

@@ -1,8 +1,8 @@
 """SuffixDecoding (Oliaro et al., arXiv 2411.04975): what followed the longest earlier match, in the
 conversation or in earlier answers, as often as it did.
 
-The conversation has an index of its own. The earlier answers are the seat's: those of one user,
-from all places where answers are written. Per round the one is drafted from that promises more
+The conversation has an index of its own. The earlier answers are those of the request's user, from
+all places where answers are written. Per round the one is drafted from that promises more
 tokens a second. The draft depends on accepted tokens and on earlier answers alone, never on what
 the target will draw, so that it is verified as losslessly as any copy.
 """
@@ -15,20 +15,18 @@ from dataclasses import replace
 import torch
 
 from ...costs.pass_costs import PassCosts
-from ...protocols import DraftRequest
+from ...earlier.index import LONGEST, SuffixIndex
+from ...earlier.prefixes import agreeing
+from ...earlier.votes import Draft, Wanted, draft
+from ...protocols import DraftRequest, RequestScope
 from ...records import Proposal
-from ...requests.context import Seat
-from ...requests.prefixes import agreeing
 from ...sampling.tree_shape import lead, lead_first
 from ..max_gram.copy_chances import CopyChances
-from .index import LONGEST, SuffixIndex
-from .votes import Draft, Wanted, draft
 
 
 class SuffixDrafter:
     """Deterministic: its probabilities are one-hot.
 
-    seat: who the answer is for, and the earlier answers.
     passes: what the target's passes cost; the draft ends where it pays best.
     wanted: of every draft, but for its depth.
     source_apart: as of MaxGramDrafter.
@@ -41,13 +39,12 @@ class SuffixDrafter:
     def __init__(
         self,
         device: torch.device,
-        seat: Seat,
         passes: PassCosts,
         wanted: Wanted,
         source_apart: bool = False,
         slots: int = sys.maxsize,
     ) -> None:
-        self.device, self._seat, self._passes = device, seat, passes
+        self.device, self._scope, self._passes = device, RequestScope(), passes
         self._wanted, self._source_apart, self._slots = wanted, source_apart, slots
         self._chances = CopyChances(), CopyChances()  # of this conversation, of earlier answers
         self._source: list[int] = []
@@ -60,6 +57,9 @@ class SuffixDrafter:
     def branches(self) -> bool:
         """Whether its drafts are trees."""
         return self._wanted.width > 1
+
+    def enter(self, scope: RequestScope) -> None:
+        self._scope = scope
 
     def reset(self, prompt_ids: list[int]) -> None:
         if prompt_ids != self._source:  # of the same prompt only what followed it is forgotten
@@ -93,9 +93,15 @@ class SuffixDrafter:
             wanted = replace(wanted, width=1)
         self._made = (
             draft(self._own, tail, wanted, own, runs_on=True),
-            self._seat.draft(tail, wanted, earlier),
+            self._earlier(tail, wanted, earlier),
         )
         return max(self._made, key=self._speed)
+
+    def _earlier(self, tail: list[int], wanted: Wanted, chances: CopyChances) -> Draft:
+        answers, user = self._scope.answers, self._scope.user
+        if answers is None or user is None:
+            return Draft()
+        return answers.draft(user, tail, wanted, chances)
 
     def learn(self, written: list[int]) -> None:
         """As of Copying."""

@@ -77,16 +77,14 @@ def suffix_drafter(
     """For this target; as of the recipe. longest: tokens of a draft."""
     from ...costs.pass_costs import PassCosts
     from ...costs.passes import known
+    from ...earlier.votes import Wanted
     from ...protocols import EncoderDecoder
-    from ...requests.context import seat_of
     from ..max_gram.copy_chances import HOPELESS
     from .drafter import SuffixDrafter
-    from .votes import Wanted
 
     passes = known(target) if by_cost else None
     return SuffixDrafter(
         target.device,
-        seat_of(target),
         passes or PassCosts((1.0,) * (max(longest, nodes) + 1)),
         Wanted(longest, shortest, width, nodes, HOPELESS),
         source_apart=isinstance(target, EncoderDecoder),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...common.errors import DraftpickError
-from ...protocols import DraftRequest, TreeBackend
+from ...protocols import DraftRequest, RequestScope, TreeBackend
 from ...records import Proposal, Sampling
 from ...requests.reading import PromptReader
 from ...sampling.draft_vocab import DraftVocab
@@ -47,6 +47,7 @@ class TreeDrafter:
         self._slots = min(slots, backend.context)
         self._device = backend.device
         self._prompts = PromptReader(backend, None if vocab is None else vocab.translate)
+        self._scope = RequestScope()
         self._nothing = torch.empty(0, dtype=torch.int64, device=backend.device)
         known = backend.vocab_size if vocab is None else vocab.size - 1
         if max(branch, default=1) > known:
@@ -56,8 +57,11 @@ class TreeDrafter:
             )
         self._forget(0)
 
+    def enter(self, scope: RequestScope) -> None:
+        self._scope = scope
+
     def reset(self, prompt_ids: list[int]) -> None:
-        self._prompts.read(prompt_ids)
+        self._prompts.read(prompt_ids, self._scope)
         self.calls = 1
         self._forget(self.backend.length)
 

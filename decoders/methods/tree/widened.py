@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...protocols import Drafter, DraftRequest, work
+from ...earlier.prefixes import agreeing
+from ...protocols import Drafter, DraftRequest, RequestScope, enter, work
 from ...records import Proposal
-from ...requests.prefixes import agreeing
 from ...sampling.randomness import RandomSource
 from ...sampling.tree_shape import TreeShape
 
@@ -48,6 +48,9 @@ class WidenedDrafter:
     @property
     def work(self) -> int:
         return work(self.inner)
+
+    def enter(self, scope: RequestScope) -> None:
+        enter(self.inner, scope)
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.inner.reset(prompt_ids)

@@ -39,6 +39,7 @@ class SequenceCascade(Drafting):
     @torch.inference_mode()
     def decode(self, job: Job) -> DecodeResult:
         sampling, tally = job.request.sampling, Tally(job)
+        self.drafter.enter(job.scope)
         self.drafter.reset(job.prompt_ids)
         start = decoder_prefix(job.target, job.prompt_ids)
         self.drafter.commit(start)

@@ -9,7 +9,7 @@ import torch
 
 from ...loop import Drafting
 from ...methods.catch_up import begin
-from ...protocols import DraftRequest, Job, decoder_prefix
+from ...protocols import DraftRequest, Job, decoder_prefix, enter
 from ...records import DecodeResult
 from ...sampling.filters import choose, penalised
 from ...tally import Tally
@@ -33,6 +33,7 @@ class TokenCascade(Drafting):
     def decode(self, job: Job) -> DecodeResult:
         target, sampling, stopper = job.target, job.request.sampling, job.stopper
         tally = Tally(job)
+        enter(self.drafter, job.scope)
         begin(self.drafter, target, job.prompt_ids)
         tally.prefill_s += tally.clock.lap()
         start = decoder_prefix(target, job.prompt_ids)

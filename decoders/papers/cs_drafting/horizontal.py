@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...lengths import FixedLength
-from ...protocols import Backend, Drafter, DraftRequest, work
+from ...protocols import Backend, Drafter, DraftRequest, RequestScope, enter, work
 from ...records import Proposal
 from ...verify.step import joined
 from .vertical import VerticalDrafter
@@ -49,6 +49,10 @@ class HorizontalDrafter:
     @property
     def work(self) -> int:
         return sum(work(drafter) for drafter in self._own)
+
+    def enter(self, scope: RequestScope) -> None:
+        for drafter in self._own:
+            enter(drafter, scope)
 
     def reset(self, prompt_ids: list[int]) -> None:
         for drafter in self._own:

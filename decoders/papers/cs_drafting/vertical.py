@@ -14,7 +14,7 @@ from ...lengths import FixedLength
 from ...loop import SpeculativeDecoding, commit, run_round
 from ...methods.catch_up import roll_back
 from ...methods.plain.drafter import NullDrafter
-from ...protocols import Backend, Drafter, DraftLength, DraftRequest, work
+from ...protocols import Backend, Drafter, DraftLength, DraftRequest, RequestScope, enter, work
 from ...records import Proposal
 from ...requests.reading import PromptReader
 from ...sampling.filters import raw_probabilities
@@ -54,6 +54,7 @@ class VerticalDrafter:
         self._later = alone if writes_on else self.strategy
         self._verifications = 0
         self._prompts = PromptReader(verifier_model)
+        self._scope = RequestScope()
 
     @property
     def calls(self) -> int:
@@ -63,8 +64,12 @@ class VerticalDrafter:
     def work(self) -> int:
         return self._verifications * self.verifier_model.parameters + work(self.inner)
 
+    def enter(self, scope: RequestScope) -> None:
+        self._scope = scope
+        enter(self.inner, scope)
+
     def reset(self, prompt_ids: list[int]) -> None:
-        self._prompts.read(prompt_ids)
+        self._prompts.read(prompt_ids, self._scope)
         self._verifications = 1
         self.inner.reset(prompt_ids)
         self.strategy.length.reset()

@@ -101,8 +101,8 @@ class Served:
     def remember(self, engine: RoutingEngine) -> None:
         """Let the arms draft from earlier answers, where any of them does."""
         from decoders import Engine
-        from decoders.methods.suffix.earlier import EarlierAnswers
-        from decoders.methods.suffix.stored import StoredAnswers
+        from decoders.earlier.answers import EarlierAnswers
+        from decoders.earlier.stored import StoredAnswers
 
         if self.earlier is None or not isinstance(engine, Engine):
             return
@@ -119,9 +119,9 @@ class Served:
         for it, conversations do not stay at an endpoint either. Raises DraftpickError where
         positions cannot be kept but memory for it was asked for, or more than is free."""
         from decoders import Engine
+        from decoders.earlier.prefixes import PrefixStore
         from decoders.models.memory import free_bytes
         from decoders.protocols import CopyableBackend
-        from decoders.requests.prefixes import PrefixStore
 
         limit = self.prefix_memory
         if limit == 0 and isinstance(engine, Elsewhere):
@@ -171,7 +171,7 @@ def check_prefix_memory(limit: int, device: torch.device) -> None:
 
 def save_earlier(engine: RoutingEngine) -> None:
     """Write earlier answers that are kept on disk; what goes wrong is told on standard error."""
-    from decoders.methods.suffix.stored import StoredAnswers
+    from decoders.earlier.stored import StoredAnswers
 
     earlier = getattr(engine, "earlier", None)
     if isinstance(earlier, StoredAnswers):

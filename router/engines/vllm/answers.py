@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from decoders.arms import ArmRecipe
 from decoders.arms.fingerprint import LoadedFingerprints
-from decoders.methods.suffix.votes import Draft
+from decoders.earlier.votes import Draft
 
 from ...logs.record import Asked, LoggedDecision, Result, Vector
 from ...logs.writer import DecisionLog

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from decoders.methods.suffix.votes import Draft
+from decoders.earlier.votes import Draft
 
 
 def longest_match(

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
+from decoders.earlier.votes import Draft
 from decoders.methods.max_gram.copy_chances import CopyChances
-from decoders.methods.suffix.votes import Draft
 
 from .copying import copied
 from .engine import EngineFacts
@@ -89,7 +89,7 @@ class CopyingDrafts:
         return self._chances[request]
 
     def learn(self, request: TrackedRequest, draft: Draft) -> None:
-        from decoders.requests.prefixes import agreeing
+        from decoders.earlier.prefixes import agreeing
 
         came = request.came
         self._learnt(request).observe(draft.matched, agreeing(draft.ids, came), len(came))

@@ -13,7 +13,7 @@ from torch import Tensor
 from decoders.backends.batched.slots import BatchSlots, SlotBackend, Wanted
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
-from decoders.methods.suffix.votes import Draft
+from decoders.earlier.votes import Draft
 from decoders.models import targets
 from decoders.models.drafts import find
 from decoders.sampling.draft_vocab import DraftVocab

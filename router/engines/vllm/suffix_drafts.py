@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from decoders.earlier.answers import EarlierAnswers
+from decoders.earlier.index import LONGEST, SuffixIndex
+from decoders.earlier.votes import Draft, Wanted, draft
 from decoders.methods.max_gram.copy_chances import CopyChances
-from decoders.methods.suffix.earlier import EarlierAnswers
-from decoders.methods.suffix.index import LONGEST, SuffixIndex
-from decoders.methods.suffix.votes import Draft, Wanted, draft
 
 from .rows import TrackedRequest
 
@@ -59,7 +59,7 @@ class SuffixDrafts:
         return max(text.made, key=lambda made: sum(made.chances))
 
     def learn(self, request: TrackedRequest, draft: Draft) -> None:
-        from decoders.requests.prefixes import agreeing
+        from decoders.earlier.prefixes import agreeing
 
         text = self._texts.get(request)
         if text is None:

@@ -15,10 +15,10 @@ from serve_toys import Served, native_engine, samples, served, toy_engine
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
-from decoders.methods.suffix.earlier import EarlierAnswers
-from decoders.methods.suffix.stored import StoredAnswers
-from decoders.methods.suffix.votes import Draft
-from decoders.requests.prefixes import PrefixStore
+from decoders.earlier.answers import EarlierAnswers
+from decoders.earlier.prefixes import PrefixStore
+from decoders.earlier.stored import StoredAnswers
+from decoders.earlier.votes import Draft
 from router.commands.serve.plan import plan
 from router.commands.serve.served import save_earlier
 from router.serve.app import Settings

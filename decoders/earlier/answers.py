@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
 
-from ...common.errors import DraftpickError
+from ..common.errors import DraftpickError
 from .index import LONGEST, SuffixIndex
 from .votes import Draft, Wanted, draft
 

@@ -8,10 +8,10 @@ import threading
 from array import array
 from pathlib import Path
 
-from ...common.errors import Damaged, DraftpickError
-from ...common.files import write_atomically
-from ...common.wording import in_words
-from .earlier import TOKENS, EarlierAnswers
+from ..common.errors import Damaged, DraftpickError
+from ..common.files import write_atomically
+from ..common.wording import in_words
+from .answers import TOKENS, EarlierAnswers
 
 FORMAT = "draftpick-earlier-1"
 FILE = "earlier.bin"  # a line of JSON, then the tokens of all texts, 4 bytes each

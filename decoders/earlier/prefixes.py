@@ -8,6 +8,7 @@ one has read says nothing of what another asks, not even by the time that it tak
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -78,6 +79,7 @@ class PrefixStore:
         self.limit = limit
         self.bytes = self.tokens = 0
         self.asked = self.saved = self.lookups = self.hits = self.evicted = 0
+        self._models: set[int] = set()  # those that are followed
         self._roots: dict[Owner, Node] = {}
         # The least recently used first, and every node before its parent, so that the first one
         # never has children.
@@ -93,6 +95,12 @@ class PrefixStore:
         self.asked += tokens
         self.saved += saved
         self.hits += saved > 0
+
+    def follow(self, weights: object) -> None:
+        """What is kept of a model goes when the model does, of whose identity it is."""
+        if id(weights) not in self._models:
+            self._models.add(id(weights))
+            weakref.finalize(weights, _gone, weakref.ref(self), id(weights))
 
     def match(self, owner: Owner, ids: Sequence[int]) -> int:
         """How many of the first ids are kept."""
@@ -218,6 +226,13 @@ class PrefixStore:
     def _count(self, node: Node, sign: int) -> None:
         self.bytes += sign * node.bytes
         self.tokens += sign * len(node.ids)
+
+
+def _gone(store: weakref.ref[PrefixStore], weights: int) -> None:
+    held = store()
+    if held is not None:
+        held._models.discard(weights)
+        held.forget(weights)
 
 
 def agreeing(one: Sequence[int], other: Sequence[int]) -> int:

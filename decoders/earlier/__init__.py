@@ -1,0 +1,1 @@
+"""Earlier requests' answers, to draft from, and what was read of their prompts."""
