@@ -40,7 +40,7 @@ from decoders.continuous_batching import batch_engine
 from decoders.records import Sampling
 from decoders.zoo.catalogue import cache_dir
 from router import Router
-from router.routing.results import Chosen, RoutedResult
+from router.records import RouteChoice, RouteDecision, RoutedResult
 from router.serve.queue import FairQueue
 from router.serve.scheduler import DEFAULT, GenerationRequest, Scheduler
 
@@ -59,8 +59,8 @@ class Timing:
     over: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
 
-    def began(self, choice: Chosen) -> None:
-        self.arm = choice.arm
+    def began(self, decision: RouteDecision) -> None:
+        self.arm = decision.arm
 
     def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
         self.first_s = self.first_s or time.perf_counter() - self.asked
@@ -165,7 +165,7 @@ class Own:
     def ask(self, question: Question, name: str, client: str) -> Answered:
         timing = Timing()
         generation = GenerationRequest(
-            question.ids, question.request, question.text, self._arm, False, name, client
+            question.ids, question.request, question.text, RouteChoice(self._arm), name, client
         )
         self._scheduler.submit(generation, timing)
         timing.over.wait()

@@ -354,7 +354,7 @@ class Engine:
         if request.grammar is not None:
             self._grammars.begin(request.grammar)
 
-    def outgrown(self, name: str, prompt_ids: Sequence[int], request: Request) -> str | None:
+    def why_too_long(self, name: str, prompt_ids: Sequence[int], request: Request) -> str | None:
         """Why the arm is of no use for so long a prompt, as far as is known before its models are
         loaded; None where it is of use."""
         recipe, made = self.arm(name), self.made(name)
@@ -451,10 +451,10 @@ class Engine:
                 f"arm {arm!r} gives no logprobs, as only lossless arms of the speculative loop do; "
                 "leave them out, or name one of those, for instance autoregressive"
             )
-        outgrown = self.outgrown(arm, prompt_ids, request)
-        if outgrown is not None and not isinstance(strategy, SpeculativeDecoding):
+        too_long = self.why_too_long(arm, prompt_ids, request)
+        if too_long is not None and not isinstance(strategy, SpeculativeDecoding):
             raise DraftpickError(
-                f"arm {arm!r} cannot answer this: {outgrown}; choose another arm or lower "
+                f"arm {arm!r} cannot answer this: {too_long}; choose another arm or lower "
                 "--max-new-tokens"
             )
         if prefilled is None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .records import AskOptions
-    from .routing.results import RoutedResult
+    from .records import AskOptions, RoutedResult
     from .routing.router import Router
 
 __all__ = ["AskOptions", "RoutedResult", "Router"]

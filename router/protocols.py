@@ -38,7 +38,7 @@ class Sleeping(Protocol):
 class Bounded(Protocol):
     """An engine some of whose arms are of no use beyond some length."""
 
-    def outgrown(self, name: str, prompt_ids: Sequence[int], request: Request) -> str | None:
+    def why_too_long(self, name: str, prompt_ids: Sequence[int], request: Request) -> str | None:
         """Why the arm is not to be asked for this prompt; None where it is."""
 
 

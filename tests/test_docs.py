@@ -236,7 +236,7 @@ def test_snippets_compile_and_their_imports_resolve(snippet: Snippet) -> None:
 def test_the_router_has_what_the_readme_calls() -> None:
     import inspect
 
-    from router.routing.results import RoutedResult
+    from router.records import RoutedResult
     from router.routing.router import Router
 
     calls = 0
@@ -465,7 +465,7 @@ def test_the_guide_lists_the_arms_of_known_models() -> None:
 
 
 def test_the_fields_of_json_are_listed() -> None:
-    from router.routing.results import RoutedResult
+    from router.records import RoutedResult
 
     class Anything:
         def __getattr__(self, name: str) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from stored_tables import table_of
 
 from collect.endpoints.executor import Endpoints, Turns
+from collect.features import RequestContext
 from collect.queries import Query
 from collect.store.tables import read_table
 from collect.sweeps.run import sweep
@@ -23,7 +24,7 @@ from decoders.testing.fake_server import FakeEndpoint, listening
 from policies import Decision
 from policies.records import Origin
 from router.cli import main
-from router.records import Pick
+from router.records import RouteDecision
 from router.routing.fallback import redirected
 from router.routing.router import Router
 
@@ -150,14 +151,14 @@ def test_a_dead_endpoint_is_skipped_told_of_and_healed(
 def test_chances_while_an_arm_is_down_are_those_of_the_draw(place: Path) -> None:
     policy: Any = Prefers("a", "b", "c")
     down = {"a": ArmDown("a", "dead", 1.0)}
-    drawn = {
+    context, scores = RequestContext([1], 1), {"a": 3.0, "b": 2.0, "c": 1.0}
+    made = {
         arm: redirected(
-            Pick(Decision(arm, index, 0.5, [3, 2, 1]), np.zeros(1), drawn=True), policy, down
+            RouteDecision(arm, context, 0.5, scores, drawn=True, x=np.zeros(1)), policy, down
         )
-        for index, arm in enumerate("abc")
+        for arm in "abc"
     }
-    assert {arm: pick.arm for arm, pick in drawn.items()} == {"a": "b", "b": "b", "c": "c"}
-    made = {arm: pick.decision for arm, pick in drawn.items()}
+    assert {arm: each.arm for arm, each in made.items()} == {"a": "b", "b": "b", "c": "c"}
     assert all(each.probabilities == pytest.approx([0.0, 0.8, 0.2]) for each in made.values())
     assert made["a"].propensity == made["b"].propensity == pytest.approx(0.8)
 

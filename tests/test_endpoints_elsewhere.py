@@ -21,6 +21,7 @@ from decoders.endpoints.conversations import Conversations
 from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.load import Load, load_on
 from decoders.testing.fake_server import FakeEndpoint, listening
+from decoders.records import Request
 from policies import fixed_policy
 from router.logs.reader import read_log
 from router.logs.writer import DecisionLog
@@ -132,8 +133,7 @@ def test_a_policy_reads_the_busiest_servers_requests(
     until(lambda: engine.requests_under_way == 9)
     router.generate("one two", max_new_tokens=2)
     assert policy.read == [9]
-    router.running = 20  # of our own, where those are more
-    router.generate("one two", max_new_tokens=2)
+    router.respond("one two", Request(2), AskOptions(running=20))  # of our own, where more
     assert policy.read == [9, 20]
     second.metrics = None  # a server that has gone counts no longer
     monkeypatch.setattr(load, "TOO_OLD_S", 0.05)
@@ -263,8 +263,6 @@ def test_a_conversation_moves_where_its_server_dies(
 
 
 def request() -> Any:
-    from decoders.records import Request
-
     return Request(4)
 
 

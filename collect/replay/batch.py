@@ -22,7 +22,7 @@ from decoders.loop import SpeculativeDecoding
 from decoders.protocols import RequestScope, Strategy
 from decoders.records import Request, Sampling
 
-from . import outgrown, rounds
+from . import past_context, rounds
 from .at_once import costs_at_once, install_shared_costs, require_room, require_shared
 from .before import Before, SomeAnswers
 from .costs import costs_of
@@ -194,7 +194,7 @@ class Batch:
             return self.live(name, prompts, max_new_tokens)
         target, eos_ids = self._engine.target, self._engine.eos_ids
         with self._in_turn(name, strategy, 0.0):
-            return outgrown.written(strategy, target, prompts, max_new_tokens, eos_ids)
+            return past_context.written(strategy, target, prompts, max_new_tokens, eos_ids)
 
     def is_replayable(self, name: str) -> bool:
         """Whether the arm's answers are the target's, so that `replay` can follow them."""
@@ -220,12 +220,12 @@ class Batch:
         known = self._read(prompts, answers, max_new_tokens)
         loop = self._loop(name, strategy, max_new_tokens)
         if not self._engine.arm(name).reads_earlier:
-            return outgrown.replayed(strategy, known, loop)
+            return past_context.replayed(strategy, known, loop)
         made: list[Replay] = []
         with self._before.going_on(strategy, 0.0) as earlier:
             loop = replace(loop, scope=RequestScope(answers=earlier))
             for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-                made += outgrown.replayed(strategy, SomeAnswers(known, [row]), loop)
+                made += past_context.replayed(strategy, SomeAnswers(known, [row]), loop)
                 earlier.add("", prompt, answer)
         return made
 
@@ -248,7 +248,9 @@ class Batch:
         draws does not follow from the answers.
         """
         strategy = self._lossless(name)
-        if strategy is None or outgrown.outgrown(prompts, max_new_tokens, strategy.drafts_to):
+        if strategy is None or past_context.prompts_past_context(
+            prompts, max_new_tokens, strategy.drafts_to
+        ):
             return None
         known = self._read(prompts, answers, max_new_tokens)
         loop, adapter = self._loop(name, strategy, max_new_tokens), adapter_of(strategy.drafter)

@@ -17,9 +17,8 @@ from decoders.common.terminal import progress
 from decoders.common.wording import in_words
 from decoders.records import Request
 
-from ..records import AskOptions
+from ..records import AskOptions, RoutedResult
 from ..routing.messages import Message
-from ..routing.results import RoutedResult
 from ..routing.router import Router
 from ..serve.text import TextStream
 from .prompts import Prompt

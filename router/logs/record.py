@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
-    from policies import Decision, Policy
+    from policies import Policy
 
 FORMAT = 1  # as `LoggedDecision.format`
 NEAR = 1e-6  # how far rounding may take probabilities from their sum
@@ -152,11 +153,16 @@ class LoggedDecision(_Part):
         return self
 
 
-def probabilities(policy: Policy, decision: Decision, x: Any, drawn: bool) -> dict[str, float]:
-    """What an arm was taken from, as of `LoggedDecision`. x: what the policy read."""
-    chances = decision.probabilities
+def probabilities(
+    policy: Policy, arm: str, chances: Sequence[float] | None, x: Any, drawn: bool
+) -> dict[str, float]:
+    """What an arm was taken from, as of `LoggedDecision`.
+
+    chances: as `policies.Decision.probabilities`.
+    x: what the policy read.
+    """
     if chances is None and not drawn:
-        return {arm: float(arm == decision.arm) for arm in policy.arms}
+        return {each: float(each == arm) for each in policy.arms}
     if chances is None:
         chances = policy.distribution(x)[0]
     return dict(zip(policy.arms, map(float, chances), strict=True))

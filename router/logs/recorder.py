@@ -6,15 +6,15 @@ import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from collect.features import FEATURES, feature_vector
+from collect.features import FEATURES, RequestContext, feature_vector
 
 from ..protocols import RoutingEngine
-from ..records import Ask, Pick
+from ..records import AskOptions, RouteDecision
 from .record import Asked, LoggedDecision, Result, Text, Vector, probabilities
 from .writer import DecisionLog
 
 if TYPE_CHECKING:
-    from decoders.records import DecodeResult
+    from decoders.records import DecodeResult, Request
     from policies import Policy
 
 
@@ -33,54 +33,83 @@ class Recorder:
         self._fingerprint = getattr(policy, "fingerprint", None) if policy is not None else None
         self._arms = engine.arms_fingerprint(policy.arms) if policy is not None else ""
 
-    def answered(self, ask: Ask, pick: Pick, result: DecodeResult) -> None:
-        self._write(ask, pick, outcome_of(result, pick.choosing_s), result.text)
+    def answered(
+        self,
+        decision: RouteDecision,
+        request: Request,
+        options: AskOptions,
+        text: str | None,
+        result: DecodeResult,
+    ) -> None:
+        """text: the query."""
+        outcome = outcome_of(result, decision.choosing_s)
+        self._write(decision, request, options, outcome, Text(prompt=text, answer=result.text))
 
-    def failed(self, ask: Ask, pick: Pick, error: BaseException) -> None:
+    def failed(
+        self,
+        decision: RouteDecision,
+        request: Request,
+        options: AskOptions,
+        text: str | None,
+        error: BaseException,
+    ) -> None:
         # Its name alone: a message may quote the prompt.
-        self._write(ask, pick, Result(error=type(error).__name__), None)
+        outcome = Result(error=type(error).__name__)
+        self._write(decision, request, options, outcome, Text(prompt=text))
 
-    def _write(self, ask: Ask, pick: Pick, outcome: Result, answer: str | None) -> None:
+    def _write(
+        self,
+        decision: RouteDecision,
+        request: Request,
+        options: AskOptions,
+        outcome: Result,
+        text: Text,
+    ) -> None:
         try:
-            self.log.add(self._decision(ask, pick, outcome, answer))
+            self.log.add(self._line(decision, request, options, outcome, text))
         except Exception as error:
             self.log.lose(error)
 
-    def _decision(
-        self, ask: Ask, pick: Pick, outcome: Result, answer: str | None
+    def _line(
+        self,
+        decision: RouteDecision,
+        request: Request,
+        options: AskOptions,
+        outcome: Result,
+        text: Text,
     ) -> LoggedDecision:
-        policy = None if pick.x is None else self._policy
-        sampling = ask.request.sampling
+        policy = None if decision.x is None else self._policy
+        context, chances = decision.context, decision.probabilities
         return LoggedDecision(
             time=datetime.now(UTC),
-            id=uuid.uuid4().hex if ask.options.request_id is None else ask.options.request_id,
-            group=ask.options.group,
+            id=uuid.uuid4().hex if options.request_id is None else options.request_id,
+            group=options.group,
             target=self._engine.target_fingerprint,
             policy=None if policy is None else self._fingerprint or policy.name,
             policy_name=None if policy is None else policy.name,
             arms_fingerprint=self._arms
             if policy is not None
-            else self._engine.arms_fingerprint([pick.arm]),
-            choice="forced" if policy is None else "drawn" if pick.drawn else "best",
-            arm=pick.arm,
-            propensity=pick.decision.propensity,
+            else self._engine.arms_fingerprint([decision.arm]),
+            choice="forced" if policy is None else "drawn" if decision.drawn else "best",
+            arm=decision.arm,
+            propensity=decision.propensity,
             probabilities={}
             if policy is None
-            else probabilities(policy, pick.decision, pick.x, pick.drawn),
+            else probabilities(policy, decision.arm, chances, decision.x, decision.drawn),
             embedder=self._embedder,
-            embedding=Vector.of(pick.embedding)
-            if self.log.embeddings and pick.embedding is not None
+            embedding=Vector.of(decision.embedding)
+            if self.log.embeddings and decision.embedding is not None
             else None,
-            features={} if policy is None else _features(ask, pick),
+            features={} if policy is None else _features(context),
             request=Asked(
-                prompt_tokens=len(ask.prompt_ids),
-                max_new_tokens=ask.request.max_new_tokens,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
+                prompt_tokens=len(context.prompt_ids),
+                max_new_tokens=context.max_new_tokens,
+                temperature=context.temperature,
+                top_p=request.sampling.top_p,
+                top_k=request.sampling.top_k,
             ),
             outcome=outcome,
-            text=Text(prompt=ask.text, answer=answer) if self.log.text else None,
+            text=text if self.log.text else None,
         )
 
 
@@ -99,8 +128,7 @@ def outcome_of(result: DecodeResult, choosing_s: float) -> Result:
     )
 
 
-def _features(ask: Ask, pick: Pick) -> dict[str, float]:
+def _features(context: RequestContext) -> dict[str, float]:
     """All that are known, those that the policy read among them: a later policy may read others."""
     names = tuple(FEATURES)
-    values = feature_vector(names, ask.context(pick.cached))
-    return dict(zip(names, values.tolist(), strict=True))
+    return dict(zip(names, feature_vector(names, context).tolist(), strict=True))

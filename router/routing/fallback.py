@@ -9,38 +9,40 @@ from typing import TYPE_CHECKING, Any
 from decoders.common.errors import ArmDown, DraftpickError
 
 from ..protocols import Bounded
-from ..records import Ask, Pick
+from ..records import RouteDecision
 
 if TYPE_CHECKING:
     from decoders.records import Request
     from policies import Policy
 
 
-def redirected(pick: Pick, policy: Policy, down: Mapping[str, ArmDown]) -> Pick:
-    """The pick, or where its arm is down the best one by its scores that is not, each with the
+def redirected(
+    decision: RouteDecision, policy: Policy, down: Mapping[str, ArmDown]
+) -> RouteDecision:
+    """The decision, or where its arm is down the best one by its scores that is not, each with the
     probability that it has while these are down.
 
     A draw goes to the best of the others whenever it falls on an arm that is down, so the
     probability of that one is its own and theirs. Raises ArmDown where all of the policy's arms are
     down.
     """
-    made, arms = pick.decision, policy.arms
-    left = [index for index, arm in enumerate(arms) if arm not in down]
+    left = [arm for arm in policy.arms if arm not in down]
     if not left:
         why = "; ".join(f"{arm}: {error.reason}" for arm, error in down.items())
         raise ArmDown(", ".join(down), why, min(error.pause_s for error in down.values()))
-    best = max(left, key=made.scores.__getitem__)
-    index = best if made.arm in down else made.index
-    made = replace(made, arm=arms[index], index=index)
-    if pick.drawn:
-        own = policy.distribution(pick.x)[0] if made.probabilities is None else made.probabilities
-        chances = [float(each) for each in own]
-        for other, arm in enumerate(arms):
-            if arm in down:
-                chances[best] += chances[other]
-                chances[other] = 0.0
-        made = replace(made, propensity=chances[index], probabilities=chances)
-    return replace(pick, decision=made)
+    best = max(left, key=decision.scores.__getitem__)
+    taken = best if decision.arm in down else decision.arm
+    if not decision.drawn:
+        return replace(decision, arm=taken)
+    own = decision.probabilities
+    own = policy.distribution(decision.x)[0] if own is None else own
+    chances = dict(zip(policy.arms, map(float, own), strict=True))
+    for arm in down:
+        if arm in chances:
+            chances[best] += chances[arm]
+            chances[arm] = 0.0
+    probabilities = list(chances.values())
+    return replace(decision, arm=taken, propensity=chances[taken], probabilities=probabilities)
 
 
 def unfit(engine: Any, arms: Sequence[str], request: Request) -> dict[str, ArmDown]:
@@ -57,23 +59,25 @@ def unfit(engine: Any, arms: Sequence[str], request: Request) -> dict[str, ArmDo
     return found
 
 
-def outgrown(engine: Bounded, arms: Sequence[str], ask: Ask) -> dict[str, ArmDown]:
+def arms_past_context(
+    engine: Bounded, arms: Sequence[str], prompt_ids: Sequence[int], request: Request
+) -> dict[str, ArmDown]:
     """By arm, why it is of no use for so long a prompt; none where that holds of all of them."""
     found = dict[str, ArmDown]()
     for name in arms:
-        why = engine.outgrown(name, ask.prompt_ids, ask.request)
+        why = engine.why_too_long(name, prompt_ids, request)
         if why is not None:
             found[name] = ArmDown(name, why, 0.0)
     return found if len(found) < len(arms) else {}
 
 
 def passed_over(
-    first: Pick, taken: str, policy: Policy, down: Mapping[str, ArmDown]
+    first: RouteDecision, taken: str, down: Mapping[str, ArmDown]
 ) -> dict[str, str] | None:
     """Why each arm that is down and came before the one taken did not answer; None for none.
 
     first: the policy's choice.
     """
-    wanted, of = first.arm, dict(zip(policy.arms, first.decision.scores, strict=True))
+    wanted, of = first.arm, first.scores
     before = [arm for arm in down if taken != wanted and (arm == wanted or of[arm] > of[taken])]
     return {arm: down[arm].reason for arm in before} or None

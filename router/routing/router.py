@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collect.embedders import query_text, same_space
-from collect.features import feature_vector
+from collect.features import RequestContext, feature_vector
 from decoders.common import plugins
 from decoders.common.errors import ArmDown, Cancelled, DraftpickError, NoSuchName, NotANumber
 from decoders.common.seeds import derived_seed, draw_of
 from decoders.options import Arms, EngineOptions
-from decoders.records import DecodeResult, Grammar, Prefilled, Request, Sampling
+from decoders.protocols import ReadStreamer
+from decoders.records import Grammar, Prefilled, Request, Sampling
 
 from ..logs.record import Result
 from ..logs.recorder import Recorder, outcome_of
 from ..logs.writer import DecisionLog
 from ..protocols import Bounded, Elsewhere, RoutingEngine, Sleeping
-from ..records import Ask, AskOptions, Pick
+from ..records import AskOptions, RouteDecision, RoutedResult
 from . import loading
-from .fallback import outgrown, passed_over, redirected, unfit
+from .fallback import arms_past_context, passed_over, redirected, unfit
 from .learning import Learning
 from .loading import (
     BEST_FIXED,
@@ -38,7 +39,6 @@ from .loading import (
     shipped_for,
 )
 from .messages import Message, as_messages
-from .results import Chosen, RoutedResult
 
 if TYPE_CHECKING:
     from collect.embedders import Embedder
@@ -47,32 +47,11 @@ if TYPE_CHECKING:
 DEFAULTS = AskOptions()
 
 
-@dataclass
-class Attempt:
-    """An answer under way.
-
-    first: what was picked.
-    pick: the same, unless that arm is down.
-    down: arms that are, and why.
-    failed_s: seconds that loading such arms took.
-    """
-
-    first: Pick
-    pick: Pick = field(init=False)
-    down: dict[str, ArmDown] = field(default_factory=dict)
-    failed_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.pick = self.first
-
-
 class Router:
     """Answers queries, each through the arm that the policy picks for it.
 
     policy: None where every call names its arm.
     embedder: None for the one that the policy was trained with.
-    running: other requests that the machine decodes now, which a policy may read (the feature
-        `requests-running`); set by a server of several.
     log: where every decision becomes a line, for `draftpick evaluate`: a DecisionLog, or a folder
         for one that keeps neither embeddings nor text. What goes wrong there never reaches an
         answer.
@@ -80,8 +59,6 @@ class Router:
     Raises policies.PolicyError where the policy was trained for other arms than the engine's, with
     another embedder or on features that are not known here.
     """
-
-    running = 0
 
     def __init__(
         self,
@@ -116,7 +93,7 @@ class Router:
         space = self.embedder.name if self.embedder else self.engine.embedder
         return Recorder(self.log, self.engine, self.policy, space)
 
-    def on(self, engine: RoutingEngine) -> Router:
+    def with_engine(self, engine: RoutingEngine) -> Router:
         """The same router over another engine of the same target and arms."""
         other = copy(self)
         other.engine = engine
@@ -304,7 +281,7 @@ class Router:
         options: AskOptions = DEFAULTS,
         *,
         text: str | None = None,
-        chosen: Callable[[Chosen], None] | None = None,
+        chosen: Callable[[RouteDecision], None] | None = None,
     ) -> RoutedResult:
         """As `respond`, for a prompt that is token ids already.
 
@@ -318,80 +295,103 @@ class Router:
             raise DraftpickError("there is no policy to pick an arm; load one or name an arm")
         self.engine.check(prompt_ids, request)
 
-        ask = Ask(prompt_ids, request, options, text, self._others())
-        pick, prefilled = self._pick(ask)
-        attempt = Attempt(pick)
+        decision, prefilled = self._decide(prompt_ids, request, options, text)
+        first, down, failed_s = decision, self._down(decision, prompt_ids, request), 0.0
         try:
-            try:
-                result = self._decode(attempt, ask, prefilled, chosen)
-            except ArmDown:
-                if not pick.kept:
-                    raise
-                pick, prefilled = self._pick(ask, keeps=False)
-                attempt = Attempt(pick)
-                result = self._decode(attempt, ask, prefilled, chosen)
+            while True:
+                if down and self.policy is not None:
+                    decision = redirected(decision, self.policy, down)
+                if chosen is not None:
+                    chosen(decision)
+                try:
+                    result = self.engine.decode(
+                        decision.arm,
+                        list(prompt_ids),
+                        request,
+                        prefilled=prefilled,
+                        streamer=options.streamer,
+                    )
+                    break
+                except ArmDown as error:
+                    if decision.kept:
+                        decision, prefilled = self._decide(
+                            prompt_ids, request, options, text, False
+                        )
+                        first, down = decision, self._down(decision, prompt_ids, request)
+                    elif decision.x is None:
+                        raise
+                    else:
+                        down[decision.arm] = error
+                        failed_s += _told(error)
         except BaseException as error:
             if self._recorder is not None:
-                self._recorder.failed(ask, attempt.pick, error)
+                self._recorder.failed(decision, request, options, text, error)
             if _of_the_arm(error):
-                self._learn(attempt.pick, Result(error=type(error).__name__))
+                self._learn(decision, Result(error=type(error).__name__))
             raise
+        if failed_s:
+            result = replace(result, load_s=failed_s + (result.load_s or 0.0))
         if self._recorder is not None:
-            self._recorder.answered(ask, attempt.pick, result)
-        self._learn(attempt.pick, outcome_of(result, pick.choosing_s))
-        decision = attempt.pick.decision
-        skipped = None
-        if self.policy is not None and pick.x is not None:
-            skipped = passed_over(pick, decision.arm, self.policy, attempt.down)
+            self._recorder.answered(decision, request, options, text, result)
+        self._learn(decision, outcome_of(result, decision.choosing_s))
         return RoutedResult(
             result,
             decision.arm,
             decision.propensity,
-            list(decision.scores),
-            pick.embed_s,
-            pick.policy_s,
-            skipped,
+            list(decision.scores.values()),
+            decision.embed_s,
+            decision.policy_s,
+            passed_over(first, decision.arm, down),
         )
 
-    def _others(self) -> int:
-        """Other requests that are decoded now: here, or at the busiest server, by its metrics."""
+    def _context(
+        self, prompt_ids: Sequence[int], request: Request, running: int, cached: int = 0
+    ) -> RequestContext:
+        """What features are of. Other requests that are decoded count where most are: here, or at
+        the busiest server, by its metrics."""
         if isinstance(self.engine, Elsewhere):
-            return max(self.running, self.engine.requests_under_way)
-        return self.running
+            running = max(running, self.engine.requests_under_way)
+        temperature = request.sampling.temperature
+        return RequestContext(prompt_ids, request.max_new_tokens, temperature, running, cached)
 
-    def _kept(self, ask: Ask) -> str | None:
+    def _kept(self, prompt_ids: Sequence[int]) -> str | None:
         """The arm that a conversation stays with, where that is one of the policy's and not known
         to be down."""
-        if ask.options.arm is not None or not isinstance(self.engine, Elsewhere):
+        if not isinstance(self.engine, Elsewhere):
             return None
-        arm = self.engine.kept(ask.prompt_ids)
+        arm = self.engine.kept(prompt_ids)
         asleep = self.engine.asleep if isinstance(self.engine, Sleeping) else {}
         assert self.policy is not None
         return arm if arm in self.policy.arms and arm not in asleep else None
 
-    def _pick(self, ask: Ask, keeps: bool = True) -> tuple[Pick, Prefilled]:
+    def _decide(
+        self,
+        prompt_ids: list[int],
+        request: Request,
+        options: AskOptions,
+        text: str | None,
+        keeps: bool = True,
+    ) -> tuple[RouteDecision, Prefilled]:
         """Let the target read the prompt, and the policy choose, unless an arm is named, or with
         `keeps` has read the conversation already."""
-        from policies import Decision
-
-        kept = self._kept(ask) if keeps else None
-        arm, dynamic = ask.options.arm or kept, ask.options.dynamic
+        context = self._context(prompt_ids, request, options.running)
+        kept = self._kept(prompt_ids) if keeps and options.arm is None else None
+        arm, dynamic = options.arm or kept, options.dynamic
         embedding, embed_s = None, 0.0  # [d]
         if arm is None and self.embedder is not None:
-            if ask.text is None:
+            if text is None:
                 raise DraftpickError(
                     f"the policy reads embeddings of {self.embedder.name}, which token ids do not "
                     "give; pass the query's text too"
                 )
             start = time.perf_counter()
-            embedding = self.embedder.embed([ask.text])[0]
+            embedding = self.embedder.embed([text])[0]
             embed_s = time.perf_counter() - start
-        watch = getattr(ask.options.streamer, "put_read", None)  # of a ReadStreamer
-        prompt_ids = list(ask.prompt_ids)
-        prefilled = self.engine.prefill(prompt_ids, ask.options.reuse, ask.request.user, watch)
+        watch = options.streamer.put_read if isinstance(options.streamer, ReadStreamer) else None
+        prefilled = self.engine.prefill(list(prompt_ids), options.reuse, request.user, watch)
+        context = replace(context, cached=prefilled.cached)
         if arm is not None:
-            decision = Decision(arm, self.engine.arm_names.index(arm), 1.0, [])
-            return Pick(decision, kept=kept is not None, cached=prefilled.cached), prefilled
+            return RouteDecision(arm, context, kept=kept is not None), prefilled
         assert self.policy is not None
         start = time.perf_counter()
         if embedding is None:
@@ -400,61 +400,42 @@ class Router:
             start = time.perf_counter()
         if not np.isfinite(embedding).all():
             raise NotANumber("the embedding of the prompt")
-        seed = ask.request.seed
-        rng = draw_of(seed, list(ask.prompt_ids)) if dynamic else None
+        rng = draw_of(request.seed, list(prompt_ids)) if dynamic else None
         if self._learning is not None:  # draws of its own, or one seed would draw one arm for ever
-            own = None if seed is None else derived_seed(seed, next(self._draws))
+            own = None if request.seed is None else derived_seed(request.seed, next(self._draws))
             dynamic, rng = True, np.random.default_rng(own)
-        x = self._input(embedding, ask, prefilled.cached)
-        decision = self.policy.choose(x, rng)
-        policy_s = time.perf_counter() - start
-        times = embed_s, policy_s
-        made = Pick(decision, x, embedding, dynamic, *times, cached=prefilled.cached)
-        return made, prefilled
+        x = self._input(embedding, context)
+        made = self.policy.choose(x, rng)
+        decision = RouteDecision(
+            made.arm,
+            context,
+            made.propensity,
+            dict(zip(self.policy.arms, made.scores, strict=True)) if made.scores else {},
+            made.probabilities,
+            dynamic,
+            x=x,
+            embedding=embedding,
+            embed_s=embed_s,
+            policy_s=time.perf_counter() - start,
+        )
+        return decision, prefilled
 
-    def _decode(
-        self,
-        attempt: Attempt,
-        ask: Ask,
-        prefilled: Prefilled,
-        chosen: Callable[[Chosen], None] | None,
-    ) -> DecodeResult:
-        """Answer through the arm picked, or the next best one that is not down."""
-        routed = self.policy if attempt.first.x is not None else None
-        scores = attempt.first.decision.scores
-        named = dict(zip(routed.arms, scores, strict=True)) if routed and scores else {}
-        if routed is not None and isinstance(self.engine, Sleeping):
+    def _down(
+        self, decision: RouteDecision, prompt_ids: list[int], request: Request
+    ) -> dict[str, ArmDown]:
+        """By arm, why the policy's arms cannot be had; none where no policy was asked."""
+        if decision.x is None or self.policy is None:
+            return {}
+        arms, down = self.policy.arms, dict[str, ArmDown]()
+        if isinstance(self.engine, Sleeping):
             asleep = self.engine.asleep
-            attempt.down |= {name: asleep[name] for name in routed.arms if name in asleep}
-        if routed is not None and ask.request.grammar is not None:
-            attempt.down |= unfit(self.engine, routed.arms, ask.request)
-        if routed is not None and isinstance(self.engine, Bounded):
-            left = [name for name in routed.arms if name not in attempt.down]
-            attempt.down |= outgrown(self.engine, left, ask)
-        while True:
-            if routed is not None and attempt.down:
-                attempt.pick = redirected(attempt.pick, routed, attempt.down)
-            pick = attempt.pick
-            if chosen is not None:
-                propensity = pick.decision.propensity
-                chosen(Chosen(pick.arm, propensity, named, ask.running, pick.drawn, pick.kept))
-            try:
-                result = self.engine.decode(
-                    pick.arm,
-                    list(ask.prompt_ids),
-                    ask.request,
-                    prefilled=prefilled,
-                    streamer=ask.options.streamer,
-                )
-            except ArmDown as error:
-                if routed is None:
-                    raise
-                attempt.down[pick.arm] = error
-                attempt.failed_s += _told(error)
-            else:
-                if not attempt.failed_s:
-                    return result
-                return replace(result, load_s=attempt.failed_s + (result.load_s or 0.0))
+            down |= {name: asleep[name] for name in arms if name in asleep}
+        if request.grammar is not None:
+            down |= unfit(self.engine, arms, request)
+        if isinstance(self.engine, Bounded):
+            left = [name for name in arms if name not in down]
+            down |= arms_past_context(self.engine, left, prompt_ids, request)
+        return down
 
     def pick(self, prompt_or_messages: str | Sequence[Message]) -> str:
         """The arm that the policy picks for a query; nothing is decoded. Raises
@@ -467,15 +448,15 @@ class Router:
             embedding = self.embedder.embed([query_text(messages)])[0]
         else:
             embedding = self.engine.prefill(prompt_ids).embedding.detach().float().cpu().numpy()
-        ask = Ask(prompt_ids, Request(), running=self._others())
-        arm: str = self.policy.choose(self._input(embedding, ask)).arm
+        context = self._context(prompt_ids, Request(), running=0)
+        arm: str = self.policy.choose(self._input(embedding, context)).arm
         return arm
 
-    def _learn(self, pick: Pick, outcome: Result) -> None:
-        if self._learning is not None and pick.x is not None:
-            self._learning.learn(pick.x, pick.arm, outcome, pick.decision.propensity)
+    def _learn(self, decision: RouteDecision, outcome: Result) -> None:
+        if self._learning is not None and decision.x is not None:
+            self._learning.learn(decision.x, decision.arm, outcome, decision.propensity)
 
-    def _input(self, embedding: np.ndarray, ask: Ask, cached: int = 0) -> np.ndarray:
+    def _input(self, embedding: np.ndarray, context: RequestContext) -> np.ndarray:
         """[d + f], what the policy reads: the embedding, then its features of the request; these
         alone where it does not look at the query."""
         from policies.records import ANY
@@ -484,7 +465,7 @@ class Router:
         names = self.policy.origin.features
         if not names:
             return embedding
-        features = feature_vector(names, ask.context(cached))
+        features = feature_vector(names, context)
         if self.policy.embedder == ANY:
             return features
         return np.concatenate([embedding, features])

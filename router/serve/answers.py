@@ -11,7 +11,7 @@ from typing import Any
 
 from decoders.common.errors import Cancelled
 
-from ..routing.results import Chosen, RoutedResult
+from ..records import RouteDecision, RoutedResult
 from .errors import ApiError, as_api_error
 from .metrics import Metrics
 from .scheduler import GenerationRequest, RequestHandle, Scheduler
@@ -45,7 +45,7 @@ Event = Round | RoutedResult | Exception
 class Answer:
     """The scheduler's Callbacks for one answer; its events are passed to the event loop.
 
-    choice: None until the prompt was read.
+    decision: None until the prompt was read.
     result: None until the answer is whole.
     drafts: rounds that drafted something.
     elapsed_s: from the request to the newest tokens.
@@ -54,7 +54,7 @@ class Answer:
 
     def __init__(self, index: int, metrics: Metrics, send: Callable[[Answer, Event], None]) -> None:
         self.index, self.drafts, self.gave_up = index, 0, "cancelled"
-        self.choice: Chosen | None = None
+        self.decision: RouteDecision | None = None
         self.result: RoutedResult | None = None
         self._metrics, self._send = metrics, send
         self._loop = asyncio.get_running_loop()
@@ -65,12 +65,12 @@ class Answer:
     @property
     def arm(self) -> str:
         """Its name; empty until one was chosen."""
-        return "" if self.choice is None else self.choice.arm
+        return "" if self.decision is None else self.decision.arm
 
     # In the scheduler's thread.
 
-    def began(self, choice: Chosen) -> None:
-        self.choice = choice
+    def began(self, decision: RouteDecision) -> None:
+        self.decision = decision
 
     def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
         self._hand_on(Round(list(ids), accepted, drafted, time.perf_counter() - self._started))

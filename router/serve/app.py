@@ -19,13 +19,14 @@ from pydantic import SecretStr
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
+from ..records import RouteChoice
 from . import errors, page
 from .answers import Answer, Answers, Round
 from .errors import ApiError
 from .isolation import KEY, user_of
 from .metrics import Metrics
 from .middleware import RequestLimits
-from .parsing import AUTO, Limits, RequestParser, Way
+from .parsing import AUTO, Limits, RequestParser
 from .replies import ChatReply, Reply, TextReply
 from .scheduler import DEFAULT, Scheduler
 from .schemas import ChatBody, CompletionBody
@@ -179,9 +180,9 @@ class Service:
     ) -> Response:
         """The response to a request; its answers end when its client goes."""
         try:
-            way = self._parser.way(body)
+            route = self._parser.route(body)
             user = user_of(request.scope, self._isolate_by)
-            requests = await self._parser.requests(body, way, _client(request), user)
+            requests = await self._parser.requests(body, route, _client(request), user)
             answers = Answers(self._scheduler, requests, self.metrics, self._timeout_s)
         except Exception:
             self.metrics.ended("", "refused")
@@ -189,7 +190,7 @@ class Service:
         reply = kind(
             body,
             requests[0].id.partition("/")[0],
-            way,
+            route,
             answers.all,
             self._tokenizer,
             partial(self._parser.call_reader, body),
@@ -206,13 +207,13 @@ class Service:
                     streamed = Streamed(
                         end,
                         _events(reply, answers),
-                        headers=STREAMED | _headers(reply, way, first),
+                        headers=STREAMED | _headers(reply, route, first),
                         media_type="text/event-stream",
                     )
                     handed_on = True
                     return streamed
                 await here(answers.whole())
-            headers = _headers(reply, way, first)  # of the arm that ended it
+            headers = _headers(reply, route, first)  # of the arm that ended it
             if body.explain:
                 headers |= _loaded(answers.all)
             return JSONResponse(reply.whole(), headers=headers)
@@ -256,15 +257,15 @@ def _event(chunk: dict[str, Any]) -> str:
     return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-def _headers(reply: Reply, way: Way, answer: Answer) -> dict[str, str]:
+def _headers(reply: Reply, route: RouteChoice, answer: Answer) -> dict[str, str]:
     """Who answers and why: of the answer that begins first, where there are several."""
-    choice = answer.choice
-    assert choice is not None
+    decision = answer.decision
+    assert decision is not None
     return {
-        "x-draftpick-arm": quote(choice.arm),  # names may be of any characters, headers not
-        "x-draftpick-propensity": f"{choice.propensity:.6g}",
-        "x-draftpick-policy": quote(way.policy or "none"),
-        "x-draftpick-reason": way.reason_for(choice),
+        "x-draftpick-arm": quote(decision.arm),  # names may be of any characters, headers not
+        "x-draftpick-propensity": f"{decision.propensity:.6g}",
+        "x-draftpick-policy": quote(route.policy or "none"),
+        "x-draftpick-reason": route.reason_for(decision),
         "x-request-id": reply.request_id,
     }
 

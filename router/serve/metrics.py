@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoders.arms import AUTOREGRESSIVE
 
-from ..routing.results import RoutedResult
+from ..records import RoutedResult
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

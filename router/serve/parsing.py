@@ -19,8 +19,8 @@ from decoders.models.grammars import AT_ONCE
 from decoders.records import Grammar, Request, Sampling
 
 from ..protocols import Elsewhere
+from ..records import RouteChoice
 from ..routing.messages import as_messages
-from ..routing.results import Chosen
 from .errors import ApiError
 from .scheduler import DEFAULT, GenerationRequest
 from .schemas import LONGEST_SEED, ChatBody, CommonFields, CompletionBody
@@ -47,27 +47,6 @@ class Limits:
     usual: Sampling = field(default_factory=Sampling)
 
 
-@dataclass(frozen=True)
-class Way:
-    """How a request's arm is found.
-
-    arm: None if a policy chooses.
-    policy: its registered name; None if no policy is asked.
-    reason: best or drawn (by the policy), forced, no-speculation or conversation.
-    """
-
-    arm: str | None
-    policy: str | None
-    reason: str
-
-    def reason_for(self, choice: Chosen) -> str:
-        """The reason, once it is known whether the policy drew, as one that learns always does, or
-        was not asked because a server has the conversation."""
-        if choice.kept:
-            return "conversation"
-        return "drawn" if self.reason == "best" and choice.drawn else self.reason
-
-
 class RequestParser:
     """Turns bodies into requests for the scheduler. It has a tokenizer of its own, since tokenizers
     are not thread-safe."""
@@ -81,7 +60,11 @@ class RequestParser:
         self._compiling = ThreadPoolExecutor(AT_ONCE, "grammars")
 
     async def requests(
-        self, body: ChatBody | CompletionBody, way: Way, client: str, user: str | None = ""
+        self,
+        body: ChatBody | CompletionBody,
+        route: RouteChoice,
+        client: str,
+        user: str | None = "",
     ) -> list[GenerationRequest]:
         """One request to the scheduler for each answer, in order. Raises ApiError and
         DraftpickError.
@@ -96,7 +79,7 @@ class RequestParser:
                 await loop.run_in_executor(self._compiling, self._compile, *asked)
                 bound = asked[0]
         return await loop.run_in_executor(
-            self._thread, self._requests, body, way, client, user, bound
+            self._thread, self._requests, body, route, client, user, bound
         )
 
     def call_reader(self, body: CommonFields) -> CallReader | None:
@@ -106,7 +89,7 @@ class RequestParser:
             return None
         return call_reader(body, getattr(self._engine.tokenizer, "chat_template", None))
 
-    def way(self, body: CommonFields) -> Way:
+    def route(self, body: CommonFields) -> RouteChoice:
         """Raises ApiError for names that are not known or contradict each other."""
         arms = self._engine.arm_names
         if body.model != AUTO and body.model not in arms:
@@ -128,10 +111,11 @@ class RequestParser:
             if body.policy is not None or body.dynamic:
                 words = "the request names an arm, so that no policy chooses; leave one of them out"
                 raise ApiError(400, words, "policy" if body.policy else "dynamic")
-            return Way(named.pop(), None, "no-speculation" if body.plain_decoding else "forced")
+            reason = "no-speculation" if body.plain_decoding else "forced"
+            return RouteChoice(named.pop(), reason=reason)
         if body.policy is None and DEFAULT not in self._policies:
             raise ApiError(400, f"no policy is loaded; name one of: {', '.join(arms)}", "model")
-        return Way(None, body.policy or DEFAULT, "drawn" if body.dynamic else "best")
+        return RouteChoice(None, body.policy or DEFAULT, "drawn" if body.dynamic else "best")
 
     def _bound(self, body: ChatBody | CompletionBody) -> tuple[Grammar, str | None] | None:
         """What the answer must be, and the field that says so; not of an endpoint, which sees to
@@ -155,7 +139,7 @@ class RequestParser:
     def _requests(
         self,
         body: ChatBody | CompletionBody,
-        way: Way,
+        route: RouteChoice,
         client: str,
         user: str | None,
         grammar: Grammar | None,
@@ -181,11 +165,9 @@ class RequestParser:
                         prompt_ids=prompt_ids,
                         request=replace(wanted, seed=seed),
                         text=text,
-                        arm=way.arm,
-                        dynamic=body.dynamic,
+                        route=route,
                         id=f"{request_id}/{number}",
                         client=client,
-                        policy=way.policy or DEFAULT,
                         streamed=bool(body.stream),
                     )
                 )

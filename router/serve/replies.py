@@ -14,8 +14,8 @@ from typing import Any
 
 from decoders.records import DecodeResult
 
+from ..records import RouteChoice
 from .answers import Answer, Round
-from .parsing import Way
 from .schemas import ChatBody, CompletionBody
 from .text import NEAR, UNFINISHED, TextStream, spelled
 from .tools import CallReader
@@ -42,12 +42,12 @@ class Reply:
         self,
         body: ChatBody | CompletionBody,
         request_id: str,
-        way: Way,
+        route: RouteChoice,
         answers: Sequence[Answer],
         tokenizer: Any,
         call_reader: Callable[[], CallReader | None],
     ) -> None:
-        self.body, self.request_id, self.way, self.answers = body, request_id, way, answers
+        self.body, self.request_id, self.route, self.answers = body, request_id, route, answers
         self._id, self._created = f"{self.prefix}-{request_id}", int(time.time())
         self._tokenizer = tokenizer
         self._texts = [TextStream(tokenizer, body.stop) for _ in answers]
@@ -170,15 +170,15 @@ class Reply:
 
     def _how(self, answer: Answer) -> Json:
         """Which arm answers, and how it was chosen."""
-        choice = answer.choice
-        assert choice is not None
+        decision = answer.decision
+        assert decision is not None
         return {
-            "arm": choice.arm,
-            "propensity": choice.propensity,
-            "policy": self.way.policy,
-            "reason": self.way.reason_for(choice),
-            "scores": dict(choice.scores),
-            "running": choice.running,
+            "arm": decision.arm,
+            "propensity": decision.propensity,
+            "policy": self.route.policy,
+            "reason": self.route.reason_for(decision),
+            "scores": dict(decision.scores),
+            "running": decision.context.running,
         }
 
     def _usage(self) -> Json:

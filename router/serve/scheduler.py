@@ -14,8 +14,7 @@ from decoders.backends.threads import let_go
 from decoders.common.errors import Cancelled, NoSuchName
 from decoders.continuous_batching import SingleSlot
 
-from ..records import AskOptions
-from ..routing.results import Chosen, RoutedResult
+from ..records import AskOptions, RouteChoice, RouteDecision, RoutedResult
 from ..routing.router import Router
 from .queue import FairQueue, QueueFull
 
@@ -39,29 +38,30 @@ class GenerationRequest:
     """One answer to generate.
 
     text: the query, for an embedder that reads text.
-    arm: None if the policy chooses.
-    dynamic: the arm is drawn from the policy's distribution.
+    route: how its arm is found.
     id: names the line in the log of decisions.
     client: sender of the request; clients take turns.
-    policy: name of a registered one.
     streamed: the client sees the beginning before the answer is complete.
     """
 
     prompt_ids: list[int]
     request: Request
     text: str | None
-    arm: str | None
-    dynamic: bool
+    route: RouteChoice
     id: str
     client: str
-    policy: str = DEFAULT
     streamed: bool = True
+
+    @property
+    def policy(self) -> str:
+        """The name of the registered one whose router answers."""
+        return self.route.policy or DEFAULT
 
 
 class Callbacks(Protocol):
     """Called for one request in the thread that decodes; must not block."""
 
-    def began(self, choice: Chosen) -> None:
+    def began(self, decision: RouteDecision) -> None:
         """The prompt was read and an arm chosen."""
 
     def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
@@ -119,7 +119,7 @@ class Scheduler:
         engine = next(iter(self.routers.values())).engine
         self._batch = SingleSlot(engine) if batch is None else batch
         self._slots = [  # by slot
-            (slot, {name: each.on(slot.engine) for name, each in self.routers.items()})
+            (slot, {name: each.with_engine(slot.engine) for name, each in self.routers.items()})
             for slot in self._batch.slots
         ]
         self._ends = 0.0  # when unfinished answers are abandoned, once closed
@@ -218,10 +218,6 @@ class Scheduler:
             for handle, slot in list(self._busy.items()):
                 if handle.cancelled:
                     self._batch.stop(slot, Cancelled("cancelled while it was answered"))
-            others = self._batch.running - 1
-            for _, routers in self._slots:
-                for router in routers.values():
-                    router.running = others
             self._batch.step()
         except Exception:  # a request's own error reaches its callbacks instead
             logger.exception("a step failed")
@@ -250,11 +246,12 @@ class Scheduler:
                 generation.prompt_ids,
                 generation.request,
                 AskOptions(
-                    generation.arm,
-                    generation.dynamic,
+                    generation.route.arm,
+                    generation.route.dynamic,
                     self._reuse,
                     _Rounds(handle),
                     request_id=generation.id,
+                    running=self._batch.running - 1,
                 ),
                 text=generation.text,
                 chosen=callbacks.began,

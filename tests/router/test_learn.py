@@ -296,6 +296,7 @@ def test_a_policy_that_cannot_learn_is_told(
 
 def test_a_server_learns_from_what_it_answers(tmp_path: Path) -> None:
     from decoders.records import Request
+    from router.records import RouteChoice
     from router.serve.queue import FairQueue
     from router.serve.scheduler import DEFAULT, GenerationRequest, Scheduler
 
@@ -317,7 +318,7 @@ def test_a_server_learns_from_what_it_answers(tmp_path: Path) -> None:
     for number, heard in enumerate(ended):
         request = Request(8, seed=number)
         scheduler.submit(
-            GenerationRequest([1, 2, 3 + number], request, None, None, False, str(number), "a"),
+            GenerationRequest([1, 2, 3 + number], request, None, RouteChoice(), str(number), "a"),
             heard,
         )
     assert all(heard.wait(10) for heard in ended)

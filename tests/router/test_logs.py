@@ -320,13 +320,12 @@ def test_a_failed_arm_is_logged_and_raised(tmp_path: Path) -> None:
 
 
 def test_every_feature_is_logged(tmp_path: Path) -> None:
-    from collect.features import FEATURES
+    from collect.features import FEATURES, RequestContext
     from decoders.records import Request
-    from policies import Decision
     from policies.fixed import ConstantPolicy
     from policies.records import Origin
     from router.logs.recorder import Recorder
-    from router.records import Ask, Pick
+    from router.records import AskOptions, RouteDecision
 
     origin = Origin("toy", ("small", "wide"), "e", dimension=2, features=("temperature",))
     engine = FakeEngine()
@@ -335,8 +334,9 @@ def test_every_feature_is_logged(tmp_path: Path) -> None:
     )
     x = np.array([1.0, 2.0, 0.0], dtype=np.float32)
     result = engine.decode("wide", [1, 2], Request())
-    ask = Ask([1, 2, 1, 2], Request(), running=3)
-    recorder.answered(ask, Pick(Decision("wide", 1, 0.5, []), x, x[:2], True), result)
+    context = RequestContext([1, 2, 1, 2], Request().max_new_tokens, running=3)
+    decision = RouteDecision("wide", context, 0.5, x=x, embedding=x[:2], drawn=True)
+    recorder.answered(decision, Request(), AskOptions(), None, result)
     logged = read_log(tmp_path).decisions[0].features
     assert list(logged) == list(FEATURES)
     assert logged["repeated-bigrams"] == pytest.approx(1 / 3)

@@ -12,7 +12,9 @@ from router_fakes import JSON_KEYS, FakePolicy
 from collect.features import RequestContext, feature_vector
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.testing.fake_engine import FakeEngine
+from decoders.records import Request, Sampling
 from policies.errors import PolicyError
+from router.records import AskOptions
 from router.routing.router import Router
 
 
@@ -104,8 +106,8 @@ def test_a_policy_reads_features_after_the_embedding(engine: FakeEngine) -> None
     names = ("temperature", "repeated-bigrams", "log-max-new-tokens", "requests-running")
     policy = Reader(names)
     router = Router(engine, policy)  # type: ignore[arg-type]
-    router.running = 3
-    router.generate("abab", temperature=0.7, max_new_tokens=9, seed=1)
+    request = Request(9, Sampling(0.7), seed=1)
+    router.respond("abab", request, AskOptions(running=3))
     ids = engine.encode_chat([{"role": "user", "content": "abab"}])
     context = RequestContext(ids, 9, 0.7, 3)
     assert policy.seen[0][:4].tolist() == [0.0, 1.0, 0.0, 0.0]

@@ -138,7 +138,7 @@ class ByPolicy:
         return Choice(
             decision.arm,
             decision.propensity,
-            probabilities(self.policy, decision, x, self._draws),
+            probabilities(self.policy, decision.arm, decision.probabilities, x, self._draws),
             self._draws,
             self._name,
             x,

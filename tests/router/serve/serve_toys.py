@@ -31,7 +31,7 @@ from decoders.continuous_batching import batch_engine
 from decoders.records import Request
 from decoders.testing.toys import ToyBackend
 from policies import Decision
-from router.routing.results import Chosen, RoutedResult
+from router.records import RouteChoice, RouteDecision, RoutedResult
 from router.routing.router import Router
 from router.serve.app import Settings, make_app
 from router.serve.queue import FairQueue
@@ -226,7 +226,7 @@ class Heard:
     """Callbacks that keep their arguments. leave_after: rounds until the handle is cancelled."""
 
     def __init__(self, leave_after: int | None = None) -> None:
-        self.choice: Chosen | None = None
+        self.decision: RouteDecision | None = None
         self.ids: list[int] = []
         self.rounds = 0
         self.result: RoutedResult | None = None
@@ -234,12 +234,12 @@ class Heard:
         self.ended = threading.Event()
         self.leave_after, self.handle = leave_after, None  # type: ignore[var-annotated]
 
-    def began(self, choice: Chosen) -> None:
+    def began(self, decision: RouteDecision) -> None:
         assert not self.rounds
-        self.choice = choice
+        self.decision = decision
 
     def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
-        assert self.choice is not None and 0 <= accepted <= drafted
+        assert self.decision is not None and 0 <= accepted <= drafted
         self.ids += ids
         self.rounds += 1
         if self.rounds == self.leave_after:
@@ -257,7 +257,8 @@ class Heard:
 
 def generation(text: str = "abcabc", tokens: int = 20, **named: Any) -> GenerationRequest:
     ids = [ord(letter) - ord("a") for letter in text]
-    usual: dict[str, Any] = {"arm": None, "dynamic": False, "id": text, "client": "a"}
+    route = RouteChoice(named.pop("arm", None), named.pop("policy", None))
+    usual: dict[str, Any] = {"route": route, "id": text, "client": "a"}
     return GenerationRequest(ids, named.pop("request", Request(tokens)), text, **{**usual, **named})
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from serve_toys import samples
 
 from decoders.records import DecodeResult
-from router.routing.results import RoutedResult
+from router.records import RoutedResult
 from router.serve.metrics import Metrics
 from router.serve.replicas.counters import Counters, Snapshot
 

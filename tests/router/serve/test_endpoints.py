@@ -16,6 +16,7 @@ from serve_toys import Served, until
 from decoders.endpoints import threaded
 from decoders.records import Request
 from decoders.testing.fake_server import FakeEndpoint
+from router.records import RouteChoice
 from router.serve import scheduler as desk_module
 from router.serve.scheduler import GenerationRequest
 
@@ -224,7 +225,9 @@ def test_an_endpoint_that_says_nothing_does_not_hold_up_the_end(
     monkeypatch.setattr(desk_module, "END_S", 0.1)
     ids = server.engine.encode_text(PROMPT)
     nobody: Any = SimpleNamespace(began=id, wrote=id, done=id, failed=id)
-    server.scheduler.submit(GenerationRequest(ids, Request(), None, None, False, "1", "me"), nobody)
+    server.scheduler.submit(
+        GenerationRequest(ids, Request(), None, RouteChoice(), "1", "me"), nobody
+    )
     assert until(lambda: first.asked)
     ending = threading.Thread(target=server.scheduler.close)
     ending.start()

@@ -9,7 +9,7 @@ from serve_toys import Heard, ToyPolicy, generation, toy_engine, until
 
 from decoders.common.errors import Cancelled, DraftpickError, NoSuchName
 from decoders.records import Request
-from router.routing.results import RoutedResult
+from router.records import RoutedResult
 from router.routing.router import Router
 from router.serve.queue import FairQueue, QueueFull
 from router.serve.scheduler import DEFAULT, Closing, Scheduler
@@ -28,12 +28,12 @@ def scheduler() -> Iterator[Scheduler]:
 def test_an_answer_is_the_routers(scheduler: Scheduler) -> None:
     heard = Heard()
     scheduler.submit(generation(), heard)
-    assert heard.ended.wait(5) and heard.result is not None and heard.choice is not None
+    assert heard.ended.wait(5) and heard.result is not None and heard.decision is not None
     alone = Router(toy_engine(), ToyPolicy()).answer(generation().prompt_ids, Request(20))  # type: ignore[arg-type]
     assert heard.ids == heard.result.result.ids == alone.result.ids
-    assert (heard.choice.arm, heard.choice.propensity) == (alone.arm, alone.propensity)
-    assert list(heard.choice.scores.values()) == alone.scores
-    assert list(heard.choice.scores) == list(ToyPolicy.arms)
+    assert (heard.decision.arm, heard.decision.propensity) == (alone.arm, alone.propensity)
+    assert list(heard.decision.scores.values()) == alone.scores
+    assert list(heard.decision.scores) == list(ToyPolicy.arms)
 
 
 def test_one_answers_while_others_wait_and_clients_take_turns(scheduler: Scheduler) -> None:

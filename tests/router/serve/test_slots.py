@@ -57,11 +57,11 @@ def test_each_answer_is_what_it_would_be_alone(scheduler: Scheduler, engine: Eng
     assert all(heard.ended.wait(60) for heard in told)
     alone = Router(engine, ToyPolicy())  # type: ignore[arg-type]
     for each, heard in zip(asked, told, strict=True):
-        assert heard.result is not None and heard.choice is not None, heard.error
-        result = alone.answer(each.prompt_ids, each.request, AskOptions(each.arm))
+        assert heard.result is not None and heard.decision is not None, heard.error
+        result = alone.answer(each.prompt_ids, each.request, AskOptions(each.route.arm))
         assert heard.ids == heard.result.result.ids == result.result.ids
-        assert heard.result.arm == heard.choice.arm == result.arm
-    assert max(heard.choice.running for heard in told if heard.choice) == SLOTS - 1
+        assert heard.result.arm == heard.decision.arm == result.arm
+    assert max(heard.decision.context.running for heard in told if heard.decision) == SLOTS - 1
 
 
 def test_one_that_leaves_ends_and_the_others_go_on(scheduler: Scheduler, engine: Engine) -> None:
@@ -100,7 +100,7 @@ def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
     assert until(lambda: scheduler.running == 2)
     handle.cancel()
     assert leaves.ended.wait(1) and isinstance(leaves.error, Cancelled)  # of two seconds of reading
-    assert leaves.rounds == 0 and leaves.choice is None and not stays.ended.is_set()
+    assert leaves.rounds == 0 and leaves.decision is None and not stays.ended.is_set()
     scheduler.close()
 
 
@@ -124,7 +124,7 @@ def test_one_that_leaves_a_single_slot_while_its_prompt_is_read(
     assert began.wait(20)
     handle.cancel()
     assert leaves.ended.wait(1) and isinstance(leaves.error, Cancelled)  # of two seconds of reading
-    assert leaves.choice is None and len(read) < 60
+    assert leaves.decision is None and len(read) < 60
     assert engine.cached_prefix(generation("b" * 100).prompt_ids) == len(read)
     scheduler.close()
 

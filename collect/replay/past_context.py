@@ -1,4 +1,4 @@
-"""Queries that outgrow an arm's drafter: prompt and answer may have more tokens than it drafts to.
+"""Queries past an arm's context: prompt and answer may have more tokens than its drafter follows.
 
 Their replay is the loop itself, which knows where drafting ends; others follow from an adapter.
 """
@@ -16,7 +16,9 @@ from .protocols import KnownAnswers, ReplayedLoop
 from .records import Replay, Written
 
 
-def outgrown(prompts: Sequence[Sequence[int]], max_new_tokens: int, most: int) -> list[int]:
+def prompts_past_context(
+    prompts: Sequence[Sequence[int]], max_new_tokens: int, most: int
+) -> list[int]:
     """The rows of prompts that with their answers may have more than `most` tokens."""
     return [row for row, prompt in enumerate(prompts) if len(prompt) + max_new_tokens > most]
 
@@ -26,7 +28,7 @@ def replayed(
 ) -> list[Replay]:
     """`unbatched.replayed` of the rows that the drafter can follow, and the loop's own counts of
     the others."""
-    rows = outgrown(known.prompts, loop.max_new_tokens, strategy.drafts_to)
+    rows = prompts_past_context(known.prompts, loop.max_new_tokens, strategy.drafts_to)
     if not rows:
         return unbatched.replayed(strategy, known, loop)
     others = [row for row in range(len(known.ids)) if row not in rows]
@@ -49,7 +51,7 @@ def written(
 ) -> Written:
     """What the drafter writes on its own: as many tokens as its context has room for."""
     context = strategy.drafter.context
-    rows = outgrown(prompts, max_new_tokens, context)
+    rows = prompts_past_context(prompts, max_new_tokens, context)
     if not rows:
         return unbatched.written(strategy, target, prompts, max_new_tokens, eos_ids)
     others = [row for row in range(len(prompts)) if row not in rows]
