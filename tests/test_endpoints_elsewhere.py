@@ -20,8 +20,8 @@ from decoders.common.errors import DraftpickError
 from decoders.endpoints.conversations import Conversations
 from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.load import Load, load_on
-from decoders.testing.fake_server import FakeEndpoint, listening
 from decoders.records import Request
+from decoders.testing.fake_server import FakeEndpoint, listening
 from policies import fixed_policy
 from router.logs.reader import read_log
 from router.logs.writer import DecisionLog

@@ -36,7 +36,6 @@ from decoders.earlier.prefixes import Owner, PrefixStore
 from decoders.records import DecodeResult, Prefilled, Request
 from decoders.requests import reading as reading_module
 from decoders.testing.toys import ToyBackend
-from decoders.sampling.draft_vocab import DraftVocab
 
 ANN, BEA = Owner(1, (), "ann"), Owner(1, (), "bea")
 EACH = 16  # bytes of a position in the tests of the store

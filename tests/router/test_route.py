@@ -11,8 +11,8 @@ from router_fakes import JSON_KEYS, FakePolicy
 
 from collect.features import RequestContext, feature_vector
 from decoders.common.errors import DraftpickError, NoSuchName
-from decoders.testing.fake_engine import FakeEngine
 from decoders.records import Request, Sampling
+from decoders.testing.fake_engine import FakeEngine
 from policies.errors import PolicyError
 from router.records import AskOptions
 from router.routing.router import Router
