@@ -198,7 +198,7 @@ def tokenizer_stamp(folder: Path) -> int:
     return (folder / "tokenizer.json").stat().st_mtime_ns
 
 
-@lru_cache(maxsize=8)  # every seat of every arm asks, and 150 thousand tokens take seconds
+@lru_cache(maxsize=8)  # every slot of every arm asks, and 150 thousand tokens take seconds
 def _same_vocab(folder: Path, stamp: int, tokenizer: Any) -> bool:
     same: bool = targets.load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
     return same
