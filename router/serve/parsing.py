@@ -102,7 +102,7 @@ class RequestParser:
             known = ", ".join(self._policies) or "none"
             raise ApiError(400, f"unknown policy {body.policy!r}; known: {known}", "policy")
         named = {body.arm, None if body.model == AUTO else body.model} - {None}
-        if body.plain_decoding:
+        if not body.speculative:
             named.add(AUTOREGRESSIVE)
         if len(named) > 1:
             listed = " and ".join(sorted(map(str, named)))
@@ -111,7 +111,7 @@ class RequestParser:
             if body.policy is not None or body.dynamic:
                 words = "the request names an arm, so that no policy chooses; leave one of them out"
                 raise ApiError(400, words, "policy" if body.policy else "dynamic")
-            reason = "no-speculation" if body.plain_decoding else "forced"
+            reason = "forced" if body.speculative else "no-speculation"
             return RouteChoice(named.pop(), reason=reason)
         if body.policy is None and DEFAULT not in self._policies:
             raise ApiError(400, f"no policy is loaded; name one of: {', '.join(arms)}", "model")

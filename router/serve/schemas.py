@@ -27,7 +27,6 @@ STOPS, STOP_LENGTH = 16, 1000  # at most
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 PASSED = (  # of a request to an endpoint, which reads them itself
     "response_format", "tools", "tool_choice", "parallel_tool_calls", "structured_outputs",
-    "guided_json", "guided_regex", "guided_choice", "guided_grammar",
 )  # fmt: skip
 
 
@@ -301,9 +300,8 @@ class CommonFields(Body):
 
     model: auto, or an arm.
     arm, policy, dynamic, explain: draftpick's own.
-    speculative, disable_spec_decode, disable_speculative_decoding: without drafts, by the
-        autoregressive arm.
-    repetition_penalty, top_k, ignore_eos, structured_outputs, guided_*: vLLM's.
+    speculative: False asks for no drafts, by the autoregressive arm.
+    repetition_penalty, top_k, ignore_eos, structured_outputs: vLLM's.
     """
 
     model: str = "auto"
@@ -312,8 +310,6 @@ class CommonFields(Body):
     dynamic: bool = False
     explain: bool = False
     speculative: bool = True
-    disable_spec_decode: bool = False
-    disable_speculative_decoding: bool = False
 
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -327,10 +323,6 @@ class CommonFields(Body):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: Schema | None = None
-    guided_regex: Words | None = None
-    guided_choice: Choices | None = None
-    guided_grammar: Words | None = None
 
     frequency_penalty: Annotated[Any, _only(0)] = None
     presence_penalty: Annotated[Any, _only(0)] = None
@@ -347,12 +339,6 @@ class CommonFields(Body):
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options are for stream: true; leave them out")
         return self
-
-    @property
-    def plain_decoding(self) -> bool:
-        """Whether one of the ways to ask for no drafts is taken."""
-        off = self.disable_spec_decode or self.disable_speculative_decoding
-        return off or not self.speculative
 
     @property
     def passed(self) -> dict[str, Any]:

@@ -84,13 +84,7 @@ def _constraints(body: CommonFields) -> dict[str, Grammar]:
     schema = None if wanted is None or wanted.json_schema is None else wanted.json_schema.schema_
     if wanted is not None and wanted.type == "json_object":
         schema = ANY_OBJECT
-    given = {
-        "response_format": _grammar(schema),
-        "guided_json": _grammar(body.guided_json),
-        "guided_regex": _grammar(regex=body.guided_regex),
-        "guided_choice": _grammar(choice=body.guided_choice),
-        "guided_grammar": _grammar(grammar=body.guided_grammar),
-    }
+    given = {"response_format": _grammar(schema)}
     if asked is not None:
         schema = ANY_OBJECT if asked.json_object else asked.json_
         given["structured_outputs"] = _grammar(schema, asked.regex, asked.choice, asked.grammar)

@@ -139,7 +139,7 @@ def of_logs(
     reward = options.reward if isinstance(options.reward, str) else None
     loads = sorted(set(options.at_once or ()))
     with progress("replaying", "arms") as on_done:
-        source = replay_logs(traffic, options.arms, loads, on_done, seed)
+        source = replay_logs(traffic, options.arms, loads, on_done)
     made = report(source, reward, loads, by, seed)
     said, noted = sentences(made), notes(source)
     if out is not None:

@@ -116,7 +116,6 @@ def test_the_fields_go_on_as_they_came() -> None:
         "parallel_tool_calls": False,
         "response_format": {"type": "json_schema", "json_schema": {"name": "t", "schema": {}}},
         "structured_outputs": {"json": {"type": "object"}},
-        "guided_regex": "a|b",
         "logprobs": True,
         "top_logprobs": 2,
     }

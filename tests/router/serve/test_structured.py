@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -69,10 +68,6 @@ SCHEMA = Trip.model_json_schema() | {"additionalProperties": False}
         ({"structured_outputs": {"choice": ["yes", "no"]}}, ["yes", "no"].index),
         ({"structured_outputs": {"grammar": 'root ::= "x" [0-9]'}}, lambda text: int(text[1:])),
         ({"structured_outputs": {"json_object": True}, "seed": 5}, None),
-        ({"guided_json": json.dumps(SCHEMA)}, Trip.model_validate_json),
-        ({"guided_regex": "a|b"}, ["a", "b"].index),
-        ({"guided_choice": ["yes", "no"]}, ["yes", "no"].index),
-        ({"guided_grammar": 'start: "ab"'}, ["ab"].index),
         ({"response_format": {"type": "json_object"}}, None),
     ],
 )
@@ -110,17 +105,21 @@ BAD_SCHEMA = {"name": "bad", "schema": {"type": "obj"}}
          "response_format", "does not compile: Invalid type"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "has a schema"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "should be"),
-        ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "response_format",
+        ({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+         "response_format",
          "give one of them"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "give one"),
         ({"structured_outputs": {}}, "structured_outputs", "give one"),
-        ({"guided_regex": "(a"}, "guided_regex", "unclosed group"),
-        ({"guided_json": "{"}, "guided_json", "JSON schema or the text of one"),
-        ({"guided_json": [1]}, "guided_json", "dictionary"),
-        ({"guided_choice": []}, "guided_choice", "at least 1"),
-        ({"guided_choice": ["жук"]}, "guided_choice", "no token of the target"),
-        ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos", "leave ignore_eos out"),
-        ({"guided_choice": ["a"], "model": "beams"}, None, "follows no grammar"),
+        ({"structured_outputs": {"regex": "(a"}}, "structured_outputs", "unclosed group"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json",
+         "JSON schema or the text of one"),
+        ({"structured_outputs": {"json": [1]}}, "structured_outputs.json", "dictionary"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least 1"),
+        ({"structured_outputs": {"choice": ["жук"]}}, "structured_outputs",
+         "no token of the target"),
+        ({"structured_outputs": {"choice": ["a"]}, "ignore_eos": True}, "ignore_eos",
+         "leave ignore_eos out"),
+        ({"structured_outputs": {"choice": ["a"]}, "model": "beams"}, None, "follows no grammar"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
@@ -133,7 +132,7 @@ def test_bad_input_is_a_400_and_the_connection_kept(
         assert (made.status_code, error["param"]) == (400, param), error
         assert words in error["message"] and "\n" not in error["message"]
         connection = made.extensions["network_stream"]
-        again = http.post(CHAT, json={"messages": ASKED, "guided_choice": ["a"]})
+        again = http.post(CHAT, json={"messages": ASKED, "structured_outputs": {"choice": ["a"]}})
         assert again.json()["choices"][0]["message"]["content"] == "a"
         assert again.extensions["network_stream"] is connection
 
@@ -145,10 +144,10 @@ def test_a_new_grammar_may_have_to_wait_for_others(
         raise StillCompiling("other grammars are still being compiled; ask again in a moment")
 
     with toy.http() as http:
-        known = {"messages": ASKED, "guided_choice": ["a"]}
+        known = {"messages": ASKED, "structured_outputs": {"choice": ["a"]}}
         assert http.post(CHAT, json=known).status_code == 200
         monkeypatch.setattr(Grammars, "_in_time", busy)
-        made = http.post(CHAT, json={"messages": ASKED, "guided_regex": "a{7}"})
+        made = http.post(CHAT, json={"messages": ASKED, "structured_outputs": {"regex": "a{7}"}})
         assert (made.status_code, made.json()["error"]["code"]) == (503, "still_compiling")
         assert made.headers["retry-after"]
         assert http.post(CHAT, json=known).status_code == 200
@@ -170,7 +169,9 @@ def test_the_next_best_arm_answers_where_the_best_follows_no_grammar() -> None:
         create = running.client().chat.completions.with_raw_response.create
         free = create(model="auto", messages=ASKED, max_tokens=4)
         assert free.headers["x-draftpick-arm"] == "beams"
-        bound = create(model="auto", messages=ASKED, extra_body={"guided_choice": ["ab"]})
+        bound = create(
+            model="auto", messages=ASKED, extra_body={"structured_outputs": {"choice": ["ab"]}}
+        )
         assert bound.headers["x-draftpick-arm"] == "copy"
         assert bound.parse().choices[0].message.content == "ab"
 

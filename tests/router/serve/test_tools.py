@@ -167,7 +167,8 @@ EMPTY = {"type": "object", "properties": {}}
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, None,
          "Weather, Clock"),
         ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice", "must be none, auto"),
-        ({"tools": TOOLS, "guided_regex": "a"}, "guided_regex", "give one of them"),
+        ({"tools": TOOLS, "structured_outputs": {"regex": "a"}}, "structured_outputs",
+         "give one of them"),
         ({"messages": [*ASKED, {"role": "assistant", "tool_calls": [
             {"id": "1", "type": "function", "function": {"name": "f", "arguments": "["}}]}]},
          "messages.1.tool_calls.0.function.arguments", "JSON object"),
