@@ -10,9 +10,8 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from importlib import metadata
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -127,34 +126,19 @@ def tracked_runs_hold_little() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def pictures_are_drawn_once() -> Iterator[None]:
-    """Of a run and of a report: the later ones of a name are the first, as drawing takes long."""
+    """Of reports: the later ones of a title are the first, as drawing takes long."""
     drawn: dict[str, bytes] = {}
-    of_run, png = run_log.all_figures, plots.png
+    png = plots.png
 
-    def once(name: str, draw: Callable[[], bytes]) -> bytes:
-        if name not in drawn:
-            drawn[name] = draw()
-        return drawn[name]
-
-    def of_a_run(*given: Any) -> Any:
-        figures = of_run(*given)
-        for name, figure in figures.items():
-            draw = partial(once, name, partial(drawn_by, figure.savefig))
-            figure.savefig = lambda path, draw=draw, **_: Path(path).write_bytes(draw())
-        return figures
-
-    def of_a_report(figure: Any) -> bytes:
-        return once(figure.axes[0].get_title(), lambda: png(figure))
+    def once(figure: Any) -> bytes:
+        title = figure.axes[0].get_title()
+        if title not in drawn:
+            drawn[title] = png(figure)
+        return drawn[title]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_log, "all_figures", of_a_run)
-        patch.setattr(plots, "png", of_a_report)
+        patch.setattr(plots, "png", once)
         yield
-
-
-def drawn_by(savefig: Callable[..., None]) -> bytes:
-    savefig(made := BytesIO(), format="png")
-    return made.getvalue()
 
 
 @pytest.fixture(scope="session", autouse=True)

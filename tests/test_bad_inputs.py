@@ -142,9 +142,9 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     }),
     "train": (("train", "--rewards", "rewards"), {
         "--rewards": "folder", "--policy": "name", "--reward": "name", "--alpha": "share",
-        "--alphas": "numbers", "--max-loss": "number", "--confidence": "share",
+        "--max-loss": "number", "--confidence": "share",
         "--features": "names", **TABLE, "--train-size": "count", "--judge-by": "name",
-        "--validation-share": "share", "--seed": "integer", "--seeds": "count", "--epochs": "count",
+        "--validation-share": "share", "--seed": "integer", "--epochs": "count",
         "--lr": "number", "--set": "name", "--tracking-uri": "store", "--register": "new name",
         "--out": "out folder",
     }),

@@ -18,7 +18,6 @@ from ..evaluation.evaluate import Evaluation
 from ..records import EpochStats, Fitted, RewardTable
 from ..selection.guard import Guarded
 from .card import FILE as CARD
-from .figures import all_figures
 from .model_form import ModelForm, copy_code, pinned
 from .registry import enrol
 from .training_ids import FILE as TRAINING_IDS
@@ -95,11 +94,9 @@ def log_run(
     columns = dict(zip(("task", "row", "mean"), map(list, zip(*cells, strict=True)), strict=True))
     mlflow.log_table(columns, "values_by_task.json")
     mlflow.log_table(found.decisions.columns(), "decisions.json")
-    figures = all_figures(
-        fitted.history, evaluation, table.arms, table.reward_name, found.closed, found.calibration
-    )
-    for name, figure in figures.items():
-        mlflow.log_figure(figure, f"figures/{name}")
+    if found.calibration is not None:
+        bins = [dataclasses.asdict(one) for one in found.calibration.bins]
+        mlflow.log_table({k: [one[k] for one in bins] for k in bins[0]}, "calibration.json")
 
 
 def log_input(table: RewardTable, context: str) -> None:

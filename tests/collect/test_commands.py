@@ -234,14 +234,9 @@ def test_train_keeps_the_best_fixed_arm_unless_told_otherwise(
         "regression", "knn", "logistic", "reinforce",
     ]  # fmt: skip
     assert guarded["regret"]["worse_than_plain"] == 0.0
-    named = [*common, "--policy", "knn", "--no-guard", "--curve", "--leave-task-out"]
-    named += ["--leave-arm-out"]
-    unguarded = json.loads(run(app, *named).stdout)
+    unguarded = json.loads(run(app, *common, "--policy", "knn", "--no-guard").stdout)
     assert unguarded["guard"] is None
     assert json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]["name"] == "knn"
-    assert [point["queries"] for point in unguarded["curve"]] == [6, 12, 24, 48]
-    assert set(unguarded["task_left_out"]) == {"qa", "math"}
-    assert set(unguarded["arm_left_out"]) == {"autoregressive", "small", "ngram"}
     shown = run(app, *[word for word in common if word != "--json"], "--paper").stdout
     assert "Saved:" not in shown and "oracle - policy (regret)" in shown
     origin = json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]
@@ -251,9 +246,6 @@ def test_train_keeps_the_best_fixed_arm_unless_told_otherwise(
     sweep(FakeEngine(), make_queries(4, ("qa",)), few, SweepOptions(max_new_tokens=8))
     said = run(app, "train", "--rewards", few, *common[3:5], *common[6:]).stdout
     assert "Saved: the best fixed arm (small). 4 queries are too few to estimate" in said
-    assert "4 queries are too few for an estimate" in str(
-        run(app, "train", "--rewards", few, "--curve").exception
-    )
     for wrong, words in (
         (("--policy", "knn", "--paper"), "--paper is REINFORCE"),
         (("--no-guard",), "'auto' needs the guard"),

@@ -1,11 +1,10 @@
-"""`train --seeds`, `--alphas` and `--register`, and `promote`, from the outside."""
+"""`train --register` and `promote`, from the outside."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from collect_fakes import FakeEngine, make_queries, sweep
@@ -171,79 +170,3 @@ def test_a_reward_may_be_named_for_versions_of_different_ones(
     words = ["promote", pair, "--rewards", place / "held", "--reward", "acceptance", "--dry-run"]
     assert main(*words) == 0
     assert "version 3 of pair earns 1 more than @champion (version 1)" in said(capsys)
-
-
-def sweep_of(place: Path, capsys: pytest.CaptureFixture[str], *more: object) -> Any:
-    capsys.readouterr()
-    words = ["train", "--rewards", place / "rewards", "--policy", "knn", "--no-guard", "--json"]
-    assert main(*words, *more) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_seeds_and_alphas(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    found = sweep_of(
-        place,
-        capsys,
-        "--reward",
-        "paper",
-        "--alphas",
-        "0,1",
-        "--seeds",
-        2,
-        "--seed",
-        5,
-        "--out",
-        out,
-    )
-    assert [one["name"] for one in found["groups"]] == ["alpha=0", "alpha=1"]
-    for group in found["groups"]:
-        assert [run["seed"] for run in group["runs"]] == [5, 6]
-        rewards = [run["reward"] for run in group["runs"]]
-        assert group["metrics"]["value/greedy"]["mean"] == pytest.approx(sum(rewards) / 2)
-        assert group["saved"] == {"knn": 2}
-    origin = policies.load(out / "alpha=1").origin
-    assert (origin.reward_name, origin.seed) == ("paper@2 alpha=1", 5)
-    assert sorted(path.name for path in out.iterdir()) == ["alpha=0", "alpha=1"]
-
-
-def test_a_sweep_fits_eighty_columns(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "--rewards", place / "rewards", "--alphas", "0,0.5", "--policy", "auto"]
-    words += ["--reward", "paper"]
-    assert main(*words) == 0
-    captured = capsys.readouterr()
-    for words_ in ("alpha=0.5, seed 0", "best-fixed", "alpha=0, 1 seed", "with a child for each"):
-        assert words_ in captured.out
-    assert "training: 2 of 2 runs" in captured.err
-
-
-def test_a_registered_sweep_is_of_the_first_seed(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = sweep_of(place, capsys, "--seeds", 2, "--register", "steady", "--out", tmp_path / "p")
-    assert found["registered"] == "models:/steady/1"
-    assert policies.load("models:/steady@champion").origin == policies.load(tmp_path / "p").origin
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (
-            ["--reward", "paper", "--alphas", "0,much"],
-            "--alphas takes numbers, such as 0,0.5,1, not '0,much'",
-        ),
-        (["--reward", "paper", "--alphas", "0,2"], "alpha must be between 0"),
-        (["--alphas", "0,1", "--reward", "acceptance"], "'acceptance' has no alpha"),
-        (["--alphas", "0,1", "--alpha", "1"], "give either --alpha or --alphas"),
-        (
-            ["--reward", "paper", "--alphas", "0,1", "--register", "x"],
-            "--register takes one policy",
-        ),
-        (["--seeds", "2", "--curve"], "leave --seeds and --alphas out"),
-    ],
-)
-def test_what_a_sweep_refuses(
-    place: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
-) -> None:
-    assert main("train", "--rewards", place / "rewards", *more) == 2
-    assert says in said(capsys)

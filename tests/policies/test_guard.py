@@ -25,9 +25,7 @@ from policies.evaluation.decisions import decisions, regret
 from policies.evaluation.units import independent
 from policies.learners.binned import bins_of
 from policies.selection.crossfit import best_fixed, cross_fit, earned, folds_of, usable
-from policies.selection.curves import learning_curve, leave_one_task_out
 from policies.selection.guard import LEARNERS, candidates
-from policies.selection.leave_one_arm_out import leave_one_arm_out
 from policies.selection.verdict import verdict
 
 SEEDS = 80 if FULL else 40
@@ -421,42 +419,3 @@ def test_regret_by_hand() -> None:
     plain = policies.fit("fixed", data, arm="autoregressive").policy
     left = regret(decisions(plain, data), plain="autoregressive")
     assert left.worse_than_plain == 0 and left.mean == pytest.approx((1 + 2 + 1 + 0) / 4)
-
-
-def test_learning_curves_rise_where_there_is_something_to_learn() -> None:
-    points = learning_curve(separable(400), "regression")
-    best = separable(400).rewards.mean(axis=0).max()
-    assert [point.queries for point in points] == [40, 80, 160, 320]
-    assert points[-1].gain.mean > points[0].gain.mean > 0
-    for point in points:
-        assert point.gain.mean == pytest.approx(point.policy - best)
-    with pytest.raises(PolicyError, match="12 queries are too few for an estimate"):
-        learning_curve(tiny(), "knn")
-
-
-def test_a_task_left_out_is_judged_by_the_others() -> None:
-    """The arms trade places between the tasks: what is learnt on one is wrong on the other."""
-    data = separable(200)
-    turned = data.rewards.copy()
-    qa = np.array([task == "qa" for task in data.tasks])
-    turned[qa] = turned[qa][:, [1, 2, 0]]
-    same = leave_one_task_out(data, "regression")
-    other = leave_one_task_out(table(data.embeddings, turned), "regression")
-    assert set(same) == {"math", "qa"}
-    assert all(gain.above_zero for gain in same.values())
-    assert other["qa"].mean < 0 and same["qa"].queries == 100
-    assert leave_one_task_out(replace(data, tasks=["qa"] * 200), "knn") == {}
-
-
-def test_an_arm_is_taken_away_or_never_learnt() -> None:
-    """Ridge predicts each arm by itself: both are one policy, and the gain follows what is left."""
-    data = separable(300)
-    found = leave_one_arm_out(data, "regression", {"ridge": 1.0})
-    assert list(found) == data.arms
-    for arm, out in found.items():
-        assert out.taken == out.retrained, arm
-        assert out.taken.low > 0
-    two = replace(data, arms=data.arms[:2], rewards=data.rewards[:, :2])
-    assert leave_one_arm_out(two, "regression") == {}
-    softmax = leave_one_arm_out(data, "logistic")[data.arms[0]]
-    assert softmax.taken.mean != softmax.retrained.mean

@@ -223,7 +223,7 @@ def test_failures_are_said() -> None:
 
 
 def test_the_picture(tmp_path: Path) -> None:
-    from policies.tracking.figures import draw_headroom
+    from policies.selection.figure import draw_headroom
 
     found = headroom(separable(60))
     for name, first in (("h.png", b"\x89PNG"), ("h.svg", b"<?xml"), ("h.pdf", b"%PDF")):

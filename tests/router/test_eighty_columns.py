@@ -22,10 +22,8 @@ from decoders.testing.fake_engine import FakeEngine
 from policies import RewardTable
 from policies.selection.headroom import headroom
 from policies.tracking.run import Task, train_run
-from policies.tracking.seeds import sweep_run
 from router.commands.headroom.views import headroom_tables
-from router.commands.train.further import further
-from router.commands.train.views import run_tables, sweep_tables
+from router.commands.train.views import run_tables
 from router.commands.views import (
     acceptance,
     arms_table,
@@ -180,32 +178,13 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = large_table()
     run = train_run(Task(data, policy="regression", plain="autoregressive", held_out=0))
-    more = further(data, run, "regression", {}, 0, curve=True, leave_task_out=True)
-    text = at_eighty(*run_tables(run, more, 80))
+    text = at_eighty(*run_tables(run, 80))
     for row in run.evaluation.rows:
         whole(text, [f"{row.mean:.4f}", f"{row.low:.4f} .. {row.high:.4f}"])
     assert run.guarded is not None
-    for gain in (
-        *(one.gain for one in run.guarded.tried),
-        *(point.gain for point in more.curve),
-        *more.left_out.values(),
-    ):
+    for gain in (one.gain for one in run.guarded.tried):
         whole(text, [f"{gain.mean:.4f}", f"{gain.low:.4f} .. {gain.high:.4f}"])
     whole(text, ["gap to the oracle closed", "worse than plain decoding", "binned by temperature"])
-    assert "…" not in text
-
-
-def test_several_trainings(tmp_path: Path) -> None:
-    tasks = {
-        f"alpha={at:g}": [Task(large_table(), policy="best-fixed", seed=seed) for seed in (0, 1)]
-        for at in (0, 0.25)
-    }
-    found = sweep_run(tasks, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-    text = at_eighty(*sweep_tables(found, 80))
-    for group in found.groups:
-        whole(text, [f"{group.name}, seed 1", f"{group.name}, 2 seeds", "best-fixed"])
-        reward = group.spreads["value/greedy"]
-        whole(text, [f"{reward.mean:.4f} ± {reward.deviation:.4f}"])
     assert "…" not in text
 
 

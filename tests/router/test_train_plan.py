@@ -22,7 +22,7 @@ def made(**options: Any) -> TrainPlan:
 def test_the_defaults() -> None:
     found = made()
     assert (found.rewards, found.policy, found.settings, found.guard) == (HERE, "auto", {}, True)
-    assert (found.weights, found.seeds, found.several) == ((0.5,), (0,), False)
+    assert (found.table.alpha, found.seed) == (0.5, 0)
     assert found.risk is None and found.table.reward is None and found.table.features is None
     assert not HERE.exists()
 
@@ -61,14 +61,6 @@ def test_the_papers_training() -> None:
     assert (kept.reward, kept.features) == ("modelled", ("greedy",))
 
 
-def test_several_runs() -> None:
-    found = made(seeds=3, seed=4)
-    assert (found.seeds, found.several, found.weights) == ((4, 5, 6), True, (0.5,))
-    found = made(reward="paper", alphas="0,0.5,0")
-    assert (found.weights, found.several, found.table.alpha) == ((0.0, 0.5), True, 0.0)
-    assert made(reward="paper", alphas="1").several  # one weight, below a parent run nevertheless
-
-
 def test_risk_control() -> None:
     found = made(max_loss=0.1)
     assert found.policy == "risk-control" and found.table.at_once == (1,)
@@ -93,15 +85,6 @@ def test_what_learns_while_it_serves_is_not_guarded() -> None:
         ({"at_once": "1,0"}, "whole numbers from 1 on"),
         ({"paper": True, "policy": "knn"}, "--paper is REINFORCE; leave --policy knn out"),
         ({"paper": True, "max_loss": 0.1}, "--paper has no risk control"),
-        ({"alpha": 0.5, "alphas": "0,1", "reward": "paper"}, "give either --alpha or --alphas"),
-        ({"alphas": "0,1"}, "the reward 'modelled' has no alpha"),
-        ({"alphas": "0,x", "reward": "paper"}, "--alphas takes numbers"),
-        ({"alphas": "0,2", "reward": "paper"}, "alpha must be between 0"),
-        ({"alphas": "0,1", "reward": "paper", "register": "m"}, "--register takes one policy"),
-        ({"seeds": 2, "curve": True}, "--curve and --leave-... apply to one run"),
-        ({"seeds": 2, "leave_task_out": True}, "--curve and --leave-... apply to one run"),
-        ({"seeds": 2, "leave_arm_out": True}, "--curve and --leave-... apply to one run"),
-        ({"seeds": 2, "judge_by": "modelled"}, "--judge-by applies to one run"),
         ({"max_loss": 0.1, "judge_by": "modelled"}, "takes neither --judge-by nor --train-size"),
         ({"max_loss": 0.1, "train_size": 9}, "takes neither --judge-by nor --train-size"),
         ({"max_loss": 0.1, "at_once": "1,8"}, "risk control is about answers, not load"),

@@ -6,8 +6,6 @@ import json
 
 import typer
 
-from decoders.common.terminal import progress
-
 from ..options import AsJson
 from ..with_records import with_records
 from .plan import TrainPlan
@@ -24,7 +22,6 @@ def train(plan: TrainPlan, as_json: AsJson = False) -> None:
     Examples:
       draftpick train --rewards rewards --out policy
       draftpick train --rewards rewards --policy knn --register drafter
-      draftpick train --rewards rewards --seeds 5 --reward paper --alphas 0,0.5,1
       draftpick train --rewards rewards --features temperature,greedy
       draftpick train --rewards rewards --paper --judge-by modelled
       draftpick train --rewards rewards --max-loss 0.05 --out policy
@@ -32,11 +29,7 @@ def train(plan: TrainPlan, as_json: AsJson = False) -> None:
     from .output import print_outcome, to_json
     from .run import run
 
-    if plan.several:
-        with progress("training", "runs") as tick:
-            outcome = run(plan, tick)
-    else:
-        outcome = run(plan)
+    outcome = run(plan)
     if as_json:
         typer.echo(json.dumps(to_json(outcome)))
     else:

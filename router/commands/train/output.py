@@ -9,9 +9,9 @@ import typer
 from decoders.common.secrets import masked
 from decoders.common.terminal import show
 
-from .run import SweepOutcome, TrainOutcome
+from .run import TrainOutcome
 from .second_reward import judged_json, judged_tables
-from .views import remarks, run_json, run_tables, sweep_json, sweep_tables, where
+from .views import remarks, run_json, run_tables
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from policies.tracking.run import TrainedRun
 
 
-def to_json(outcome: TrainOutcome | SweepOutcome) -> dict[str, Any]:
-    if isinstance(outcome, SweepOutcome):
-        return sweep_json(outcome.sweep) | {"cautions": outcome.cautions}
-    found = run_json(outcome.run, outcome.more)
+def to_json(outcome: TrainOutcome) -> dict[str, Any]:
+    found = run_json(outcome.run)
     found |= {"features": list(outcome.features), "cautions": outcome.cautions}
     if outcome.promise is not None:
         found["guarantee"] = outcome.promise.as_json()
@@ -31,22 +29,17 @@ def to_json(outcome: TrainOutcome | SweepOutcome) -> dict[str, Any]:
     return found
 
 
-def print_outcome(outcome: TrainOutcome | SweepOutcome) -> None:
+def print_outcome(outcome: TrainOutcome) -> None:
     """Tables for the width of standard output, then where things are."""
     show(lambda width: _tables(outcome, width))
-    if isinstance(outcome, SweepOutcome):
-        left_out = [f"Left out:   {outcome.left_out}"] if outcome.left_out else []
-        for line in [*_notes(outcome), *left_out, *where(outcome.sweep)]:
-            typer.echo(line)
-        return
     run = outcome.run
     if outcome.promise is not None:
         typer.echo(str(outcome.promise))
     else:
         for sentence in remarks(run):
             typer.echo(sentence)
-    for sentence in _notes(outcome):
-        typer.echo(sentence)
+    for sentence in outcome.cautions:
+        typer.echo(f"Note: {sentence}.")
     role = f"{run.registered}{_role(run, outcome.registered_as)}"
     typer.echo(
         f"Reads:      {', '.join(['the query', *outcome.features])}\n"
@@ -59,19 +52,13 @@ def print_outcome(outcome: TrainOutcome | SweepOutcome) -> None:
     )
 
 
-def _tables(outcome: TrainOutcome | SweepOutcome, width: int) -> list[Table]:
-    if isinstance(outcome, SweepOutcome):
-        return sweep_tables(outcome.sweep, width)
+def _tables(outcome: TrainOutcome, width: int) -> list[Table]:
     if outcome.promise is not None:
         return outcome.promise.tables("held-out" if outcome.held_out else "training", width)
-    found = run_tables(outcome.run, outcome.more, width)
+    found = run_tables(outcome.run, width)
     if outcome.judged is not None:
         found += judged_tables(outcome.judged, outcome.judged_by, width)
     return found
-
-
-def _notes(outcome: TrainOutcome | SweepOutcome) -> list[str]:
-    return [f"Note: {sentence}." for sentence in outcome.cautions]
 
 
 def _role(run: TrainedRun, name: str | None) -> str:

@@ -23,29 +23,24 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """One or several training runs, before anything is read.
+    """A training run, before anything is read.
 
     rewards: folder of the collection.
-    table: how it is read, with the first of `weights`.
-    weights: values of alpha, each a table of its own.
-    seeds: of the split and of training; every weight is trained with each.
-    several: whether the runs lie below a parent run, as with --seeds and --alphas.
+    table: how it is read.
+    seed: of the split and of training.
     policy, settings: as of `policies.fit`, or "auto".
     guard: whether the best fixed arm is saved unless the policy is better with 95% confidence.
     risk: further settings of the policy under risk control, None for other policies.
     validation_share: of the queries, held out; None where the rest of the plan decides.
     train_size: how many queries are learnt from, None for all.
     judge_by: another reward to report.
-    curve, leave_task_out, leave_arm_out: what else is evaluated.
     register: name of the registered model, None for none.
     out: policy folder, None for one named by the run.
     """
 
     rewards: Path
     table: TableOptions
-    weights: tuple[float, ...]
-    seeds: tuple[int, ...]
-    several: bool
+    seed: int
     policy: str
     settings: Mapping[str, Any]
     guard: bool
@@ -53,9 +48,6 @@ class TrainPlan:
     validation_share: float | None
     train_size: int | None
     judge_by: str | None
-    curve: bool
-    leave_task_out: bool
-    leave_arm_out: bool
     experiment: str
     tracking_uri: str | None
     register: str | None
@@ -85,25 +77,6 @@ def plan(
             "--no-guard always saves the policy named by --policy.",
         ),
     ] = True,
-    curve: Annotated[
-        bool,
-        typer.Option(
-            "--curve", help="Also train on an eighth, a quarter and a half of the queries."
-        ),
-    ] = False,
-    leave_task_out: Annotated[
-        bool,
-        typer.Option(
-            "--leave-task-out", help="Also evaluate on each task after training without it."
-        ),
-    ] = False,
-    leave_arm_out: Annotated[
-        bool,
-        typer.Option(
-            "--leave-arm-out",
-            help="Also evaluate without each arm, removed before and after training.",
-        ),
-    ] = False,
     reward: Annotated[
         str | None,
         typer.Option(
@@ -116,10 +89,6 @@ def plan(
         typer.Option(
             help="Weight of similarity against cost in the reward, from 0 to 1. Default: 0.5."
         ),
-    ] = None,
-    alphas: Annotated[
-        str | None,
-        typer.Option(metavar="A,A", help="Train one policy for each of these weights: 0,0.5,1."),
     ] = None,
     max_loss: MaxLoss = None,
     confidence: Confidence = None,
@@ -152,10 +121,6 @@ def plan(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the split and of training.")] = 0,
-    seeds: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Train N times, with --seed and the seeds after it."),
-    ] = 1,
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     settings: Annotated[
@@ -184,7 +149,6 @@ def plan(
     Raises DraftpickError and PolicyError for options that do not go together, unknown names and
     numbers out of range.
     """
-    from collect.rewards import DEFAULT
     from policies import PolicyError
     from policies.fitting import OWN_GUARDS
     from policies.learners.reinforce import PAPER
@@ -202,27 +166,10 @@ def plan(
         name, guard, chosen = "reinforce", False, PAPER | chosen
         features = features or "none"
         reward = reward or "paper"
-    if alphas is not None and alpha is not None:
-        raise PolicyError("give either --alpha or --alphas")
-    if alphas is not None:
-        weights = weights_in(alphas, reward or DEFAULT)
-    else:
-        weights = (TableOptions.alpha if alpha is None else alpha,)
-    several = seeds > 1 or alphas is not None
-    if several and (curve or leave_task_out or leave_arm_out):
-        raise PolicyError(
-            "--curve and --leave-... apply to one run; leave --seeds and --alphas out"
-        )
     if risk is not None and (judge_by is not None or train_size is not None):
         raise PolicyError("--max-loss takes neither --judge-by nor --train-size")
     if validation_share is not None and not 0 <= validation_share < 1:
         raise PolicyError(f"--validation-share must be from 0 to below 1, not {validation_share:g}")
-    if several and judge_by is not None:
-        raise PolicyError("--judge-by applies to one run; leave --seeds and --alphas out")
-    if len(weights) > 1 and register is not None:
-        raise DraftpickError(
-            "--register takes one policy, and --alphas trains one for each weight; name one --alpha"
-        )
     check_policy(name, chosen)
     if risk is not None:
         OWN_GUARDS[name].check(risk)
@@ -234,12 +181,10 @@ def plan(
         table=replace(
             table,
             reward=reward,
-            alpha=weights[0],
+            alpha=TableOptions.alpha if alpha is None else alpha,
             features=() if features == "none" else tuple(names_in(features)) or None,
         ),
-        weights=weights,
-        seeds=tuple(range(seed, seed + seeds)),
-        several=several,
+        seed=seed,
         policy=name,
         settings=chosen,
         guard=guard and name not in OWN_GUARDS,
@@ -247,32 +192,11 @@ def plan(
         validation_share=validation_share,
         train_size=train_size,
         judge_by=judge_by,
-        curve=curve,
-        leave_task_out=leave_task_out,
-        leave_arm_out=leave_arm_out,
         experiment=experiment,
         tracking_uri=tracking_uri,
         register=register,
         out=out,
     )
-
-
-def weights_in(alphas: str, reward: str) -> tuple[float, ...]:
-    """`0,0.5,1` as numbers; raises DraftpickError, also for a reward that has no weight."""
-    from collect.rewards import check_alpha, get
-
-    if not get(reward).uses_alpha:
-        raise DraftpickError(
-            f"the reward {reward!r} has no alpha; leave --alphas out, or name a reward "
-            "that has one, such as --reward paper"
-        )
-    try:
-        weights = tuple(dict.fromkeys(float(part) for part in alphas.split(",")))
-    except ValueError:
-        raise DraftpickError(f"--alphas takes numbers, such as 0,0.5,1, not {alphas!r}") from None
-    for weight in weights:
-        check_alpha(weight)
-    return weights
 
 
 def _settings(pairs: Sequence[str]) -> dict[str, Any]:

@@ -3,55 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from decoders.common.secrets import masked
 from decoders.common.terminal import tables
 
-from ..views import plain
-
 if TYPE_CHECKING:
     from rich.table import Table
 
     from policies.evaluation.bounds import Gain
     from policies.tracking.run import TrainedRun
-    from policies.tracking.seeds import Spread, Sweep
-
-    from .further import Further
 
 JUDGED = {"validation": "the held-out", "train": "the training", "folds": "all"}
 
 
-def run_tables(run: TrainedRun, more: Further, width: int) -> list[Table]:
-    """The guard's candidates, the policy next to what it has to beat, and what was asked
-    further."""
-    made = [*_candidates(run, width), *_values(run, width)]
-    over = "Gain over the best fixed arm"
-    for title, headings, rows in (
-        (
-            f"Mean reward by queries learnt from ({more.policy}), on queries not trained on",
-            ["queries", "policy", "gain", "bounds"],
-            [[str(at.queries), f"{at.policy:.4f}", *_gain(at.gain)] for at in more.curve],
-        ),
-        (
-            f"{over} on a task not trained on ({more.policy})",
-            ["task", "queries", "gain", "bounds"],
-            [[task, str(gain.queries), *_gain(gain)] for task, gain in more.left_out.items()],
-        ),
-        (
-            f"{over} without an arm ({more.policy})",
-            ["without", "taken away", "bounds", "trained without", "bounds"],
-            [
-                [arm, *_gain(out.taken), *_gain(out.retrained)]
-                for arm, out in more.without_arm.items()
-            ],
-        ),
-    ):
-        if rows:
-            made += tables(title, headings, rows, width)
-    return made
+def run_tables(run: TrainedRun, width: int) -> list[Table]:
+    """The guard's candidates, and the policy next to what it has to beat."""
+    return [*_candidates(run, width), *_values(run, width)]
 
 
 def _candidates(run: TrainedRun, width: int) -> list[Table]:
@@ -106,11 +75,11 @@ def remarks(run: TrainedRun) -> list[str]:
     return [run.guarded.verdict, *skipped, *note]
 
 
-def run_json(run: TrainedRun, more: Further) -> dict[str, Any]:
+def run_json(run: TrainedRun) -> dict[str, Any]:
     """JSON-ready; `guard` is null where the run was unguarded."""
     rows = [*run.evaluation.rows, run.evaluation.gain]
     guarded = run.guarded
-    found: dict[str, Any] = {
+    return {
         "run_id": run.run_id,
         "experiment": run.experiment,
         "tracking_uri": masked(run.tracking_uri),
@@ -135,84 +104,3 @@ def run_json(run: TrainedRun, more: Further) -> dict[str, Any]:
             ],
         },
     }
-    if more.curve:
-        found["curve"] = [asdict(one) | {"gain": one.gain.as_json()} for one in more.curve]
-    if more.left_out:
-        found["task_left_out"] = {task: gain.as_json() for task, gain in more.left_out.items()}
-    if more.without_arm:
-        found["arm_left_out"] = {
-            arm: {"taken": out.taken.as_json(), "retrained": out.retrained.as_json()}
-            for arm, out in more.without_arm.items()
-        }
-    return found
-
-
-def sweep_tables(found: Sweep, width: int) -> list[Table]:
-    """A row a run, and means with deviations."""
-    from policies.tracking.seeds import Spread, rows_of
-
-    rows, means = [], []
-    for group in found.groups:
-        for row in rows_of(group):
-            closed = "-" if row["gap_closed"] is None else f"{row['gap_closed']:.1%}"
-            name = f"{group.name}, seed {row['seed']}".removeprefix(", ")
-            figures = [f"{row['reward']:.4f}", f"{row['gain']:.4f}", f"{row['gain_percent']:.1f}%"]
-            rows.append([name, row["saved"], *figures, closed])
-        seeds = f"{len(group.runs)} seeds" if len(group.runs) > 1 else "1 seed"
-        means.append(
-            [
-                f"{group.name}, {seeds}".removeprefix(", "),
-                _words(group.spreads["value/greedy"]),
-                _words(group.spreads["value/gain"]),
-                _words(Spread.of(group.percents), "%", 1),
-            ]
-        )
-    heads = ["run", "saved", "reward", "gain", "gain", "gap closed"]
-    made = tables("Each run, against its best fixed arm", heads, rows, width)
-    title = "Mean over seeds, and standard deviation"
-    return made + tables(title, ["runs", "reward", "gain", "gain"], means, width)
-
-
-def _words(spread: Spread, unit: str = "", digits: int = 4) -> str:
-    around = "" if spread.deviation is None else f" ± {spread.deviation:.{digits}f}"
-    return f"{spread.mean:.{digits}f}{around}{unit}"
-
-
-def sweep_json(found: Sweep) -> dict[str, Any]:
-    from policies.tracking.seeds import rows_of
-
-    return {
-        "run_id": found.run_id,
-        "experiment": found.experiment,
-        "tracking_uri": masked(found.tracking_uri),
-        "policy": str(found.first.folder),
-        "registered": found.first.registered,
-        "groups": [
-            {
-                "name": group.name,
-                "saved": group.saved,
-                "metrics": {
-                    key: {"mean": one.mean, "std": one.deviation}
-                    for key, one in group.spreads.items()
-                },
-                "runs": plain(rows_of(group)),
-            }
-            for group in found.groups
-        ],
-    }
-
-
-def where(found: Sweep) -> Sequence[str]:
-    """Lines that say where things are."""
-    folders = [
-        f"Policy:     {group.runs[0].folder}" + (f" ({group.name})" if group.name else "")
-        for group in found.groups
-    ]
-    if any(len(group.runs) > 1 for group in found.groups):
-        folders.append("            of the first seed: the best of several would look too good")
-    return [
-        *folders,
-        f"MLflow run: {found.run_id} (experiment {found.experiment}), with a child for each run",
-        *([f"Registered: {found.first.registered}"] if found.first.registered else []),
-        f"Look:       mlflow ui --backend-store-uri {masked(found.tracking_uri)}",
-    ]
