@@ -35,7 +35,6 @@ POLICIES: dict[str, Fit] = {
     "fixed": fit_fixed,
     "uniform": fit_uniform,
 }
-RENAMED = {"bands": "binned", "promised": "risk-control"}  # old name -> new
 plugins.watched("policy", POLICIES)
 
 
@@ -71,14 +70,12 @@ OWN_GUARDS: dict[str, OwnGuard] = plugins.watched("own guard", {})  # by the nam
 
 
 def check_name(name: str, *others: str) -> None:
-    """Raise PolicyError for a name that policies no longer have, NoSuchName for an unknown one.
+    """Raise NoSuchName for an unknown policy.
 
     others: names that count as known, such as "auto".
     """
     if name not in POLICIES and name not in others:
         plugins.load()
-    if name in RENAMED and name not in POLICIES:
-        raise PolicyError(f"the policy {name!r} is now called {RENAMED[name]!r}")
     if name not in POLICIES and name not in others:
         raise NoSuchName("policy", name, [*others, *POLICIES])
 

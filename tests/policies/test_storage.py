@@ -129,12 +129,6 @@ def test_an_older_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-@pytest.mark.parametrize(("old", "new"), [("bands", "binned")])
-def test_an_older_name_is_refused_with_the_new_one(old: str, new: str) -> None:
-    with pytest.raises(PolicyError, match=f"the policy '{old}' is now called '{new}'"):
-        policies.options_of(old)
-
-
 def test_where_the_best_fixed_arm_cannot_answer_the_next_best_follows(tmp_path: Path) -> None:
     table = tiny()
     means = table.filled().rewards.mean(0)
