@@ -23,7 +23,7 @@ from httpx._transports import default as _default
 from decoders.common import plugins
 from decoders.costs import passes
 from policies import mlflow_store
-from policies.tracking import run_log
+from router.mlflow_model import form
 from router.specbench import plots
 
 plugins.load()  # commands and engines do so; what a stale installation does not name follows
@@ -119,7 +119,7 @@ def tracked_runs_hold_little() -> Iterator[None]:
     """The versions of packages are not read from disk for every run, nor is the code copied with
     every logged model: tests/test_served_policies.py has it travel."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_log, "copy_code", lambda *_: [])
+        patch.setattr(form, "copies_of_code", lambda *_: [])
         patch.setattr(metadata, "version", cache(metadata.version))
         yield
 

@@ -13,22 +13,23 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decoders.common.wording import in_words
+from decoders.common.files import write_atomically
+from decoders.common.text import from_json
 
 from ..base import BasePolicy
 from ..errors import PolicyError
 from ..loading import read
 from ..mlflow_store import fetch
+from ..records import Policy, RewardTable
 from ..storage import MANIFEST
-from .training_ids import training_ids
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
-    from mlflow.types import Schema
 
 CHAMPION = "champion"  # who serves
 CHALLENGER = "challenger"  # the version that was registered last
+TRAINING_IDS = "training_ids.json"  # in the policy's folder: queries that cannot evaluate it
 LOOKS = "draftpick.looks"  # tag of a registered model: a word for each comparison that there was
 
 
@@ -98,36 +99,6 @@ def note_look(client: MlflowClient, name: str, word: str) -> None:
         client.set_registered_model_tag(name, LOOKS, " ".join([*known, word]))
 
 
-def check_inputs(client: MlflowClient, name: str, inputs: Schema) -> None:
-    """Raise PolicyError where the name's newest version takes other inputs than these."""
-    import mlflow
-    from mlflow.exceptions import MlflowException
-
-    newest = next(iter(versions_of(client, name)), None)
-    if newest is None:
-        return
-    try:
-        signature = mlflow.models.get_model_info(f"models:/{name}/{newest.version}").signature
-    except (MlflowException, OSError) as error:
-        raise PolicyError(
-            f"the signature of the registered model {name!r}, version {newest.version}, cannot be "
-            f"read ({in_words(error)}); register under another name"
-        ) from error
-    theirs = None if signature is None else signature.inputs
-    if theirs != inputs:
-        raise PolicyError(
-            f"the registered model {name!r}, version {newest.version}, takes {_words(theirs)}, but "
-            f"this policy takes {_words(inputs)}: callers of the one cannot call the other; "
-            "register under another name"
-        )
-
-
-def _words(schema: Schema | None) -> str:
-    if schema is None:
-        return "inputs without a signature"
-    return ", ".join(" ".join(repr(one).split()) for one in schema.inputs)
-
-
 def enrol(client: MlflowClient, name: str, info: Any, words: str) -> str:
     """Register a logged model: its version becomes the challenger, and the champion where there is
     none. Returns `models:/NAME/VERSION`.
@@ -173,3 +144,22 @@ def fetched(name: str, version: str, tracking_uri: str | None) -> Registered:
             raise PolicyError(f"{uri} holds no {MANIFEST}: it is no policy of draftpick's")
         policy = read(found[0].parent)
         return Registered(name, int(version), policy, training_ids(found[0].parent, policy))
+
+
+def write_training_ids(folder: Path, table: RewardTable) -> None:
+    """The ids of the table's queries and of their groups, not their texts, with the table's
+    digest."""
+    queries = sorted({*table.query_of, *table.groups})
+    body = {"table_digest": table.digest, "queries": queries}
+    write_atomically(folder / TRAINING_IDS, json.dumps(body, indent=1) + "\n")
+
+
+def training_ids(folder: Path, policy: Policy) -> set[str] | None:
+    """The ids of the queries that the folder's policy was trained on, and of their groups; None if
+    the folder has none, or if they belong to another policy."""
+    try:
+        body = from_json((folder / TRAINING_IDS).read_bytes())
+        same = body["table_digest"] == policy.origin.table_digest
+        return {str(one) for one in body["queries"]} if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

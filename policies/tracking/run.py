@@ -24,12 +24,9 @@ from ..records import Fitted, RewardTable
 from ..selection.guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .card import FILE as CARD
 from .card import card, write_card
-from .model_form import ModelForm
 from .own_run import outer_run, own_run
-from .registry import CHAMPION, check_inputs, check_name, holder
-from .run_log import Judged, final_metrics, log_policy, log_run
-from .training_ids import FILE as TRAINING_IDS
-from .training_ids import write_training_ids
+from .registry import CHAMPION, TRAINING_IDS, check_name, holder, write_training_ids
+from .run_log import Judged, ModelLogger, final_metrics, log_policy, log_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -92,7 +89,7 @@ class Task:
     register: model name in the registry; its new version becomes the challenger, and the champion
         where there is none.
     params: more to record, such as the reward's alpha.
-    form: the MLflow model to log and register; None logs the policy's folder alone.
+    log_model: logs the MLflow model to register; None logs the policy's folder alone.
     """
 
     table: RewardTable
@@ -107,7 +104,7 @@ class Task:
     run_name: str | None = None
     register: str | None = None
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    form: ModelForm | None = None
+    log_model: ModelLogger | None = None
 
     def __post_init__(self) -> None:
         check_policy(self.policy, self.options)
@@ -117,8 +114,8 @@ class Task:
             )
         if self.register is not None:
             check_name(self.register)
-            if self.form is None:
-                raise PolicyError("a registered policy is a model; give its inputs by form=")
+            if self.log_model is None:
+                raise PolicyError("a registered policy is a model; log one by log_model=")
 
     @property
     def guards(self) -> bool:
@@ -137,12 +134,10 @@ def train_run(
 ) -> TrainedRun:
     """Train, evaluate and log one policy. The store is reached before any training time is spent.
 
-    Raises PolicyError for the user's mistakes, an unreachable store and a registered model with
-    other inputs among them; a run that fails is marked FAILED, and a policy that was trained before
-    the store broke is still in the task's `out`.
+    Raises PolicyError for the user's mistakes, an unreachable store among them. A run that fails is
+    marked FAILED, and a policy trained before the store broke is still in the task's `out`.
     """
     with opened(tracking_uri, experiment) as store:
-        check_registered(store, task)
         return run_task(store, task)
 
 
@@ -167,12 +162,6 @@ def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
                 f"cannot write the run to {masked(uri)} or its policy next to it: "
                 f"{error.strerror or error}; free the disk or choose other folders"
             ) from error
-
-
-def check_registered(store: Store, task: Task) -> None:
-    """Raise PolicyError where the task's policy could not be registered; before it is trained."""
-    if task.register is not None and task.form is not None:
-        check_inputs(store.client, task.register, task.form.inputs())
 
 
 def run_task(store: Store, task: Task) -> TrainedRun:
@@ -208,7 +197,7 @@ def run_task(store: Store, task: Task) -> TrainedRun:
             if judged is not None:
                 mlflow.set_tag("draftpick.verdict", judged.verdict)
             registered = log_policy(
-                store.client, fitted, folder, table, found, task.form, task.register
+                store.client, fitted, folder, found, task.log_model, task.register
             )
         except MlflowException as error:
             raise PolicyError(

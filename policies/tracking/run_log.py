@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 from ..evaluation.calibration import Calibration
 from ..evaluation.decisions import Closed, Decisions, Regret
 from ..evaluation.evaluate import Evaluation
-from ..records import EpochStats, Fitted, RewardTable
+from ..records import EpochStats, Fitted, Policy, RewardTable
 from ..selection.guard import Guarded
 from .card import FILE as CARD
-from .model_form import ModelForm, copy_code, pinned
-from .registry import enrol
-from .training_ids import FILE as TRAINING_IDS
+from .registry import TRAINING_IDS, enrol
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+ModelLogger = Callable[[Policy, Path], Any]
+"""Logs a policy, saved in a folder, as an MLflow model in the active run, as `mlflow.pyfunc` does;
+`router.mlflow_model.form` has one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +90,6 @@ def log_run(
         log_input(validation, "validation")
     _log_history(client, run_id, fitted.history)
     mlflow.log_metrics(dict(metrics))
-    records = [dataclasses.asdict(row) for row in [*evaluation.rows, evaluation.gain]]
-    mlflow.log_table({k: [r[k] for r in records] for k in records[0]}, "values.json")
     cells = [(t, n, m) for t, row in evaluation.by_task.items() for n, m in row.items()]
     columns = dict(zip(("task", "row", "mean"), map(list, zip(*cells, strict=True)), strict=True))
     mlflow.log_table(columns, "values_by_task.json")
@@ -138,13 +138,12 @@ def log_policy(
     client: MlflowClient,
     fitted: Fitted,
     folder: Path,
-    table: RewardTable,
     found: Judged,
-    form: ModelForm | None,
+    log_model: ModelLogger | None,
     register: str | None,
 ) -> str | None:
-    """The folder as ``policy/``, its card, and the model where there is a form; registered last,
-    when all else is there. Returns the registered version's URI."""
+    """The folder as ``policy/``, its card, and the model where it is logged; registered last, when
+    all else is there. Returns the registered version's URI."""
     import mlflow
 
     mlflow.log_artifact(str(folder / CARD))
@@ -154,19 +153,7 @@ def log_policy(
         for name in (CARD, TRAINING_IDS):
             (files / name).write_bytes((folder / name).read_bytes())
         mlflow.log_artifacts(str(files), "policy")
-        if form is None:
-            return None
-        logged = form.logged(fitted.policy, table)
-        info = mlflow.pyfunc.log_model(
-            name="model",
-            python_model=str(logged.entry),
-            artifacts={"policy": files.as_uri()},
-            code_paths=copy_code(logged.packages, Path(scratch) / "code"),
-            signature=logged.signature,
-            input_example=logged.example,
-            model_config=logged.config,
-            pip_requirements=pinned(logged.requirements),
-        )
+        info = None if log_model is None else log_model(fitted.policy, files)
     if register is None:
         return None
     gain = found.evaluation.gain

@@ -1,86 +1,72 @@
-"""How `draftpick train` logs a policy: as a model that is asked with texts."""
+"""How `draftpick train` logs a policy as an MLflow model: with the code that answers a text."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import shutil
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
-from collect.embedders import OWN, SENTENCE, is_own, kind_of
-from policies.tracking.model_form import BASE, LoggedModel
+from collect.embedders import OWN, SENTENCE, kind_of
 
 if TYPE_CHECKING:
-    from mlflow.types import Schema
-
-    from collect.store.manifest import Manifest
-    from policies import Policy, RewardTable
+    from policies import Policy
 
 HERE = Path(__file__).parent
 PACKAGES = [HERE.parents[1] / name for name in ("decoders", "policies", "collect", "router")]
-NEURAL = (
-    "torch", "transformers", "jinja2", "pyyaml", "filelock", "huggingface-hub",
-    "gguf", "accelerate",  # the default target comes as a GGUF file
+DATA = {"__pycache__", "shipped", "default_policy", "model_policies", "page"}  # do not travel
+NEEDED = (
+    "mlflow", "numpy", "pandas", "safetensors", "pydantic", "torch", "transformers", "jinja2",
+    "pyyaml", "filelock", "huggingface-hub", "gguf", "accelerate",
 )  # fmt: skip
-TOKENLESS = {"temperature", "greedy", "log-max-new-tokens", "requests-running"}  # features
-EXAMPLE = "Why is the sky blue?"
 
 
-@dataclass(frozen=True)
-class TextForm:
-    """A column `text` in, an arm and each arm's probability out (`router.mlflow_model.model`).
+def log_text_model(space: str, max_new_tokens: int, policy: Policy, files: Path) -> Any:
+    """Log the policy in the folder `files` into the active run; returns what MLflow says of it.
 
-    target: its name; space: the one of its own embeddings.
-    max_new_tokens: of an answer, where a row does not say.
+    space: of the target's own embeddings in the collection, which names the target.
+    max_new_tokens: of an answer, where a text does not say.
     """
+    import mlflow
+    import pandas as pd
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema
 
-    target: str
-    space: str
-    max_new_tokens: int
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> TextForm:
-        """That of a collection."""
-        own = manifest.identity.embedder
-        name = own.removeprefix(f"{OWN}:").rpartition("@")[0]
-        return cls(name, own, manifest.identity.max_new_tokens)
-
-    def inputs(self) -> Schema:
-        from mlflow.types import ColSpec, Schema
-
-        return Schema(
-            [
-                ColSpec("string", "text"),
-                ColSpec("double", "temperature", required=False),
-                ColSpec("long", "max_new_tokens", required=False),
-                ColSpec("long", "running", required=False),
-            ]
-        )
-
-    def logged(self, policy: Policy, table: RewardTable) -> LoggedModel:
-        import pandas as pd
-        from mlflow.models import ModelSignature
-        from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
-
-        from policies.tracking.pyfunc import CHANCE
-
-        chances = [ColSpec("double", f"{CHANCE}{arm}") for arm in policy.arms]
-        outputs = [ColSpec("string", "arm"), ColSpec("double", "propensity"), *chances]
-        params = [ParamSpec("dynamic", "boolean", False), ParamSpec("seed", "long", -1)]
-        return LoggedModel(
-            entry=HERE / "entry.py",
-            packages=PACKAGES,
-            requirements=requirements(policy),
-            example=pd.DataFrame({"text": [EXAMPLE], "temperature": [0.0]}),
-            signature=ModelSignature(self.inputs(), Schema([*outputs]), ParamSchema(params)),
-            config=asdict(self),
+    read = [
+        ColSpec("string", "text"),
+        ColSpec("double", "temperature", required=False),
+        ColSpec("long", "max_new_tokens", required=False),
+        ColSpec("long", "running", required=False),
+    ]
+    chances = [ColSpec("double", f"p_{arm}") for arm in policy.arms]
+    needed = [*NEEDED]
+    if kind_of(policy.embedder) == SENTENCE:
+        needed.append("sentence-transformers")
+    with TemporaryDirectory(prefix="draftpick-code-") as scratch:
+        return mlflow.pyfunc.log_model(
+            name="model",
+            python_model=str(HERE / "model.py"),
+            artifacts={"policy": files.as_uri()},
+            code_paths=copies_of_code(Path(scratch)),
+            signature=ModelSignature(Schema([*read]), Schema([ColSpec("string", "arm"), *chances])),
+            input_example=pd.DataFrame({"text": ["Why is the sky blue?"], "temperature": [0.0]}),
+            model_config={
+                "target": space.removeprefix(f"{OWN}:").rpartition("@")[0],
+                "space": space,
+                "max_new_tokens": max_new_tokens,
+            },
+            # without a build's own mark (`+cpu`)
+            pip_requirements=[f"{n}=={metadata.version(n).partition('+')[0]}" for n in needed],
         )
 
 
-def requirements(policy: Policy) -> list[str]:
-    """The distributions that answering a text needs, torch only where a model or a tokenizer
-    reads it."""
-    sentence = kind_of(policy.embedder) == SENTENCE
-    tokens = not TOKENLESS.issuperset(policy.origin.features)
-    found = [*BASE, "pydantic"]
-    found += NEURAL if is_own(policy.embedder) or tokens or sentence else ()
-    return [*found, "sentence-transformers"] if sentence else found
+def copies_of_code(folder: Path) -> list[str]:
+    """Copies of the packages for MLflow to log. All that code reads goes along, such as sources
+    that are compiled where they run; weights, queries and pages do not."""
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        weights = Path(folder).parent.name == "zoo"
+        return [name for name in names if weights or name in DATA]
+
+    return [shutil.copytree(one, str(folder / one.name), ignore=left_out) for one in PACKAGES]

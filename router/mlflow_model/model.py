@@ -1,31 +1,38 @@
-"""The policy as an MLflow model that is asked with texts: an arm and each arm's probability."""
+"""The policy as an MLflow model: texts in, an arm and each arm's probability out.
+
+MLflow runs this file to build the model ("models from code"), so that nothing is pickled.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
-from collections.abc import Sequence
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import mlflow.models
 import numpy as np
 import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.model import PythonModel
+from numpy.typing import NDArray
 
+from collect.embedders import is_own, query_text
+from collect.features import RequestContext, feature_vector
 from decoders.common import plugins
 from decoders.common.errors import DraftpickError
-from decoders.common.seeds import draw_of
 from decoders.options import EngineOptions
-from policies.errors import PolicyError
+from decoders.records import Request, Sampling
 from policies.loading import read
-from policies.tracking.pyfunc import predictions
+from router.protocols import RoutingEngine
+from router.routing.loading import embedder_of, load_engine, require_features
+from router.routing.messages import as_messages
 
-from .inputs import CHAT_TEMPLATE, TARGET, TextReader, TextRow
-
-if TYPE_CHECKING:
-    from policies import Policy
+TARGET, CHAT_TEMPLATE = "DRAFTPICK_TARGET", "DRAFTPICK_CHAT_TEMPLATE"  # of the environment
+PLUGINS = ("policies.online", "policies.risk_control")  # entry points do not travel with code
+TOKENLESS = {"temperature", "greedy", "log-max-new-tokens", "requests-running"}  # features
 
 
 class TextModel(PythonModel):
@@ -33,72 +40,83 @@ class TextModel(PythonModel):
 
     The environment may name a target (DRAFTPICK_TARGET) and a chat template
     (DRAFTPICK_CHAT_TEMPLATE); else the target is the collection's. The model_config says which that
-    is (`target`, `space`), and how many tokens an answer may have where a row does not say
-    (`max_new_tokens`).
+    is (`target`, and `space`, that of its own embeddings), and how many tokens an answer may have
+    where a row does not say (`max_new_tokens`). The target is loaded when a text first needs it.
     """
 
     def load_context(self, context: Any) -> None:
         plugins.load()
-        config = dict(context.model_config or {})
-        policy: Policy = read(Path(context.artifacts["policy"]))
-        target = os.environ.get(TARGET) or config.get("target") or EngineOptions.target
-        options = EngineOptions(target, chat_template=os.environ.get(CHAT_TEMPLATE))
-        self._policy = policy
-        self._answer = int(config.get("max_new_tokens", 128))
-        self._reader = TextReader(policy, options, config.get("space", ""))
+        for module in PLUGINS:
+            import_module(module)
+        self._config: dict[str, Any] = dict(context.model_config)
+        self._policy = read(Path(context.artifacts["policy"]))
+        require_features(self._policy)
+        self._embedder = embedder_of(self._policy)
         self._alone = threading.Lock()  # a target reads one prompt at a time
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: Any = None) -> pd.DataFrame:
-        """One row a row: "arm", "propensity", and "p_ARM" for every arm.
+        """One row a row: "arm", the most likely one, and "p_ARM" for every arm.
 
         model_input: a column `text`, and where wanted `temperature` (0), `max_new_tokens` and
             `running` (0: other requests being decoded).
-        params: `dynamic` draws the arms instead of taking the most likely; `seed` makes that
-            repeatable, the draws of different rows being independent.
 
         Raises MlflowException, which a server answers with code 400.
         """
-        given = params or {}
-        seed = given.get("seed")
-        seed = None if seed is None or seed < 0 else int(seed)
-        try:
-            asked = [self._asked(number, row) for number, row in enumerate(_rows(model_input), 1)]
-            with self._alone:
-                x = self._reader.inputs(asked)
-            rngs = _draws(asked, seed) if given.get("dynamic") else None
-            return predictions(self._policy, x, rngs)
-        except (DraftpickError, PolicyError) as error:
-            raise MlflowException.invalid_parameter_value(str(error)) from error
+        x = []
+        for number, row in enumerate(model_input.to_dict("records"), 1):
+            try:
+                x.append(
+                    self._input({str(k): v for k, v in row.items() if v == v and v is not None})
+                )
+            except DraftpickError as error:
+                raise MlflowException.invalid_parameter_value(f"row {number}: {error}") from error
+        chances = self._policy.distribution(np.stack(x))  # [n, A]
+        arms = self._policy.arms
+        columns = {f"p_{arm}": chances[:, i] for i, arm in enumerate(arms)}
+        return pd.DataFrame({"arm": [arms[i] for i in chances.argmax(axis=1)], **columns})
 
-    def _asked(self, number: int, row: dict[str, Any]) -> TextRow:
-        text = row.get("text")
-        if not isinstance(text, str):
-            raise DraftpickError(f"row {number} has no text; every row needs one")
-        try:
-            return TextRow.of(
-                text,
-                int(_or(row.get("max_new_tokens"), self._answer)),
-                float(_or(row.get("temperature"), 0.0)),
-                int(_or(row.get("running"), 0)),
+    def _input(self, row: dict[str, Any]) -> NDArray[np.float32]:
+        """[d + f], what the policy reads of a row: the embedding, then the features."""
+        messages = as_messages(str(row.get("text", "")))
+        request = Request(
+            int(row.get("max_new_tokens", self._config["max_new_tokens"])),
+            Sampling(temperature=float(row.get("temperature", 0.0))),
+        )
+        running, origin = int(row.get("running", 0)), self._policy.origin
+        if running < 0:
+            raise DraftpickError(f"running must be 0 or more, not {running}")
+        own = self._embedder is None and is_own(origin.embedder)
+        ids: list[int] = []
+        parts = []
+        with self._alone:
+            if own or not TOKENLESS.issuperset(origin.features):
+                ids = self._engine.encode_chat(messages)
+                self._engine.check(ids, request)
+            if self._embedder is not None:
+                parts.append(self._embedder.embed([query_text(messages)])[0])
+            elif own:
+                parts.append(self._engine.prefill(ids).embedding.detach().float().cpu().numpy())
+        if origin.features:
+            asked = RequestContext(
+                ids, request.max_new_tokens, request.sampling.temperature, running
             )
-        except DraftpickError as error:
-            raise DraftpickError(f"row {number}: {error}") from error
+            parts.append(feature_vector(origin.features, asked))
+        return np.concatenate(parts or [np.zeros(1)]).astype(np.float32)
+
+    @cached_property
+    def _engine(self) -> RoutingEngine:
+        from decoders.arms import AUTOREGRESSIVE
+
+        target, space = os.environ.get(TARGET) or self._config["target"], self._config["space"]
+        options = EngineOptions(target, chat_template=os.environ.get(CHAT_TEMPLATE))
+        engine = load_engine(options, [AUTOREGRESSIVE])
+        if engine.embedder.rpartition("@")[2] != space.rpartition("@")[2]:  # a name may be a folder
+            raise DraftpickError(
+                f"the policy was trained with the target {space}, but the one here is "
+                f"{engine.embedder}; name that target in {TARGET}, and its chat template, where it "
+                f"was another than the tokenizer's own, in {CHAT_TEMPLATE}"
+            )
+        return engine
 
 
-def _draws(asked: Sequence[TextRow], seed: int | None) -> list[np.random.Generator]:
-    """One for each row, by its text and how often the text came before."""
-    seen = Counter[str]()
-    made = []
-    for row in asked:
-        made.append(draw_of(seed, (row.text, seen[row.text])))
-        seen[row.text] += 1
-    return made
-
-
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
-
-
-def _or(value: Any, default: float) -> float:
-    """The default for a cell that is missing or empty."""
-    return default if value is None or value != value else value
+mlflow.models.set_model(TextModel())

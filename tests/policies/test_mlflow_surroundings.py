@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,10 @@ import policies
 from policies import PolicyError
 from policies.mlflow_store import default_uri, sqlite_path, sqlite_uri, using
 from policies.tracking.run import Task, TrainedRun, train_run
-from router.mlflow_model.form import TextForm
+from router.mlflow_model.form import log_text_model
 
 PARENT = "mlflow.parentRunId"
-FORM = TextForm("toy", "toy/8", 16)
+LOG_MODEL = partial(log_text_model, "target:toy@8", 16)
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +28,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def task(register: str | None = None) -> Task:
-    form = FORM if register else None
-    return Task(separable(20), policy="uniform", held_out=0, register=register, form=form)
+    log_model = LOG_MODEL if register else None
+    return Task(separable(20), policy="uniform", held_out=0, register=register, log_model=log_model)
 
 
 def tags(run_id: str, store: str | None = None) -> dict[str, str]:

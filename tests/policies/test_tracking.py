@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,10 @@ from decoders.common.secrets import masked
 from policies import PolicyError, RewardTable, mlflow_store
 from policies.mlflow_store import default_uri
 from policies.tracking import run as tracking
-from policies.tracking.pyfunc import predictions
 from policies.tracking.run import Task, TrainedRun, train_run
-from router.mlflow_model.form import TextForm
+from router.mlflow_model.form import log_text_model
 
-FORM = TextForm("toy", "toy/8", 16)
+LOG_MODEL = partial(log_text_model, "target:toy@8", 16)
 
 
 def trained(*tables: RewardTable, tracking_uri: str | None = None, **task: Any) -> TrainedRun:
@@ -53,7 +53,7 @@ def run(place: Path) -> TrainedRun:
         guard=False,
         register="router-test",
         params={"alpha": 0.5},
-        form=FORM,
+        log_model=LOG_MODEL,
     )
 
 
@@ -89,7 +89,7 @@ def test_everything_is_logged(run: TrainedRun) -> None:
     assert {"draftpick.git_sha", "draftpick.hardware", "draftpick.argv"} <= set(logged.data.tags)
     assert "draftpick.version.mlflow" in logged.data.tags
     top = {a.path for a in client.list_artifacts(run.run_id)}
-    assert {"values.json", "values_by_task.json", "decisions.json", "policy", "card.md"} <= top
+    assert {"values_by_task.json", "decisions.json", "policy", "card.md"} <= top
     assert metrics.items() >= run.metrics.items()
     assert logged.data.tags["mlflow.note.content"] == (run.folder / "card.md").read_text()
 
@@ -127,7 +127,7 @@ def test_the_card_says_what_it_was_trained_on(run: TrainedRun) -> None:
 
 
 def test_another_policys_card_does_not_stay(place: Path, tmp_path: Path) -> None:
-    from policies.tracking.training_ids import training_ids
+    from policies.tracking.registry import training_ids
 
     for name in ("knn", "uniform"):
         run = trained(tiny(), policy=name, guard=False, held_out=0, out=tmp_path / "policy")
@@ -148,16 +148,6 @@ def test_every_uri_gives_the_same_policy(run: TrainedRun) -> None:
         assert policy.origin == run.fitted.policy.origin
 
 
-def test_what_a_logged_model_answers(run: TrainedRun) -> None:
-    x, policy = separable(6, seed=4).embeddings, run.fitted.policy
-    expected, answer = policy.distribution(x), predictions(policy, x)
-    chances = [f"p_{arm}" for arm in policy.arms]
-    assert list(answer.columns) == ["arm", "propensity", *chances]
-    np.testing.assert_allclose(answer[chances].to_numpy(), expected)
-    assert list(answer["arm"]) == [policy.arms[i] for i in expected.argmax(axis=1)]
-    assert predictions(policy, pd.DataFrame(x)).equals(answer)
-
-
 def test_a_second_version_is_the_challenger(run: TrainedRun) -> None:
     data = separable(40, seed=1)
     again = trained(
@@ -167,7 +157,7 @@ def test_a_second_version_is_the_challenger(run: TrainedRun) -> None:
         guard=False,
         held_out=0,
         register="router-test",
-        form=FORM,
+        log_model=LOG_MODEL,
     )
     assert again.evaluated_on == "train" and again.fitted.history == []
     assert again.registered == "models:/router-test/2" and not again.champion
@@ -206,8 +196,6 @@ def test_a_binned_policy_is_logged_with_the_inputs_that_it_reads(place: Path) ->
     assert run.guarded is not None and run.guarded.saved == "binned by temperature"
     answer = policies.load(run.policy_uri, run.tracking_uri).choose(np.array([1.0]))
     assert answer.arm == "small"
-    loaded = policies.load(run.policy_uri, run.tracking_uri)
-    assert list(predictions(loaded, [[1.0]])["arm"]) == ["small"]
 
 
 def test_a_share_may_be_held_out_from_the_guard_too(place: Path) -> None:
@@ -217,7 +205,7 @@ def test_a_share_may_be_held_out_from_the_guard_too(place: Path) -> None:
 
 
 def test_what_the_guard_refuses(place: Path) -> None:
-    with pytest.raises(PolicyError, match="give its inputs by form="):
+    with pytest.raises(PolicyError, match="log one by log_model="):
         trained(tiny(), register="router-test")
     with pytest.raises(PolicyError, match="'auto' needs the guard"):
         trained(tiny(), guard=False)
@@ -334,7 +322,7 @@ def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: 
 
     store, out = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "policy"
     asked = {"policy": "uniform", "tracking_uri": store, "register": "killed", "out": out,
-             "form": FORM}  # fmt: skip
+             "log_model": LOG_MODEL}  # fmt: skip
 
     def killed(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from collect.store.collection import Collection
@@ -14,7 +15,7 @@ from policies.fitting import OWN_GUARDS, GuardReport
 from policies.selection.subsample import subsample
 from policies.tracking.run import HELD_OUT, Task, train_run
 
-from ...mlflow_model.form import TextForm
+from ...mlflow_model.form import log_text_model
 from .second_reward import judged_rows
 
 if TYPE_CHECKING:
@@ -118,5 +119,7 @@ def _task(plan: TrainPlan, table: RewardTable, manifest: Manifest) -> Task:
             "train_size": plan.train_size,
             "judge_by": plan.judge_by,
         },
-        form=TextForm.of(manifest),
+        log_model=partial(
+            log_text_model, manifest.identity.embedder, manifest.identity.max_new_tokens
+        ),
     )
