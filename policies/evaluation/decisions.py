@@ -1,5 +1,4 @@
-"""What a policy takes on every query, what that earns, how much of the gap to the best arm of every
-query it closes, and where it loses against plain decoding."""
+"""What a policy takes on every query, what that earns, and where it loses to plain decoding."""
 
 from __future__ import annotations
 
@@ -10,11 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..records import Float64, Policy, RewardTable
-from .bootstrap import group_sums, interval, ratio
 from .evaluate import aligned, greedy_probs, per_query, references
-from .units import units_of
-
-ALL = "all tasks"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,22 +45,6 @@ class Decisions:
         }
 
 
-@dataclass(frozen=True)
-class Closed:
-    """The share of the gap between best fixed arm and oracle that a policy closes on a task.
-
-    queries: how many count; one whose arm failed does not.
-    share: None where the oracle gains nothing there.
-    low, high: 95 % bootstrap interval over groups of queries.
-    """
-
-    task: str
-    queries: int
-    share: float | None
-    low: float
-    high: float
-
-
 def decisions(
     policy: Policy,
     table: RewardTable,
@@ -85,28 +64,6 @@ def decisions(
         oracle=per_query(rows["oracle"], table.rewards),
         best=rows["oracle"].argmax(axis=1),
     )
-
-
-def gap_closed(made: Decisions, seed: int = 0) -> list[Closed]:
-    """All tasks together, then each."""
-    tasks = made.table.tasks
-    names = sorted(set(tasks))
-    found = [_closed(made, ALL, np.ones(len(tasks), dtype=bool), seed)]
-    if len(names) > 1:
-        found += [_closed(made, name, np.array([t == name for t in tasks]), seed) for name in names]
-    return found
-
-
-def _closed(made: Decisions, task: str, rows: NDArray[np.bool_], seed: int) -> Closed:
-    kept = rows & ~np.isnan(made.reward) & ~np.isnan(made.best_fixed)
-    units = units_of(made.table, kept)
-    gains = group_sums((made.reward - made.best_fixed)[kept], units.group_of_row)
-    gaps = group_sums((made.oracle - made.best_fixed)[kept], units.group_of_row)
-    if not gaps.sum() > 0:
-        return Closed(task, units.queries, None, np.nan, np.nan)
-    counts = units.resample(seed)
-    low, high = interval(ratio(counts @ gains, counts @ gaps))
-    return Closed(task, units.queries, float(gains.sum() / gaps.sum()), low, high)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PolicyError
-from ..evaluation.calibration import scores_of
 from ..evaluation.evaluate import aligned
 from ..evaluation.units import Units
 from ..fitting import fit
 from ..fixed import best_fixed_index, one_hot
-from ..records import Float64, Policy, RewardTable, by_task
+from ..records import Float64, RewardTable, by_task
 
 FOLDS = 5
 LEAST = 20  # groups of queries below which nothing is estimated
@@ -84,16 +83,12 @@ def folds_of(table: RewardTable, seed: int) -> NDArray[np.intp]:
 
 
 def cross_fit(table: RewardTable, fold_of: NDArray[np.intp], chooser: Chooser) -> Float64:
-    """[n, A], each row's distribution over arms, chosen from the other folds alone; as wide as what
-    the chooser gives."""
-    probs = np.empty((len(table), 0))
+    """[n, A], each row's distribution over arms, chosen from the other folds alone."""
+    probs = np.empty(table.rewards.shape)
     for fold in np.unique(fold_of):
         held = np.flatnonzero(fold_of == fold)
         train = np.flatnonzero(fold_of != fold)
-        chosen = chooser(table.rows(train), table.rows(held))
-        if not probs.size:
-            probs = np.empty((len(table), chosen.shape[1]))
-        probs[held] = chosen
+        probs[held] = chooser(table.rows(train), table.rows(held))
     return probs
 
 
@@ -120,23 +115,13 @@ def best_fixed(train: RewardTable, held: RewardTable) -> Float64:
     return np.tile(one_hot(len(train.arms), best_fixed_index(train)), (len(held), 1))
 
 
-def learned(
-    policy: str,
-    seed: int,
-    options: dict[str, Any],
-    gives: Callable[[Policy, RewardTable], Float64] = aligned,
-) -> Chooser:
-    """A Chooser: what a policy trained by `fit` gives, its distribution or something else."""
+def learned(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
+    """A Chooser: the distribution of a policy trained by `fit`."""
 
     def chooser(train: RewardTable, held: RewardTable) -> Float64:
-        return gives(fit(policy, train, None, seed, **options).policy, held)
+        return aligned(fit(policy, train, None, seed, **options).policy, held)
 
     return chooser
-
-
-def distribution_and_scores(policy: Policy, table: RewardTable) -> Float64:
-    """[m, 2 A]: the distribution, and next to it the policy's scores."""
-    return np.concatenate([aligned(policy, table), scores_of(policy, table)], axis=1)
 
 
 def too_few(units: Units, purpose: str, least: int = LEAST) -> str:

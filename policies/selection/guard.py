@@ -29,7 +29,6 @@ from .crossfit import (
     LEAST,
     best_fixed,
     cross_fit,
-    distribution_and_scores,
     earned,
     folds_of,
     gains_by_costs,
@@ -92,7 +91,6 @@ class Guarded:
     verdict: all of it in a sentence or two.
     probs: [n, A], what is saved as it would have chosen on every row of the table, from other
         folds; the best fixed arm as it is; 0 on rows that are left out.
-    scores: [n, A], the scores behind them; None for the best fixed arm.
     """
 
     fitted: Fitted
@@ -106,7 +104,6 @@ class Guarded:
     left_out: str
     verdict: str
     probs: Float64
-    scores: Float64 | None = None
 
 
 def check_policy(policy: str, options: Mapping[str, Any] | None = None) -> None:
@@ -171,10 +168,9 @@ def guarded(
     best = fit_best_fixed(table, validation, seed)
     arm = str(best.policy.origin.options["arm"])
     probs, skipped = {FIXED: best_fixed(judged, judged)}, dict[str, str]()
-    scores = dict[str, Float64]()
     tried, saved, base_mean = list[Tried](), FIXED, float("nan")
     if units.groups >= LEAST and len(judged.arms) > 1:
-        crossed, scores, skipped = _cross_fitted(asked, judged, seed, strict=policy != AUTO)
+        crossed, skipped = _cross_fitted(asked, judged, seed, strict=policy != AUTO)
         probs |= crossed
         values = {name: units.by_query(earned(judged, each)) for name, each in probs.items()}
         base_mean = float(values[FIXED].mean())
@@ -185,10 +181,6 @@ def guarded(
             best = fit(one.policy, table, validation, seed, **one.options)
     every_row = np.zeros(table.rewards.shape)
     every_row[rows.kept] = probs[saved]
-    every_score = None
-    if saved in scores:
-        every_score = np.full(table.rewards.shape, np.nan)
-        every_score[rows.kept] = scores[saved]
     gains = {
         one.name: (one.gain, amount(one.gain.mean, base_mean, table.reward_name)) for one in tried
     }
@@ -204,30 +196,26 @@ def guarded(
         left_out=rows.words(),
         verdict=verdict(saved, arm, gains, units, len(judged.arms)),
         probs=every_row,
-        scores=every_score,
     )
 
 
 def _cross_fitted(
     asked: Sequence[Candidate], judged: RewardTable, seed: int, strict: bool
-) -> tuple[dict[str, Float64], dict[str, Float64], dict[str, str]]:
-    """Each candidate's cross-fitted distribution [m, A], the scores [m, A] behind it; and which
-    could not be trained, and why.
+) -> tuple[dict[str, Float64], dict[str, str]]:
+    """Each candidate's cross-fitted distribution [m, A]; and which could not be trained, and why.
 
     strict: raise what training raises.
     """
     folds = folds_of(judged, seed)
-    probs, scores, skipped = dict[str, Float64](), dict[str, Float64](), dict[str, str]()
+    probs, skipped = dict[str, Float64](), dict[str, str]()
     for one in asked:
-        chooser = learned(one.policy, seed, one.options, distribution_and_scores)
         try:
-            both = cross_fit(judged, folds, chooser)
-            probs[one.name], scores[one.name] = np.split(both, 2, axis=1)
+            probs[one.name] = cross_fit(judged, folds, learned(one.policy, seed, one.options))
         except PolicyError as error:
             if strict:
                 raise
             skipped[one.name] = str(error)
-    return probs, scores, skipped
+    return probs, skipped
 
 
 def _selected(

@@ -15,18 +15,17 @@ from decoders.common.secrets import masked
 from decoders.common.wording import in_words
 
 from ..errors import PolicyError
-from ..evaluation.calibration import calibration, scores_of
-from ..evaluation.decisions import Regret, decisions, gap_closed, regret
+from ..evaluation.decisions import Regret, decisions, regret
 from ..evaluation.evaluate import Evaluation, aligned, report
 from ..fitting import fit
 from ..mlflow_store import sqlite_path, using
 from ..records import Fitted, RewardTable
 from ..selection.guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .card import FILE as CARD
-from .card import card, write_card
+from .card import Judged, card, write_card
 from .own_run import outer_run, own_run
 from .registry import CHAMPION, TRAINING_IDS, check_name, holder, write_training_ids
-from .run_log import Judged, ModelLogger, final_metrics, log_policy, log_run
+from .run_log import ModelLogger, final_metrics, log_policy, log_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -186,10 +185,7 @@ def run_task(store: Store, task: Task) -> TrainedRun:
         found = _judged(fitted, table, validation, judged, task)
         write_training_ids(folder, table)
         origin = fitted.policy.origin
-        write_card(
-            folder,
-            card(origin, table, found.evaluation, found.regret, found.closed, judged, found.on),
-        )
+        write_card(folder, card(origin, table, found, judged))
         metrics = final_metrics(found, judged)
         try:
             about = {"asked": task.policy, **task.params}
@@ -233,19 +229,13 @@ def _judged(
 ) -> Judged:
     policy, on = fitted.policy, validation or table
     by_folds = judged is not None and validation is None
-    if judged is not None and by_folds:
-        probs, scores = judged.probs, judged.scores
-    else:
-        probs = aligned(policy, on)
-        scores = None if policy.name in CONSTANT else scores_of(policy, on)
+    probs = judged.probs if judged is not None and by_folds else aligned(policy, on)
     made = decisions(policy, on, table, probs)
     return Judged(
         on="validation" if validation else "folds" if by_folds else "train",
         evaluation=report(policy, on, table, probs=probs, seed=task.seed),
         regret=regret(made, task.plain),
         decisions=made,
-        closed=gap_closed(made, task.seed),
-        calibration=None if scores is None else calibration(on, probs, scores),
     )
 
 

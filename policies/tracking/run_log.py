@@ -7,17 +7,14 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from ..evaluation.calibration import Calibration
-from ..evaluation.decisions import Closed, Decisions, Regret
-from ..evaluation.evaluate import Evaluation
 from ..records import EpochStats, Fitted, Policy, RewardTable
 from ..selection.guard import Guarded
 from .card import FILE as CARD
+from .card import Judged
 from .registry import TRAINING_IDS, enrol
 
 if TYPE_CHECKING:
@@ -28,20 +25,8 @@ ModelLogger = Callable[[Policy, Path], Any]
 `router.mlflow_model.form` has one."""
 
 
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """What a policy is worth on the queries that judge it. on: as `TrainedRun.evaluated_on`."""
-
-    on: str
-    evaluation: Evaluation
-    regret: Regret
-    decisions: Decisions
-    closed: list[Closed]
-    calibration: Calibration | None
-
-
 def final_metrics(found: Judged, judged: Guarded | None) -> dict[str, float]:
-    """Values with intervals, regret, the candidates' gains, calibration."""
+    """Values with intervals, regret, the candidates' gains."""
     metrics: dict[str, float] = {}
     gain = dataclasses.replace(found.evaluation.gain, name="gain")
     for row in [*found.evaluation.rows, gain]:
@@ -54,8 +39,6 @@ def final_metrics(found: Judged, judged: Guarded | None) -> dict[str, float]:
         metrics[key] = one.gain.mean
         if math.isfinite(one.gain.low):
             metrics |= {f"{key}_low": one.gain.low, f"{key}_high": one.gain.high}
-    if found.calibration is not None:
-        metrics[f"calibration/{found.calibration.of}_error"] = found.calibration.error
     return metrics
 
 
@@ -94,9 +77,6 @@ def log_run(
     columns = dict(zip(("task", "row", "mean"), map(list, zip(*cells, strict=True)), strict=True))
     mlflow.log_table(columns, "values_by_task.json")
     mlflow.log_table(found.decisions.columns(), "decisions.json")
-    if found.calibration is not None:
-        bins = [dataclasses.asdict(one) for one in found.calibration.bins]
-        mlflow.log_table({k: [one[k] for one in bins] for k in bins[0]}, "calibration.json")
 
 
 def log_input(table: RewardTable, context: str) -> None:

@@ -121,7 +121,6 @@ def test_the_card_says_what_it_was_trained_on(run: TrainedRun) -> None:
         "| arms | autoregressive, small, ngram |", "held-out queries",
         f"| {gain.mean:.4f} | {gain.low:.4f} to {gain.high:.4f} | 16 |",
         f"| qa | {origin.arms[best]} {shares['qa'][best]:.0%}", "Other tasks than math, qa",
-        "| numpy | ",
     ):  # fmt: skip
         assert words in card, words
 
@@ -180,9 +179,6 @@ def test_the_guard_is_on_record(place: Path) -> None:
     assert 0 < metrics["guard/regression_low"] < metrics["guard/regression"]
     assert metrics["regret/mean"] == run.regret.mean < 0.2
     assert metrics["regret/worse_than_plain"] == run.regret.worse_than_plain
-    assert 0 < metrics["calibration/reward_error"] < 0.3
-    artifacts = mlflow.MlflowClient(tracking_uri=run.tracking_uri).list_artifacts(run.run_id)
-    assert "calibration.json" in {one.path for one in artifacts}
     assert set(metrics) >= {"guard/knn", "guard/logistic", "guard/reinforce", "regret/gap_closed"}
 
 
