@@ -119,10 +119,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         "--reward": "name", "--alpha": "share", **ENGINE,
     }),
     "theory": (("theory", "--acceptance", "0.5", "--cost", "0.1"), {
-        "--acceptance": "numbers", "--cost": "numbers", "--parameters": "numbers",
-        "--inner-acceptance": "share", "--costs": "file", "--arm": "name", "--measure": "name",
-        "--queries": "file", "--limit": "count", "--max-new-tokens": "count",
-        "--longest": "count", "--out": "figure", **ENGINE,
+        "--acceptance": "share", "--cost": "number", "--parameters": "numbers",
+        "--costs": "file", "--arm": "name", "--longest": "count",
     }),
     "headroom": (("headroom", "rewards"), {
         "rewards": "folder", "--reward": "name", "--alpha": "share", **TABLE, "--by": "names",
@@ -188,7 +186,6 @@ WITH: dict[tuple[str, str], tuple[str, ...]] = {
     ("headroom", "--draft-cost"): ("--costs", "costs.json"),
     ("export", "--reward"): ("--rewards", "rewards"),
     ("train", "--confidence"): ("--max-loss", "0.05"),
-    **{("theory", option): ("--measure", "draft-general") for option in ENGINE},
     ("evaluate", ""): ("--logs", "log", "--policy", "policy"),
     ("evaluate", "--logs"): ("--policy", "policy"), ("evaluate", "--policy"): ("--logs", "log"),
     ("evaluate", "--rewards"): ("--policy", "policy"),
@@ -202,7 +199,7 @@ IDLE = {  # of which any value will do there
 INSTEAD = {
     ("collect", option): ("collect", "--summary", "rewards")
     for option in ("--summary", "--reward", "--alpha")
-} | {("theory", option): ("theory", "--acceptance", "0.7") for option in ENGINE}
+}
 LOGS = ("headroom", "--from-logs", "traffic.jsonl")
 INSTEAD |= {
     ("headroom", option): (*LOGS, "--tokenizer", "words")

@@ -6,11 +6,14 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.errors import DraftpickError
+from ..common.text import from_json
 from .pass_costs import PassCosts
 
 TIMES = 5  # that costs are measured, to see how far they can be trusted
@@ -142,3 +145,20 @@ def _prices(verify_s: tuple[float, ...], answers: int, count: int) -> NDArray[np
 
 def _by_arm(record: Any) -> dict[str, float]:
     return {str(arm): float(seconds) for arm, seconds in dict(record).items()}
+
+
+def read_costs(path: Path) -> Costs:
+    """The costs in a JSON file: a collection's manifest, or what `draftpick costs` wrote."""
+    try:
+        record = from_json(path.read_text(encoding="utf-8"))
+        costs = Costs.from_json(record.get("costs", record))
+    except OSError as error:
+        raise DraftpickError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError):
+        costs = Costs((), {})
+    if not costs.verify_s or min(costs.verify_s) <= 0:
+        raise DraftpickError(
+            f"{path} holds no measured costs; give the manifest.json of a folder that "
+            "`draftpick collect` wrote, or a file of `draftpick costs`"
+        )
+    return costs

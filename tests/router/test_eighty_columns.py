@@ -40,8 +40,6 @@ from router.specbench.bench import result_tables, specbench
 from router.specbench.protocol import load_questions
 from router.specbench.sweep import load_sweep
 from router.tabulated import for_terminal
-from router.theory import report as theory_report
-from router.theory.inputs import DrafterFigures
 
 FIGURE = re.compile(r"\d")
 
@@ -126,21 +124,6 @@ def test_sweep(tmp_path: Path, question_file: Path) -> None:
         for row in rows:
             whole(text, row)
     assert "…" not in text
-
-
-@pytest.mark.parametrize("verify", [None, tuple(1 + 0.1 * k for k in range(17))])
-def test_theory(verify: tuple[float, ...] | None) -> None:
-    drafters = [
-        DrafterFigures("recurrent-translation", 0.8, 0.05, verify),
-        DrafterFigures("draft-general", 0.7, 0.02, verify),
-        DrafterFigures("max-gram-long", 0.3, 0.001, verify),
-    ]
-    found = theory_report.report(drafters, None, 16)
-    text = at_eighty(*theory_report.tables_of(found, 80), *theory_report.table_1(80))
-    for drafter in found["drafters"]:
-        for row in drafter["over_k"]:
-            whole(text, [f"{row['tokens']:.2f}", f"{row['cost']:.2f}", f"{row['speedup']:.2f}x"])
-    assert f"{found['horizontal']['speedup']:.2f}x" in text and "…" not in text
 
 
 def large_table() -> RewardTable:

@@ -144,13 +144,8 @@ def of_logs(
     said, noted = sentences(made), notes(source)
     if out is not None:
         if made.found is None:
-<<<<<<< HEAD
             raise DraftpickError(f"--out {out}: {made.why_not}; leave --out away")
-        from policies.tracking.figures import draw_headroom
-=======
-            raise DraftpickError(f"--out {out}: {made.why_not}; name an .html page")
         from policies.selection.figure import draw_headroom
->>>>>>> f0a71288 (Training makes one run: seeds, weights, learning curves, arms and tasks left out, and pictures in MLflow go)
 
         draw_headroom(made.found, out)
     if as_json:

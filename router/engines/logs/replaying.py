@@ -134,7 +134,7 @@ def _holds_tokenizer(folder: Path) -> bool:
 def file_costs(options: TrafficOptions, arms: Mapping[str, ArmRecipe]) -> Costs:
     """Those of the file, with what a drafted token costs for each arm of a draft model. Raises
     DraftpickError where that is not known."""
-    from router.theory.inputs import read_costs
+    from decoders.costs.measured import read_costs
 
     assert options.costs is not None
     costs = read_costs(options.costs)
