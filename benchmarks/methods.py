@@ -17,20 +17,28 @@ from pathlib import Path
 from typing import Any
 
 from collect.queries import OVERALL, ordered, shipped_folder
+from collect.rouge import rouge_l
 from decoders import Engine, Request, Sampling
 from decoders.common.files import write_atomically
 from decoders.common.provenance import measured_on
 from decoders.costs.theory import swi
 from decoders.zoo import TARGET
 from router.routing.router import Router
-from router.specbench.bench import ask_all, greedy_answers
-from router.specbench.markdown import MEASURE_NAMES, interval, percent, table_lines, times
-from router.specbench.points import AGREEMENT, points_of
+from router.specbench.bench import ask_all
+from router.specbench.markdown import interval, percent, table_lines, times
 from router.specbench.protocol import load_questions
-from router.specbench.quality import JUDGED_BY, judged_by
-from router.specbench.records import Row
+from router.specbench.quality import measure_of, score
+from router.specbench.records import BASELINE, Row
 from router.specbench.run import Asker
 from router.specbench.summary import summarise
+
+MEASURE_NAMES = {
+    "bleu": "BLEU",
+    "rouge_2": "ROUGE-2",
+    "rouge_l": "ROUGE-L",
+    "exact_match": "exact match",
+}
+FIRST = ("translation", "summarization", "rag", "qa", "math")  # of the columns of quality
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -77,7 +85,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder = given.work / f"temperature-{temperature:g}"
         asker = Asker(Router(engine, None), engine.arm_names, request, given.seed)
         rows = ask_all(asker, questions, folder, ask=not given.no_ask)
-        answers = greedy_answers(asker, rows, questions, folder)
+        plain = rows
+        if temperature:  # sampled answers are compared with the target's greedy ones
+            held = {row.question_id for row in rows}
+            greedy = Request(given.max_new_tokens, seed=given.seed)
+            alone = Asker(Router(engine, None), [BASELINE], greedy, given.seed)
+            asked = [question for question in questions if question.id in held]
+            plain = ask_all(alone, asked, folder / "greedy")
+        answers = first_answers(plain)
         page += ["", f"## Temperature {temperature:g}", "", f"{len(rows)} questions.", ""]
         page += table_lines(*table_of(engine, rows, answers, request))
     write_atomically(given.out, "\n".join(page) + "\n")
@@ -111,35 +126,29 @@ def table_of(
     """Headings and a row for each arm, in the order of the arms file. answers: the target's greedy
     ones, by question id."""
     seed = request.seed or 0
-    points = points_of(rows, answers, seed=seed)
     greedy = request.sampling.greedy
     cells = summarise(rows, greedy=greedy, eos_ids=engine.eos_ids, seed=seed)["arms"]
-    at = {(point.arm, point.task): point for point in points}
+    judged = {arm: quality_of(rows, arm) for arm in engine.arm_names}
     tasks = [
         task
-        for task in dict.fromkeys([*JUDGED_BY, *ordered(p.task for p in points)])
-        if any(p.task == task and set(judged_by(task)[:1]) & set(p.quality) for p in points)
+        for task in dict.fromkeys([*FIRST, *ordered(row.task for row in rows)])
+        if any(task in found for found in judged.values())
     ]
     headings = [
         "method", "lossless", "speed-up", "95% interval", "decode only", "accepted a round",
         "acceptance", "target calls a token", "SWI", "agreement",
-        *[f"{task}, {MEASURE_NAMES.get(judged_by(task)[0], judged_by(task)[0])}" for task in tasks],
+        *[f"{task}, {MEASURE_NAMES.get(judge_of(task), judge_of(task))}" for task in tasks],
         "other ids", "failed",
     ]  # fmt: skip
     made = []
     for arm in engine.arm_names:
         failed = sum(row.answers[arm].error is not None for row in rows)
         lossless = "yes" if engine.arm(arm).lossless else "no"
-        point = at.get((arm, OVERALL))
-        if point is None:
+        figures = cells[arm][OVERALL]
+        if figures is None:
             blank = ["-"] * (len(headings) - 3)
             made.append([arm, lossless, *blank, f"{failed} of {len(rows)}"])
             continue
-        figures = cells[arm][OVERALL]
-        judged = [
-            percent(at[arm, task].quality.get(judged_by(task)[0])) if (arm, task) in at else "-"
-            for task in tasks
-        ]
         other = "-"
         if figures["differs_from_ar"] is not None:
             other = f"{figures['differs_from_ar']} of {figures['compared']}"
@@ -154,13 +163,56 @@ def table_of(
                 percent(figures["acceptance_rate"]),
                 f"{figures['target_calls_per_token']:.3f}",
                 times(swi_of(engine, rows, arm)),
-                percent(point.quality.get(AGREEMENT)),
-                *judged,
+                percent(agreement(rows, arm, answers)),
+                *[percent(judged[arm].get(task)) for task in tasks],
                 other,
                 f"{failed} of {len(rows)}" if failed else "-",
             ]
         )
     return headings, made
+
+
+def judge_of(task: str) -> str | None:
+    """The measure that papers report of a task first."""
+    return "rouge_2" if task == "summarization" else measure_of(task)
+
+
+def quality_of(rows: Sequence[Row], arm: str) -> dict[str, float]:
+    """By task, how good the arm's first answers are, where it has a measure and references."""
+    found = {}
+    for task in {row.task for row in rows}:
+        measure = judge_of(task)
+        asked = [row for row in rows if row.task == task and answered(row, arm)]
+        judged = [(text_of(row, arm), row.reference) for row in asked if row.reference]
+        if measure is not None and judged:
+            texts, references = zip(*judged, strict=True)
+            found[task] = score(measure, texts, references)
+    return found
+
+
+def agreement(rows: Sequence[Row], arm: str, answers: Mapping[str, str]) -> float | None:
+    """The mean ROUGE-L F-measure of the arm's first answers with these, by question id."""
+    pairs = [
+        (text_of(row, arm), answers[row.question_id])
+        for row in rows
+        if row.question_id in answers and answered(row, arm)
+    ]
+    same = [1.0 if ours == theirs else rouge_l(theirs, ours) for ours, theirs in pairs]
+    return sum(same) / len(same) if same else None
+
+
+def first_answers(rows: Sequence[Row]) -> dict[str, str]:
+    """The target's first-turn texts by question id, failed answers left out."""
+    return {row.question_id: text_of(row, BASELINE) for row in rows if answered(row, BASELINE)}
+
+
+def answered(row: Row, arm: str) -> bool:
+    """Whether the arm and the target both did."""
+    return row.answers[arm].error is None and row.answers[BASELINE].error is None
+
+
+def text_of(row: Row, arm: str) -> str:
+    return row.answers[arm].turns[0].result.text.strip()
 
 
 def swi_of(engine: Engine, rows: Sequence[Row], arm: str) -> float | None:

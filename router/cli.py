@@ -49,8 +49,6 @@ from .theory.command import theory
 if TYPE_CHECKING:
     from .routing.router import Router
 
-SWEEPS = "draftpick-tradeoff"
-"""The MLflow experiment of `specbench --sweep`."""
 
 PLACES = {
     errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
@@ -217,23 +215,14 @@ def specbench(
         list[str] | None,
         typer.Option(
             metavar="NAME=POLICY",
-            help="Also run this policy, under NAME in the tables. Repeatable. Policies with the "
-            "same name count as seeds, and the tables report their mean and standard deviation. "
-            "The default policy then runs only with --policy.",
+            help="Also run this policy, under NAME in the tables. Repeatable. The default policy "
+            "then runs only with --policy.",
         ),
     ] = None,
     dynamic: Annotated[
         bool,
         typer.Option("--dynamic", help="Also report each --candidate with sampled arms."),
     ] = False,
-    sweep: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="YAML",
-            help="Benchmark the arms of this file and draw quality against latency. The run is "
-            "logged to MLflow.",
-        ),
-    ] = None,
     limit: Annotated[int | None, typer.Option(help="Questions per task, evenly spaced.")] = None,
     tasks: Annotated[
         list[str] | None, typer.Option(help="Only these tasks: a,b,c or repeated.")
@@ -248,13 +237,6 @@ def specbench(
             "--ask/--no-ask", help="--no-ask summarises a stopped run without answering more."
         ),
     ] = True,
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(
-            help="With --sweep: MLflow store. Default: MLFLOW_TRACKING_URI, else mlruns/mlflow.db."
-        ),
-    ] = None,
-    experiment: Annotated[str, typer.Option(help="With --sweep: MLflow experiment.")] = SWEEPS,
     log: LogOptions,
     as_json: AsJson = False,
     options: EngineOptions,
@@ -266,27 +248,16 @@ def specbench(
     Examples:
       draftpick specbench --questions question.jsonl --limit 20 --out bench
       draftpick specbench --candidate knn=policies/knn --dynamic --out bench
-      draftpick specbench --sweep sweep.yaml --limit 5 --out curves
-      draftpick generate "Hello" --config curves/arms.yaml --arm confidence@0.4
-    \b
-    A sweep file, whose every value is an arm:
-      sweep:
-        confidence:
-          arm: {kind: neural, drafter: draft-general, length: {kind: fixed, k: 8}}
-          field: length.min_confidence
-          values: [0.0, 0.2, 0.4, 0.6]
     """
     from collect.queries import shipped_folder
     from decoders.common.provenance import measured_on
 
     from .routing.loading import FIXED, shipped_policy
-    from .specbench import track
     from .specbench.bench import result_tables
     from .specbench.bench import specbench as run_specbench
     from .specbench.candidates import candidates_of, named_folders, policy_label
     from .specbench.markdown import failures
     from .specbench.protocol import load_questions
-    from .specbench.sweep import load_sweep
 
     # Mistakes that need no model are reported before one is loaded.
     check_folder(out, "--out")
@@ -294,19 +265,9 @@ def specbench(
     further = named_folders(candidate or [])
     if dynamic and not further:
         raise DraftpickError("--dynamic needs a --candidate, whose arms it samples; name one")
-    if sweep is None and (tracking_uri is not None or experiment != SWEEPS):
-        raise DraftpickError("--tracking-uri and --experiment need --sweep FILE, which logs")
-    if sweep is not None and options.arms is not None:
-        raise DraftpickError("--sweep names its own arms: declare others under its `arms:`")
-    routed = routed and (policy is not None or not (further or sweep))
+    routed = routed and (policy is not None or not further)
     asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
     named = names_in(arms)
-    swept = None
-    if sweep is not None:
-        swept = load_sweep(sweep)
-        track.reach(tracking_uri)
-        options = replace(options, arms=swept.arms)
-        named = named or list(swept.arms)
     router = _router(options, policy, routed, named, request, embedder, log)
     precision = router.engine.target_fingerprint.rpartition("/")[2]
     summary = run_specbench(
@@ -320,17 +281,13 @@ def specbench(
         hardware=measured_on(precision, options.device),
         ask=ask,
         candidates=candidates_of(router, further, dynamic),
-        sweep=swept,
     )
-    run_id = None if swept is None else track.log(summary, out, tracking_uri, experiment)
     if as_json:
         _print_json(summary)
     else:
         show(lambda width: result_tables(summary, width))
         for sentence in failures(summary):
             print(sentence, file=sys.stderr)
-    if run_id is not None:
-        print(f"MLflow run {run_id} of {experiment}", file=sys.stderr)
     print(f"written to {out}; draw the report with: draftpick report {out}", file=sys.stderr)
 
 
@@ -339,13 +296,6 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A folder that `draftpick specbench` wrote.")],
     out: Annotated[
         Path | None, typer.Option(help="HTML file. Default: report.html in that folder.")
-    ] = None,
-    collected: Annotated[
-        Path | None, typer.Option(help="Also show this JSON summary of a collection.")
-    ] = None,
-    history: Annotated[
-        Path | None,
-        typer.Option(help="Also plot the epochs of a training run from this JSON file."),
     ] = None,
 ) -> None:
     """Write one HTML page with the results of a benchmark. The page is self-contained: tables and
@@ -357,7 +307,7 @@ def report(
     """
     from .commands.report import write_report
 
-    print(write_report(folder, out, collected, history))
+    print(write_report(folder, out))
 
 
 @app.command()

@@ -89,12 +89,12 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     }),
     "specbench": (("specbench", "--no-routed", "--questions", "queries.jsonl", "--out", "out"), {
         "--out": "out folder", "--questions": "file", "--arms": "names",
-        "--candidate": "policy", "--sweep": "file", "--limit": "count",
-        "--tasks": "names", "--seed": "integer", "--tracking-uri": "store", "--log": "out folder",
+        "--candidate": "policy", "--limit": "count",
+        "--tasks": "names", "--seed": "integer", "--log": "out folder",
         **REQUEST, **ENGINE,
     }),
     "report": (("report", "bench"), {
-        "folder": "folder", "--out": "page", "--collected": "file", "--history": "file",
+        "folder": "folder", "--out": "page", 
     }),
     "align": (("align", "--queries", "queries.jsonl", "--out", "out"), {
         "--out": "out folder", "--kind": "name", "--queries": "file", "--outputs": "file",
@@ -209,7 +209,6 @@ INSTEAD |= {
 } | {("headroom", "--target"): LOGS}  # fmt: skip
 RIGHT: set[tuple[str, ...]] = {
     ("--json-schema", "file: an object"),
-    ("report", "--history", "file: a list of objects"),
 }
 MEANT = ("bytes that are no UTF-8", "there is no MLflow store")  # of a prompt, of a policy
 

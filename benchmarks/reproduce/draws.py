@@ -14,12 +14,21 @@ from typing import Any
 import numpy as np
 
 from collect.queries import OVERALL
-from policies.evaluation.bootstrap import CONFIDENCE, resampled_sums
+from policies.evaluation.bootstrap import CONFIDENCE, RESAMPLES, resampled_sums
 from policies.records import Float64
-from router.specbench.candidates import over_seeds
+from router.specbench.metrics import bootstrap
 from router.specbench.records import BASELINE, Answer, Row
 
 from .records import MEAN, Interval, Measured, Walls
+
+AGGREGATED = (
+    "speedup_vs_ar",
+    "speedup_mean_over_tasks",
+    "decode_speedup_vs_ar",
+    "tokens_per_s",
+    "acceptance_rate",
+    "quality",
+)
 
 
 def together(draws: Sequence[Sequence[Row]]) -> list[Row]:
@@ -55,6 +64,72 @@ def spread(pooled: dict[str, Any], draws: Sequence[dict[str, Any]]) -> dict[str,
     cells = {f"{method}#{i}": one[method] for i, one in enumerate(each) for method in whole}
     groups = {method: [f"{method}#{i}" for i in range(len(each))] for method in whole}
     return over_seeds(cells, intervals, groups, tasks)
+
+
+def by_seeds(
+    summary: Mapping[str, Any], rows: Sequence[Row], groups: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Any]]:
+    """As `over_seeds`, of policies whose seeds answered in one run. groups: the methods of each
+    policy's seeds."""
+    tasks = list(summary["tasks"])
+    intervals = {name: _pooled_intervals(rows, methods, tasks) for name, methods in groups.items()}
+    return over_seeds(summary["candidates"], intervals, groups, tasks)
+
+
+def _pooled_intervals(
+    rows: Sequence[Row], methods: Sequence[str], tasks: Sequence[str]
+) -> dict[str, Interval | None]:
+    """task -> the interval over questions of the methods' speed-up, their answers taken together;
+    a question that any of them failed on is left out."""
+    found = []
+    for row in rows:
+        ours, plain = [row.answers[method] for method in methods], row.answers[BASELINE]
+        if all(answer.error is None for answer in (*ours, plain)):
+            tokens, wall_s = sum(a.tokens for a in ours), sum(a.wall_s for a in ours)
+            found.append((row.task, (tokens, wall_s, plain.tokens, plain.wall_s)))
+
+    def interval(task: str) -> Interval | None:
+        kept = [sums for name, sums in found if task in (OVERALL, name)]
+        return bootstrap(np.array(kept, dtype=np.float64).reshape(-1, 4), 0, RESAMPLES)
+
+    return {task: interval(task) for task in (OVERALL, *tasks)}
+
+
+def over_seeds(
+    cells: dict[str, dict[str, Any]],
+    intervals: Mapping[str, Mapping[str, Interval | None]],
+    groups: Mapping[str, Sequence[str]],
+    tasks: Sequence[str],
+) -> dict[str, dict[str, Any]]:
+    """group -> task -> the seeds' mean and deviation of each field of AGGREGATED, and ci95.
+
+    cells: method -> task -> its cell.
+    intervals: group -> task -> that of all its seeds' answers, over questions.
+
+    The deviation is the sample's, None of a single seed: what another training would change.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for group, methods in groups.items():
+        found[group] = {
+            task: _aggregate([cells[method][task] for method in methods], intervals[group][task])
+            for task in (OVERALL, *tasks)
+        }
+    return found
+
+
+def _aggregate(
+    cells: Sequence[dict[str, Any] | None], ci95: Interval | None
+) -> dict[str, Any] | None:
+    """None where no seed answered."""
+    known = [cell for cell in cells if cell is not None]
+    if not known:
+        return None
+    figures: dict[str, Any] = {"seeds": len(known), "ci95": ci95}
+    for name in AGGREGATED:
+        values = [cell[name] for cell in known if cell[name] is not None]
+        figures[name] = float(np.mean(values)) if values else None
+        figures[f"{name}_deviation"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return figures
 
 
 def walls_of(rows: Sequence[Row], groups: Mapping[str, Sequence[str]]) -> Walls:

@@ -228,11 +228,11 @@ def measure(
     from decoders import Engine
     from router.routing.router import Router
     from router.specbench.bench import specbench
-    from router.specbench.candidates import candidates_of
+    from router.specbench.candidates import DRAWN, candidates_of
     from router.specbench.journal import read_rows
     from router.specbench.summary import summarise
 
-    from .draws import spread, together, walls_of
+    from .draws import by_seeds, spread, together, walls_of
     from .fronts import counts_of
 
     asked = [query for query in questions if not run.tasks or query.task in run.tasks]
@@ -245,19 +245,27 @@ def measure(
     wanted = {question.id for question in asked}
 
     def once(seed: int, folders: Mapping[str, Sequence[Path]], into: Path) -> Drawn:
-        named = [(name, str(each)) for name in run.policies for each in folders[name]]
+        named = [
+            (name if len(folders[name]) == 1 else f"{name}.{number}", str(each))
+            for name in run.policies
+            for number, each in enumerate(folders[name], 1)
+        ]
         chosen = candidates_of(router, named, run.dynamic)
         summary = specbench(
             router, asked, request, into, seed=seed, hardware=hardware, candidates=chosen
         )
+        names = [name for name in run.policies for _ in folders[name]]
         groups: dict[str, list[str]] = {}
-        for one in chosen:
-            groups.setdefault(one.group, []).append(one.method)
+        for name, (own, _) in zip(names, named, strict=True):
+            for drawn in ("", DRAWN) if run.dynamic else ("",):
+                groups.setdefault(name + drawn, []).append(own + drawn)
         rows = [row for row in read_rows(into) if row.question_id in wanted]
         return Drawn(summary, rows, groups)
 
     if run.temperature == 0:
         drawn = once(0, trained, folder)
+        if drawn.groups:
+            drawn.summary["seeds"] = by_seeds(drawn.summary, drawn.rows, drawn.groups)
         return drawn.summary, walls_of(drawn.rows, drawn.groups), counts_of([drawn.rows])
     draws = []
     for seed in range(scale.seeds):
@@ -265,7 +273,8 @@ def measure(
         own = {name: each[seed : seed + 1] for name, each in trained.items()}
         draws.append(once(seed, own, folder / f"draw-{seed + 1}"))
     groups, rows = draws[0].groups, together([one.rows for one in draws])
-    pooled = summarise(rows, greedy=False, eos_ids=engine.eos_ids, groups=groups)
+    chosen = [method for methods in groups.values() for method in methods]
+    pooled = summarise(rows, greedy=False, eos_ids=engine.eos_ids, candidates=chosen)
     summary = {**draws[0].summary, **pooled}
     summary["seeds"] = spread(summary, [one.summary for one in draws])
     return summary, walls_of(rows, groups), counts_of([one.rows for one in draws])

@@ -12,11 +12,9 @@ from typing import Any
 
 from collect.queries import shipped_folder
 from collect.rewards import DEFAULT
-from decoders.common.files import check_folder, write_atomically
+from decoders.common.files import check_folder
 from decoders.common.terminal import show, tables
 from decoders.records import Request
-
-from .history import epochs_of
 
 Command = Callable[[list[str]], int]
 
@@ -57,15 +55,12 @@ def run_demo(
         _run(command, ["collect", *queries, *tokens, "--no-similarity", "--out", rewards])
         _run(command, summary)
         summed = _capture(command, [*summary, "--json"])
-        collected = _save(out / "collected.json", summed)
 
         _banner("2/5  headroom and train: a policy is kept only if it pays with 95% confidence")
         if summed["queries"]["overall"] >= LEAST:
             _run(command, ["headroom", rewards])
         trained = _capture(command, [*train, "--out", policy, "--json"])
         _print_values(trained)
-        epochs = epochs_of(trained["run_id"], trained["tracking_uri"])
-        history = _save(out / "history.json", epochs)
 
         _banner("3/5  generate: what was saved picks an arm for one prompt")
         _run(command, ["generate", PROMPT, "--policy", policy, *tokens])
@@ -75,7 +70,7 @@ def run_demo(
         _run(command, ["specbench", *questions, *tokens, "--policy", policy, "--out", bench])
 
         _banner("5/5  report: one page with all of it")
-        _run(command, ["report", bench, "--collected", collected, "--history", history])
+        _run(command, ["report", bench])
     except StageFailed as failed:
         return failed.code
     print(f"\nReport: {bench}/report.html\nTables: {bench}/summary.md")
@@ -97,11 +92,6 @@ def _capture(command: Command, arguments: list[str]) -> dict[str, Any]:
         _run(command, arguments)
     found: dict[str, Any] = json.loads(printed.getvalue())
     return found
-
-
-def _save(path: Path, value: Any) -> str:
-    write_atomically(path, json.dumps(value, indent=2) + "\n")
-    return str(path)
 
 
 def _print_values(trained: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ from decoders.common.errors import DraftpickError
 
 COMMANDS: dict[str, str] = {
     "reproduce": "make reproduce TABLE=NAME, in a clone",
-    "tradeoff": "draftpick specbench --sweep FILE",
 }
 """Old command -> the command to run instead, as the user types it."""
 

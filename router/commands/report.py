@@ -18,13 +18,8 @@ from ..specbench import markdown, plots
 def write_report(
     specbench: Path,
     out: Path | None = None,
-    collected: Path | None = None,
-    history: Path | None = None,
 ) -> Path:
     """Write the report of a specbench folder, by default as report.html inside it.
-
-    collected: JSON of `draftpick collect --summary`.
-    history: JSON of a training run's epochs, a list of objects or one under `history`.
 
     Raises DraftpickError for a file that is missing or holds something else.
     """
@@ -32,35 +27,17 @@ def write_report(
     summary = _read(specbench / "summary.json", "run `draftpick specbench` first")
     if not isinstance(summary, dict) or "arms" not in summary or "best_fixed" not in summary:
         raise DraftpickError(f"{specbench / 'summary.json'} is not a specbench summary")
-    if any(
-        figures and "repetitive_share" not in figures
-        for tasks in summary["arms"].values()
-        for figures in tasks.values()
-    ):
-        raise DraftpickError(
-            f"{specbench / 'summary.json'} is of an older version; run `draftpick specbench` again"
-        )
     check_file(target, "--out")
-    collection = None if collected is None else _collection(collected)
-    epochs = None if history is None else _epochs(history)
-    write_atomically(target, render(summary, collection, epochs))
+    write_atomically(target, render(summary))
     return target
 
 
-def render(
-    summary: dict[str, Any],
-    collection: dict[str, Any] | None = None,
-    epochs: list[dict[str, Any]] | None = None,
-) -> str:
+def render(summary: dict[str, Any]) -> str:
     """The whole page as a string."""
-    return page("draftpick report", _body(summary, collection, epochs))
+    return page("draftpick report", _body(summary))
 
 
-def _body(
-    summary: dict[str, Any],
-    collection: dict[str, Any] | None,
-    epochs: list[dict[str, Any]] | None,
-) -> Iterator[str]:
+def _body(summary: dict[str, Any]) -> Iterator[str]:
     counts = ", ".join(f"{task} {count}" for task, count in summary["tasks"].items())
     yield "<h1>draftpick</h1>"
     yield f'<p class="soft">{escape(str(summary.get("target", "")))} on {summary["questions"]} '
@@ -71,7 +48,6 @@ def _body(
         "speedup": "Speed-up by task and arm",
         "routed": "Routed, best fixed arm and oracle",
         "choices": "What the policy chose",
-        "tradeoff": "Quality against latency",
     }
     for name, draw in plots.all_of(summary).items():
         yield f"<h2>{titles[name]}</h2>"
@@ -79,10 +55,6 @@ def _body(
     for title, table in markdown.sections(summary):
         yield f"<h2>{escape(title)}</h2>{table_of(*table)}"
     yield "<h2>Where the time goes</h2>" + table_of(*_share_table(summary))
-    if epochs:
-        yield from _training(epochs)
-    if collection is not None:
-        yield from _collected(collection)
     yield from _how(summary)
 
 
@@ -116,35 +88,6 @@ def _share_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["method", *parts, "target calls a token"], rows
 
 
-def _training(epochs: list[dict[str, Any]]) -> Iterator[str]:
-    series: dict[str, list[float]] = {}
-    for name in sorted(epochs[0]):
-        values = [epoch.get(name) for epoch in epochs]
-        numbers = [float(v) for v in values if isinstance(v, int | float)]
-        if name not in ("epoch", "seconds", "train/seconds") and len(numbers) == len(epochs):
-            series[name.replace("_", " ")] = numbers
-    if series:
-        yield "<h2>Training the policy</h2>"
-        yield picture(plots.curves(series, "Epoch by epoch", "epoch"), "reward curves")
-    shares = epochs[-1].get("arm_shares")
-    if isinstance(shares, dict) and shares:
-        yield '<p class="soft">Mean probability of each arm after the last epoch:</p>'
-        yield table_of(list(shares), [[markdown.percent(float(v)) for v in shares.values()]])
-
-
-def _collected(collection: dict[str, Any]) -> Iterator[str]:
-    tasks = list(collection["queries"])
-    rows = [
-        [arm, *[_number(found["mean"].get(task)) for task in tasks], str(found.get("errors", 0))]
-        for arm, found in collection["arms"].items()
-    ]
-    if isinstance(collection.get("oracle"), dict):
-        rows.append(["oracle", *[_number(collection["oracle"].get(task)) for task in tasks], ""])
-    headings = [f"{task} ({count})" for task, count in collection["queries"].items()]
-    yield f"<h2>Collected rewards: {escape(str(collection.get('reward', '')))}</h2>"
-    yield table_of(["arm", *headings, "errors"], rows)
-
-
 def _how(summary: dict[str, Any]) -> Iterator[str]:
     yield "<h2>How it was measured</h2>"
     yield (
@@ -164,26 +107,6 @@ def _how(summary: dict[str, Any]) -> Iterator[str]:
     }
     rows = [[name, str(value)] for name, value in facts.items() if value is not None]
     yield table_of(["", ""], rows)
-
-
-def _number(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, int | float) else "-"
-
-
-def _collection(path: Path) -> dict[str, Any]:
-    found = _read(path, "make it with `draftpick collect --summary`")
-    if not isinstance(found, dict) or not {"queries", "arms"} <= found.keys():
-        raise DraftpickError(f"{path} is not a collection summary; it needs queries and arms")
-    return found
-
-
-def _epochs(path: Path) -> list[dict[str, Any]]:
-    found = _read(path, "give the history that `draftpick train` wrote")
-    if isinstance(found, dict):
-        found = found.get("history")
-    if not isinstance(found, list) or not all(isinstance(epoch, dict) for epoch in found):
-        raise DraftpickError(f"{path} is not a training history; it needs a list of epochs")
-    return found
 
 
 def _read(path: Path, hint: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +12,16 @@ from decoders.common.errors import DraftpickError
 from decoders.common.files import replacing, write_atomically
 from decoders.common.provenance import measured_on, versions
 from decoders.common.terminal import progress, tables
-from decoders.records import Request, Sampling
+from decoders.records import Request
 
 from ..routing.router import Router
 from . import markdown, plots
 from .answers import write_answers
 from .candidates import Candidate
 from .journal import Journal, read_rows
-from .points import first_answers, sweep_summary
-from .records import BASELINE, Row
+from .records import Row
 from .run import Asker, choose_methods
 from .summary import summarise
-from .sweep import Sweep, arms_yaml
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,7 +42,6 @@ def specbench(
     ask: bool = True,
     quiet: bool = False,
     candidates: Sequence[Candidate] = (),
-    sweep: Sweep | None = None,
 ) -> dict[str, Any]:
     """Ask all questions, write rows, answers, summary.json, summary.md and plots into `out`.
 
@@ -54,8 +50,6 @@ def specbench(
 
     ask: False sums up what `out` holds of them.
     candidates: further policies to run, besides the router's own.
-    sweep: the curves to read and draw, of an engine with its arms; also writes arms.yaml. Where
-        answers are sampled the target is asked once more for its greedy ones, into `out`/greedy.
     """
     if AUTOREGRESSIVE not in router.engine.arm_names:
         raise DraftpickError(
@@ -70,7 +64,7 @@ def specbench(
         greedy=request.sampling.greedy,
         eos_ids=router.engine.eos_ids,
         seed=seed,
-        groups=_groups(candidates),
+        candidates=[one.method for one in candidates],
         about={
             "target": router.engine.target_name,
             "arms_fingerprint": asker.settings["arms"],
@@ -79,10 +73,6 @@ def specbench(
             "versions": versions(),
         },
     )
-    if sweep is not None:
-        answers = greedy_answers(asker, rows, questions, out, quiet)
-        summary["sweep"] = sweep_summary(sweep.curves, rows, answers, seed)
-        write_atomically(out / "arms.yaml", arms_yaml(sweep))
     write_answers(out, router.engine.target_name, rows)
     write_outputs(out, summary)
     return summary
@@ -108,28 +98,6 @@ def ask_all(
         rows = asker.run(questions, journal, lambda: tick(len(journal.rows), len(questions)))
     by_id = {row.question_id: row for row in rows}
     return [by_id[question.id] for question in questions]
-
-
-def greedy_answers(
-    asker: Asker, rows: Sequence[Row], questions: Sequence[Query], out: Path, quiet: bool = False
-) -> dict[str, str]:
-    """The target's first answers at temperature 0, by question id: those of the rows, or, where
-    they are sampled, asked for and journaled in `out`/greedy."""
-    if not asker.request.sampling.greedy:
-        held = {row.question_id for row in rows}
-        alone = Router(asker.router.engine, None)
-        plain = Asker(alone, [BASELINE], replace(asker.request, sampling=Sampling()), asker.seed)
-        asked = [question for question in questions if question.id in held]
-        rows = ask_all(plain, asked, out / "greedy", quiet=quiet)
-    return first_answers(rows)
-
-
-def _groups(candidates: Sequence[Candidate]) -> dict[str, list[str]]:
-    """group -> its methods."""
-    found: dict[str, list[str]] = {}
-    for one in candidates:
-        found.setdefault(one.group, []).append(one.method)
-    return found
 
 
 def write_outputs(out: Path, summary: dict[str, Any]) -> None:

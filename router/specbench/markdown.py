@@ -8,32 +8,17 @@ from typing import Any
 
 from collect.queries import OVERALL
 
-from .points import AGREEMENT
 from .records import BASELINE, ROUTED
 
 Table = tuple[list[str], list[list[str]]]
 """Headings and rows."""
 
-NOT_REACHED = "not reached"
-MEASURE_NAMES = {
-    AGREEMENT: "agreement with the target's greedy answer",
-    "bleu": "BLEU",
-    "rouge_2": "ROUGE-2",
-    "rouge_l": "ROUGE-L",
-    "exact_match": "exact match",
-}
 EXPLAINED = (
     "Speed-up: tokens per second, end-of-sequence token and prefill included, over the "
     "autoregressive arm's on the same questions, as a ratio of sums; intervals by bootstrap over "
     "questions. By task: mean of the tasks' speed-ups. By question: mean of the questions' "
     "speed-ups. Decode: without the prefill. Tokens per round: the target's own included. Other "
     "ids: answers that differ from the autoregressive arm's."
-)
-EXPLAINED_SWEEP = (
-    "Latency: wall seconds of the answers, prefill included, over those of the target alone on "
-    "the same questions, measured side by side. Curves are linear between two swept numbers. "
-    "Agreement: ROUGE-L. A lossless arm that does not agree completely at temperature 0 met "
-    "near-ties, which low precision rounds differently; float32 has none."
 )
 
 
@@ -131,16 +116,6 @@ def choice_table(summary: dict[str, Any]) -> Table:
     return ["task", *arms], rows
 
 
-def seeds_table(summary: dict[str, Any]) -> Table:
-    """Headings and rows of the candidates' speed-ups, mean and deviation over seeds."""
-    tasks = [*summary["tasks"], OVERALL]
-    rows = []
-    for group, found in summary.get("seeds", {}).items():
-        seeds = max((figures["seeds"] for figures in found.values() if figures), default=0)
-        rows.append([group, str(seeds), *[_spread(found[task]) for task in tasks]])
-    return ["policy", "seeds", *tasks], rows
-
-
 def sections(summary: dict[str, Any], brief: bool = False) -> Iterator[tuple[str, Table]]:
     """Title and table of all that the summary can fill. brief: what ends a run on the terminal."""
     decode = task_table(summary, "decode_speedup_vs_ar")
@@ -149,75 +124,14 @@ def sections(summary: dict[str, Any], brief: bool = False) -> Iterator[tuple[str
         ("Drafts and answers", answers_table(summary)),
         ("Speed-up by task", task_table(summary)),
         ("Speed-up by task, without the prefill", decode),
-        ("Policies, over their seeds", seeds_table(summary)),
         ("Quality", quality_table(summary)),
         ("Arms that the policy chose", choice_table(summary)),
     ]
     if brief:
-        made = [made[at] for at in (0, 1, 2, 4)]
-    if "sweep" in summary:
-        made.append(("Latency and agreement, over all questions", point_table(summary)))
-        made += [(panel_title(panel), panel_table(panel)) for panel in main_panels(summary)]
+        made = made[:3]
     for title, (headings, rows) in made:
         if len(headings) > 1 and rows:
             yield title, (headings, rows)
-
-
-def main_panels(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    return [panel for panel in summary["sweep"]["panels"] if panel["main"]]
-
-
-def panel_title(panel: dict[str, Any]) -> str:
-    """What is judged, and how the target itself does."""
-    subject = "all tasks" if panel["task"] == OVERALL else panel["task"]
-    own = f"the target alone: {percent(panel['target_quality'])}"
-    return f"{subject}, {MEASURE_NAMES.get(panel['measure'], panel['measure'])}; {own}"
-
-
-def panel_table(panel: dict[str, Any]) -> Table:
-    """Headings and rows of what each curve reaches."""
-    headings = [
-        "method", "latency at the target's quality", "within one point of it",
-        "best quality within the target's latency", "at latency",
-    ]  # fmt: skip
-    return headings, [
-        [
-            reading["curve"],
-            _reached(reading["latency_at_target_quality"]),
-            _reached(reading["latency_within_one_point"]),
-            NOT_REACHED if reading["best_quality"] is None else percent(reading["best_quality"]),
-            _reached(reading["best_quality_latency"]),
-        ]
-        for reading in panel["readings"]
-    ]
-
-
-def point_table(summary: dict[str, Any]) -> Table:
-    """Headings and rows of every arm over all questions."""
-    cells = methods_of(summary)
-    return ["arm", "latency", "95% interval", "target calls a token", "agreement"], [
-        [
-            point["arm"],
-            f"{point['latency']:.3f}",
-            interval(point["latency_ci95"]),
-            f"{cells[point['arm']][OVERALL]['target_calls_per_token']:.3f}",
-            percent(point["quality"].get(AGREEMENT)),
-        ]
-        for point in summary["sweep"]["points"]
-        if point["task"] == OVERALL
-    ]
-
-
-def _reached(latency: float | None) -> str:
-    return NOT_REACHED if latency is None else f"{latency:.3f}"
-
-
-def _spread(figures: dict[str, Any] | None) -> str:
-    if figures is None or figures["speedup_vs_ar"] is None:
-        return "-"
-    deviation = figures["speedup_vs_ar_deviation"]
-    spread = "" if deviation is None else f" ± {deviation:.3f}"
-    return times(figures["speedup_vs_ar"]) + spread
 
 
 def headline(summary: dict[str, Any]) -> list[str]:
@@ -287,8 +201,6 @@ def render(summary: dict[str, Any]) -> str:
     for title, table in sections(summary):
         lines += ["", f"## {title}", "", *table_lines(*table)]
     lines += ["", EXPLAINED]
-    if "sweep" in summary:
-        lines += ["", EXPLAINED_SWEEP]
     hardware = summary.get("hardware")
     if hardware:
         known = ", ".join(f"{name} {value}" for name, value in hardware.items() if value)

@@ -10,7 +10,7 @@ import numpy as np
 
 from collect.queries import OVERALL
 
-from .markdown import main_panels, methods_of, panel_title
+from .markdown import methods_of
 from .records import BASELINE, ROUTED
 
 if TYPE_CHECKING:
@@ -68,30 +68,6 @@ def choices(summary: dict[str, Any]) -> Figure:
     return figure
 
 
-def tradeoff(summary: dict[str, Any]) -> Figure:
-    """A sweep's quality over latency, a panel for each measure (Narasimhan et al., Faster Cascades
-    via Speculative Decoding, figure 2; Kim et al., Big Little Decoder, figures 4 and 10).
-
-    A curve for each method, its markers growing in the order of the swept values; a cross for the
-    target alone, dotted lines at its quality and one point below.
-    """
-    from matplotlib.figure import Figure
-
-    panels, swept = main_panels(summary), summary["sweep"]
-    columns = max(1, min(len(panels), 3))
-    lines = max(1, -(-len(panels) // columns))
-    figure = Figure(figsize=(4.6 * columns, 3.8 * lines + 0.6), layout="constrained")
-    at = {(point["arm"], point["task"]): point for point in swept["points"]}
-    for number, panel in enumerate(panels, 1):
-        _panel(figure.add_subplot(lines, columns, number), panel, swept["curves"], at)
-    if panels:
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False
-        )
-    return figure
-
-
 def all_of(summary: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Figure]]:
     """The pictures that this summary can fill, by file name."""
     drawn: dict[str, Callable[[dict[str, Any]], Figure]] = {
@@ -100,8 +76,6 @@ def all_of(summary: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Figu
     }
     if summary["policy_choices"]:
         drawn["choices"] = choices
-    if "sweep" in summary:
-        drawn["tradeoff"] = tradeoff
     return drawn
 
 
@@ -110,51 +84,6 @@ def png(figure: Figure) -> bytes:
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=130)
     return buffer.getvalue()
-
-
-def curves(series: dict[str, list[float]], title: str, x_label: str) -> Figure:
-    """Lines over epochs, one panel each."""
-    columns = min(len(series), 3)
-    lines = -(-len(series) // columns)
-    figure, _ = _figure(width=3.4 * columns, height=2.6 * lines)
-    figure.clear()
-    for i, (name, values) in enumerate(series.items(), 1):
-        axes = figure.add_subplot(lines, columns, i)
-        axes.plot(range(1, len(values) + 1), values, marker="o", markersize=3, color="#2f6db5")
-        axes.set_title(name, fontsize=9)
-        axes.set_xlabel(x_label, fontsize=8)
-        axes.tick_params(labelsize=8)
-    figure.suptitle(title, fontsize=11)
-    return figure
-
-
-def _panel(
-    axes: Any,
-    panel: dict[str, Any],
-    curves: list[dict[str, Any]],
-    at: dict[tuple[str, str], dict[str, Any]],
-) -> None:
-    task, measure = panel["task"], panel["measure"]
-    for i, curve in enumerate(curves):
-        known = [at[arm, task] for arm in curve["arms"] if (arm, task) in at]
-        points = [(p["latency"], 100 * p["quality"][measure]) for p in known]
-        if not points:
-            continue
-        xs, ys = zip(*points, strict=True)
-        sizes = [14 + 60 * n / max(1, len(points) - 1) for n in range(len(points))]
-        color = f"C{i % 10}"
-        axes.scatter(xs, ys, s=sizes, color=color, label=curve["name"], zorder=3)
-        if curve["ordered"]:
-            axes.plot(xs, ys, color=color, lw=1.2)
-    target = 100 * panel["target_quality"]
-    axes.plot(1.0, target, "x", color="black", markersize=9, label="target alone", zorder=4)
-    for level in (target, max(target - 1, 0.0)):
-        axes.axhline(level, color="grey", lw=0.8, ls=":")
-    axes.set_title(panel_title(panel).replace("; ", "\n"), fontsize=9)
-    axes.set_xlabel("latency, relative to the target alone", fontsize=8)
-    axes.set_ylabel("quality (percent)", fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _figure(width: float, height: float = 4.0) -> tuple[Figure, Any]:

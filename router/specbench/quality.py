@@ -27,15 +27,6 @@ USUAL = "rouge_l"
 BLEU = "bleu"  # of all answers together, the others of each
 UNJUDGED = ("mt_bench",)  # chats: a reference is one good answer of many
 
-# Every measure that says something of a task's answers, the one that papers report first.
-JUDGED_BY: dict[str, tuple[str, ...]] = {
-    "translation": ("bleu", "rouge_l"),
-    "summarization": ("rouge_2", "rouge_l"),
-    "rag": ("rouge_l", "rouge_2"),
-    "qa": ("rouge_l", "rouge_2"),
-    "math": ("exact_match",),
-}
-
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
@@ -52,13 +43,6 @@ def rouge_l(text: str, reference: str) -> float:
 def rouge_2(text: str, reference: str) -> float:
     """ROUGE-2 F-measure against the accepted answer that fits best."""
     return _rouge("rouge2", text, reference)
-
-
-def similarity(text: str, other: str) -> float:
-    """ROUGE-L F-measure of two answers; 1.0 where they are the same, be they empty."""
-    if text == other:
-        return 1.0
-    return rouge.rouge_l(other, text)
 
 
 def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -96,17 +80,11 @@ def measure_of(task: str) -> str | None:
     return MEASURES.get(task, None if task in UNJUDGED else USUAL)
 
 
-def judged_by(task: str) -> tuple[str, ...]:
-    """Every measure that says something of its answers, the main one first."""
-    usual = measure_of(task)
-    return JUDGED_BY.get(task, () if usual is None else (usual,))
-
-
 def check_measures(task: str) -> None:
     """Raises NoSuchName where the task is to be judged by a measure that there is not."""
-    for measure in judged_by(task):
-        if measure not in (BLEU, *SCORES):
-            raise NoSuchName(f"measure of the task {task!r}:", measure, [BLEU, *SCORES])
+    measure = measure_of(task)
+    if measure is not None and measure not in (BLEU, *SCORES):
+        raise NoSuchName(f"measure of the task {task!r}:", measure, [BLEU, *SCORES])
 
 
 def score(measure: str, texts: Sequence[str], references: Sequence[str]) -> float:

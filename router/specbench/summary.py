@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
-
-import numpy as np
 
 from collect.queries import OVERALL, ordered
 from collect.rouge import WORDS
 from policies.evaluation.bootstrap import RESAMPLES
 
-from .candidates import over_seeds
 from .metrics import Pair, bootstrap, cell, mean_over_tasks, over_questions, speedup, wall_table
 from .records import BASELINE, ROUTED, Answer, Row
 
@@ -33,21 +30,19 @@ def summarise(
     seed: int = 0,
     samples: int = RESAMPLES,
     about: dict[str, Any] | None = None,
-    groups: Mapping[str, list[str]] | None = None,
+    candidates: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The object that summary.json holds. about: settings, hardware and versions, passed through.
 
-    groups: the methods that are candidates, by what their seeds share. Their cells are under
-    `candidates`, with the answers that each arm wrote under `candidate_choices`, and the mean and
-    deviation over seeds under `seeds`; none of them is there where there are no candidates.
+    candidates: the methods that are policies under a name. Their cells are under `candidates`, and
+    the answers that each arm wrote under `candidate_choices`; neither is there without candidates.
 
     Under `arms.<name>`, `routed` and `oracle` is a cell for `overall` and for each task; a
     cell's fields are those of `metrics.Cell`. `routed` and what follows from it are None where no
     policy ran.
     """
     methods = list(dict.fromkeys(method for row in rows for method in row.answers))
-    extra = [method for members in (groups or {}).values() for method in members]
-    arms = [method for method in methods if method != ROUTED and method not in extra]
+    arms = [method for method in methods if method != ROUTED and method not in candidates]
     tasks = ordered(row.task for row in rows)
 
     def cells(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -69,23 +64,13 @@ def summarise(
     routed = _answers(rows, ROUTED) if ROUTED in methods else None
     overhead = policy_overhead(routed) if routed is not None else {}
     more = {}
-    if groups:
-        found = {method: cells(_answers(rows, method)) for method in extra}
+    if candidates:
         more = {
-            "candidates": found,
+            "candidates": {method: cells(_answers(rows, method)) for method in candidates},
             "candidate_choices": {
                 method: _choices(rows, [_arms_of(a) for a in _answers(rows, method)], tasks)
-                for method in extra
+                for method in candidates
             },
-            "seeds": over_seeds(
-                found,
-                {
-                    group: _pooled_intervals(rows, methods, tasks, seed, samples)
-                    for group, methods in groups.items()
-                },
-                dict(groups),
-                tasks,
-            ),
         }
     return {
         "version": VERSION,
@@ -212,25 +197,6 @@ def _arms_of(answer: Answer) -> list[str]:
 
 def _answers(rows: Sequence[Row], method: str) -> list[Answer]:
     return [_answer(row, method) for row in rows]
-
-
-def _pooled_intervals(
-    rows: Sequence[Row], methods: Sequence[str], tasks: Sequence[str], seed: int, samples: int
-) -> dict[str, tuple[float, float] | None]:
-    """task -> the interval over questions of the methods' speed-up, their answers taken together;
-    a question that any of them failed on is left out."""
-    found = []
-    for row in rows:
-        ours, plain = [_answer(row, method) for method in methods], row.answers[BASELINE]
-        if all(answer.error is None for answer in (*ours, plain)):
-            tokens, wall_s = sum(a.tokens for a in ours), sum(a.wall_s for a in ours)
-            found.append((row.task, (tokens, wall_s, plain.tokens, plain.wall_s)))
-
-    def interval(task: str) -> tuple[float, float] | None:
-        kept = [sums for name, sums in found if task in (OVERALL, name)]
-        return bootstrap(np.array(kept, dtype=np.float64).reshape(-1, 4), seed, samples)
-
-    return {task: interval(task) for task in (OVERALL, *tasks)}
 
 
 def _answer(row: Row, method: str | None) -> Answer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 from router_fakes import FakePolicy
-from toy_engine import ToyEngine
 
 from collect.sweeps.progress import SweepProgress
 from decoders.common.terminal import progress
@@ -38,7 +36,6 @@ from router.routing.router import Router
 from router.specbench import markdown
 from router.specbench.bench import result_tables, specbench
 from router.specbench.protocol import load_questions
-from router.specbench.sweep import load_sweep
 from router.tabulated import for_terminal
 
 FIGURE = re.compile(r"\d")
@@ -101,29 +98,6 @@ def test_specbench(tmp_path: Path, question_file: Path) -> None:
             whole(text, row)
     assert "…" not in text
     assert len(result_tables(summary, 200)) == 3, "each in one where there is room"
-
-
-def test_sweep(tmp_path: Path, question_file: Path) -> None:
-    path = tmp_path / "sweep.yaml"
-    path.write_text(
-        "sweep:\n"
-        "  length:\n"
-        "    arm: {kind: max_gram, shortest: 1}\n"
-        "    field: length.k\n"
-        "    values: [1, 4]\n"
-    )
-    swept = load_sweep(path)
-    engine, asked = ToyEngine(swept.arms), load_questions([question_file], 1)
-    router = Router(engine, None)
-    summary = specbench(router, asked, Request(12), tmp_path / "out", sweep=swept, quiet=True)
-    json.dumps(summary)
-    text = at_eighty(*result_tables(summary, 80))
-    titles = [title for title, _ in markdown.sections(summary, brief=True)]
-    assert "math, exact match; the target alone: 0.0%" in titles
-    for _, (_, rows) in markdown.sections(summary, brief=True):
-        for row in rows:
-            whole(text, row)
-    assert "…" not in text
 
 
 def large_table() -> RewardTable:

@@ -15,7 +15,6 @@ from decoders import Engine, Request
 from decoders.arms import load_arms
 from router.routing.router import Router
 from router.specbench.bench import ask_all
-from router.specbench.points import first_answers
 from router.specbench.protocol import load_questions
 from router.specbench.run import Asker
 
@@ -52,7 +51,7 @@ def test_a_row_for_each_arm(
     request = Request(48, seed=0)
     asker = Asker(Router(engine, None), engine.arm_names, request)
     answered = ask_all(asker, asked, tmp_path, quiet=True)
-    headings, rows = methods.table_of(engine, answered, first_answers(answered), request)
+    headings, rows = methods.table_of(engine, answered, methods.first_answers(answered), request)
     table = {row[0]: dict(zip(headings, row, strict=True)) for row in rows}
     assert list(table) == ["autoregressive", "copying", "broken"]
     plain, copying, broken = table.values()

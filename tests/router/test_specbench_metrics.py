@@ -12,7 +12,7 @@ from router_fakes import RESULT, make_turn
 from collect.sweeps.repetition import is_repetitive
 from router.specbench.answers import accept_lengths
 from router.specbench.metrics import Pair, bootstrap, cell, official_speedup, speedup
-from router.specbench.quality import bleu, exact_match, final_number, quality, rouge_l
+from router.specbench.quality import bleu, exact_match, final_number, quality, rouge_2, rouge_l
 from router.specbench.records import Answer, Row, Turn
 from router.specbench.summary import summarise
 
@@ -173,6 +173,7 @@ def test_quality_measures() -> None:
     assert rouge_l("the cat sat", "the cat sat | a dog") == 1.0
     assert rouge_l("the cat ran", "the cat sat") == pytest.approx(2 / 3)
     assert rouge_l("anything", "") == 0.0
+    assert rouge_2("x y", "a b | x y") == 1.0, "the accepted answer that fits best"
     assert bleu(["the cat sat on the mat"], ["the cat sat on the mat"]) == pytest.approx(1.0)
     assert bleu(["completely other words here now"], ["the cat sat on the mat"]) < 0.05
     assert quality("mt_bench", ["x"], ["y"]) is None
