@@ -38,8 +38,8 @@ def theory(
     as_json: AsJson = False,
 ) -> None:
     """Compute the expected speed-up of speculative decoding. The acceptance rate and the cost of a
-    drafted token, in passes of the target, give the best draft length. The acceptance rate and the
-    costs of an arm are in what `draftpick collect` wrote.
+    drafted token, in passes of the target, give the best draft length. Costs are given, or read
+    from a collection.
 
     \b
     Examples:
