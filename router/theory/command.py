@@ -45,7 +45,7 @@ def theory(
     Examples:
       draftpick theory --acceptance 0.7 --cost 0.1
       draftpick theory --acceptance 0.7 --parameters 135e6,10e6
-      draftpick theory --acceptance 0.6 --costs rewards/manifest.json --arm draft-general
+      draftpick theory --acceptance 0.6 --costs manifest.json --arm draft-general
     """
     if sum(given is not None for given in (cost, parameters, costs)) != 1:
         raise DraftpickError(
