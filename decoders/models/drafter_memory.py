@@ -9,17 +9,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
+from ..backends.llama.kv import KVCache
 from ..common.breaker import Breaker
 from ..common.errors import ArmDown, DraftpickError
-from ..protocols import Backend, Strategy
+from ..protocols import Backend, RequestScope, Strategy
 from .memory import OutOfMemory, explained
-from .tensor_bytes import Storages, storages
 
 FIRST_S, LONGEST_S = 1.0, 300.0  # after which a failed load is tried again, at first and at most
 
@@ -221,3 +223,51 @@ def _give_back() -> None:
         torch.cuda.empty_cache()
     with suppress(OSError, AttributeError):  # not every C library has it
         ctypes.CDLL(None).malloc_trim(0)
+
+
+Storages = dict[tuple[str, int], int]  # device and address -> bytes
+
+# What these refer to is not their own: a method's object, a function's surroundings, what all who
+# draft for a target know from before.
+_ELSEWHERE = (
+    type, ModuleType, FrameType, CodeType, BuiltinFunctionType, FunctionType, MethodType,
+    RequestScope,
+)  # fmt: skip
+
+
+def storages(thing: Any, beside: Iterable[Any] = (), apart: Iterable[Any] = ()) -> Storages:
+    """The storages of all tensors that `thing` holds, itself or by its parts, and that none of
+    `beside` does; the objects `apart` are no parts of it.
+
+    Views of one storage count once. A cache of keys and values counts where it takes memory when it
+    is made, which on a CPU it does not.
+    """
+    seen = {id(each) for each in apart}
+    others = {key for each in beside for key in _walk(each, seen)}
+    return {key: size for key, size in _walk(thing, seen).items() if key not in others}
+
+
+def _walk(root: Any, seen: set[int]) -> Storages:
+    found, todo = Storages(), [root]
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, _ELSEWHERE):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, Tensor):
+            key, size = _storage(thing)
+            found[key] = size
+        elif not (isinstance(thing, KVCache) and thing.all.device.type == "cpu"):
+            todo += [each for each in gc.get_referents(thing) if _may_hold(each)]
+    return found
+
+
+def _storage(tensor: Tensor) -> tuple[tuple[str, int], int]:
+    if tensor.is_mkldnn:  # opaque: its storage cannot be asked
+        return (str(tensor.device), id(tensor)), tensor.numel() * tensor.element_size()
+    storage = tensor.untyped_storage()
+    return (str(tensor.device), storage.data_ptr()), storage.nbytes()
+
+
+def _may_hold(thing: Any) -> bool:
+    return isinstance(thing, Tensor) or gc.is_tracked(thing)

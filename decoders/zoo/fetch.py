@@ -28,8 +28,7 @@ from .catalogue import (
     fetched_bytes,
     sha256_of,
 )
-from .download import download_wheel
-from .room import require_disk, require_memory
+from .fetch_file import download_wheel, require_disk, require_memory
 
 FLOAT32 = 4  # bytes a number
 

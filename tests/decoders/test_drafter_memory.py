@@ -19,9 +19,8 @@ from decoders import Engine
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch
-from decoders.models.drafter_memory import LONGEST_S, DrafterMemory, LoadFailed, NoRoom
+from decoders.models.drafter_memory import LONGEST_S, DrafterMemory, LoadFailed, NoRoom, storages
 from decoders.models.memory import OutOfMemory
-from decoders.models.tensor_bytes import storages
 from decoders.records import Request
 from decoders.sampling.draft_vocab import DraftVocab
 

@@ -356,7 +356,7 @@ def test_a_file_that_has_to_be_converted_needs_room(
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(DraftpickError, match=r"converting m\.gguf needs 0\.0 GB under .*cache"):
         from_gguf(path)
-    monkeypatch.setattr("decoders.zoo.room.available_bytes", lambda: 1000)
+    monkeypatch.setattr("decoders.zoo.fetch_file.available_bytes", lambda: 1000)
     with pytest.raises(DraftpickError, match=r"converting m\.gguf needs 0\.0 GB of memory"):
         from_gguf(path)
     assert not cache.exists()

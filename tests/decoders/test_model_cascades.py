@@ -19,9 +19,8 @@ from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.papers.calm.strategy import Calm
-from decoders.papers.cascades.oracle import OracleCascade
 from decoders.papers.cascades.sequence import SequenceCascade
-from decoders.papers.cascades.token import TokenCascade
+from decoders.papers.cascades.token import OracleCascade, TokenCascade
 from decoders.protocols import Backend, Job, Strategy
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.randomness import Generator

@@ -18,9 +18,8 @@ from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
-from decoders.papers.cascades.oracle import OracleCascade
 from decoders.papers.cascades.sequence import SequenceCascade
-from decoders.papers.cascades.token import TokenCascade
+from decoders.papers.cascades.token import OracleCascade, TokenCascade
 from decoders.papers.rules import deferral
 from decoders.papers.rules.bild import BiLD
 from decoders.papers.rules.deferral import SpeculativeCascade

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from decoders.methods.max_gram.copy_chances import copied_acceptance
 from decoders.methods.max_gram.drafter import MaxGramDrafter
-from router.engines.vllm.copying import copied, longest_match
+from router.engines.vllm.kinds import copied, longest_match
 from router.engines.vllm.steps import StepCosts, slots
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)

@@ -69,7 +69,7 @@ class OracleCascadeRecipe(EachTokenRecipe):
     kind: Literal["oracle_cascade"] = "oracle_cascade"
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from .oracle import OracleCascade
+        from .token import OracleCascade
 
         drafter = self.drafter.named(self.name).make_drafter(target, tokenizer)
         return OracleCascade(self.name, drafter, self.alpha)

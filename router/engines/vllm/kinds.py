@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
+from numpy.typing import NDArray
+
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
-from decoders.earlier.votes import Draft
+from decoders.earlier.answers import EarlierAnswers
+from decoders.earlier.index import LONGEST, SuffixIndex
+from decoders.earlier.votes import Draft, Wanted, draft
 from decoders.methods.max_gram.copy_chances import CopyChances
 
-from .copying import copied
 from .engine import EngineFacts
 from .rows import TrackedRequest
 
@@ -126,8 +131,6 @@ def suffix(recipe: Any, engine: EngineFacts) -> ArmDrafter:
             f"the arm {recipe.name!r} drafts trees, which vLLM does not take from a proposer; "
             "leave `width` out"
         )
-    from .suffix_drafts import SuffixDrafts
-
     return SuffixDrafts(recipe, engine.share_answers)
 
 
@@ -159,3 +162,119 @@ def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:
             "proposer give `length: {k: N}`"
         )
     return KINDS[recipe.kind](recipe, engine)
+
+
+def longest_match(
+    ids: NDArray[np.int32], shortest: int, longest: int, earliest: bool = False
+) -> tuple[int, int] | None:
+    """Where the longest suffix of `ids` that occurred before was followed by a token, and how many
+    tokens it has; of several places the last, or the first. The row is compared with its own end in
+    about the time of reading it once: an index of every n-gram, as `MaxGramDrafter` keeps, would
+    cost a long prompt more than its first drafts save.
+
+    shortest, longest: tokens of the suffix.
+    """
+    end = len(ids)
+    ends = np.flatnonzero(ids[: end - 1] == ids[end - 1]) + 1  # ends of matches of one token
+    best: tuple[int, int] | None = None
+    n = 1
+    while len(ends) and n <= min(longest, end - 1):
+        if n >= shortest:
+            best = int(ends[0 if earliest else -1]), n
+        n += 1
+        ends = ends[ends >= n]
+        ends = ends[ids[ends - n] == ids[end - n]]
+    return best
+
+
+def copied(
+    ids: NDArray[np.int32],
+    k: int,
+    shortest: int,
+    longest: int,
+    acceptance: Callable[[int], float],
+    earliest: bool = False,
+    stop_below: float = 0.0,
+) -> Draft:
+    """At most k tokens that followed the longest earlier match; a copy that reaches the end goes on
+    into what it has just copied.
+
+    acceptance: the chance that a copied token is accepted, by the length of its match.
+    stop_below: end before the chance that the whole draft is accepted is below this.
+    """
+    made = Draft()
+    match = longest_match(ids, shortest, longest, earliest)
+    if match is None:
+        return made
+    source, matched = match
+    chance = 1.0
+    while len(made.ids) < k:
+        chance *= acceptance(matched)
+        if chance < stop_below:
+            break
+        at = source - len(ids)
+        made.ids.append(int(ids[source]) if at < 0 else made.ids[at])
+        made.chances.append(chance)
+        made.matched.append(matched)
+        source, matched = source + 1, matched + 1
+    return made
+
+
+EVERYONE = ""  # whose answers are drafted from: vLLM does not say who asks
+HOPELESS = 0.02  # a draft is followed while it is accepted this often
+
+
+@dataclass
+class _Text:
+    """Of one request: where its tokens came before, and of either source how far it can be trusted
+    and what it drafted last."""
+
+    index: SuffixIndex = field(default_factory=SuffixIndex)
+    chances: tuple[CopyChances, CopyChances] = field(
+        default_factory=lambda: (CopyChances(), CopyChances())
+    )
+    made: tuple[Draft, Draft] = field(default_factory=lambda: (Draft(), Draft()))
+
+
+class SuffixDrafts:
+    """recipe: a SuffixRecipe of chains.
+    share: draft from all earlier answers of this arm, whoever asked.
+    """
+
+    def __init__(self, recipe: Any, share: bool) -> None:
+        self.by_cost = bool(recipe.by_cost)
+        self._longest = recipe.length.longest
+        self._wanted = Wanted(1, recipe.shortest, least=HOPELESS)
+        self._earlier = EarlierAnswers() if share else None
+        self._texts: WeakKeyDictionary[TrackedRequest, _Text] = WeakKeyDictionary()
+
+    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
+        return [self._of(request, k) for request, k in zip(requests, most, strict=True)]
+
+    def _of(self, request: TrackedRequest, k: int) -> Draft:
+        text = self._texts.setdefault(request, _Text())
+        text.index.extend(request.ids[len(text.index) :].tolist())
+        tail = request.ids[-LONGEST:].tolist()
+        wanted = replace(self._wanted, depth=min(k, self._longest))
+        own, others = text.chances
+        earlier = Draft()
+        if self._earlier is not None:
+            earlier = self._earlier.draft(EVERYONE, tail, wanted, others)
+        text.made = draft(text.index, tail, wanted, own, runs_on=True), earlier
+        return max(text.made, key=lambda made: sum(made.chances))
+
+    def learn(self, request: TrackedRequest, draft: Draft) -> None:
+        from decoders.earlier.prefixes import agreeing
+
+        text = self._texts.get(request)
+        if text is None:
+            return
+        came = request.came
+        for chances, made in zip(text.chances, text.made, strict=True):
+            chances.observe(made.matched, agreeing(made.ids, came), len(came))
+
+    def forget(self, request: TrackedRequest) -> None:
+        if self._texts.pop(request, None) is not None and self._earlier is not None:
+            ids = request.ids.tolist()
+            at = request.prompt_tokens
+            self._earlier.add(EVERYONE, ids[:at], ids[at:])
