@@ -23,7 +23,7 @@ from rich.console import Console
 
 from decoders import EngineOptions
 from decoders.arms import AUTOREGRESSIVE
-from decoders.backends.batched.slots import BatchSlots, Wanted
+from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.backends.native import LlamaBackend
 from decoders.common.terminal import tables
 from decoders.engine import Engine
@@ -91,7 +91,7 @@ def one_pass(slots: BatchSlots, answers: int, tokens: int) -> float:
     if answers == 1:
         asked[0].extend(ids)
     else:
-        slots.read([Wanted(slot, ids) for slot in asked])
+        slots.read([PassRequest(slot, ids) for slot in asked])
     seconds = time.perf_counter() - started
     for slot, length in zip(asked, before, strict=True):
         slot.truncate(length)

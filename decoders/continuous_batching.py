@@ -15,13 +15,13 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 from torch import Tensor
 
-from .backends.batched.slots import BatchSlots, Wanted
+from .backends.batched.slots import BatchSlots, Company, PassRequest
 from .backends.native import LlamaBackend
 from .backends.recurrent.head import RecurrentHead
 from .common.errors import DraftpickError
@@ -29,6 +29,8 @@ from .costs import passes
 from .costs.under_load import learn
 from .engine import Engine
 from .models import memory
+
+Reads: TypeAlias = "Callable[[Sequence[PassRequest]], list[Tensor]]"
 
 WORTH_REUSING = 16  # tokens of a prompt that decide which slot it goes to
 PROMPT_TOKENS = 512  # of prompts that are read between two passes of those who write
@@ -86,7 +88,7 @@ class EngineSlot:
 
     engine: Any
     at_work: greenlet | None = None
-    wants: Wanted | CellSteps | CellDraft | PromptPart | Turn | None = None
+    wants: PassRequest | CellSteps | CellDraft | PromptPart | Turn | None = None
     given: Any = None  # what it goes on with
     born: int = 0  # ordinal of the answer among those started, for taking turns
 
@@ -222,7 +224,9 @@ class ContinuousBatch:
                 "batch-invariant answers serve one at a time (--slots 1)"
             )
         with memory.explained(target.device, f"making room for {n} answers at once"):
-            self.passes = BatchSlots(target, n, batch_invariant)
+            turn = None if batch_invariant else self._turn
+            company = Company(self._read, self._step, self._draft, turn)
+            self.passes = BatchSlots(target, n, batch_invariant, company)
         self.slots = [
             EngineSlot(engine.with_target(backend, batch_invariant, self._part))
             for backend in self.passes.all
@@ -230,12 +234,9 @@ class ContinuousBatch:
         self._begun = self.running = 0
         self._main = getcurrent()
         costs = passes.known(target)
-        for backend in self.passes.all:
-            if costs is not None:  # those of an answer alone, until others are learnt
+        if costs is not None:  # those of an answer alone, until others are learnt
+            for backend in self.passes.all:
                 passes.assume(backend, costs)
-            backend.wait, backend.share_step = self._read, self._step
-            backend.share_draft = self._draft
-            backend.turn = None if batch_invariant else self._turn
 
     def free(self, prompt_ids: Sequence[int] = (), user: str | None = "") -> EngineSlot | None:
         """As in BatchEngine; else low ones first, so that rows in use are neighbours."""
@@ -253,9 +254,12 @@ class ContinuousBatch:
         slot.at_work, slot.born = greenlet(lambda _: answer(slot.engine)), self._begun
         slot.wants = slot.given = None
 
-    def step(self) -> None:
+    def step(self, read: Reads | None = None) -> None:
         """Let every answer run up to its next pass, and run that pass. Where the pass fails, so do
-        all answers that waited for it."""
+        all answers that waited for it.
+
+        read: runs it in the place of `BatchSlots.read`.
+        """
         self._main = getcurrent()
         with torch.inference_mode():
             budget = PROMPT_TOKENS
@@ -267,16 +271,16 @@ class ContinuousBatch:
                     self._go_on(slot)
             while cells := [s for s in self._busy() if isinstance(s.wants, CellSteps | CellDraft)]:
                 self._run_cells(cells)
-            reading = [slot for slot in self._busy() if isinstance(slot.wants, Wanted)]
+            reading = [slot for slot in self._busy() if isinstance(slot.wants, PassRequest)]
             if reading:
-                wanted = [slot.wants for slot in reading if isinstance(slot.wants, Wanted)]
+                wanted = [slot.wants for slot in reading if isinstance(slot.wants, PassRequest)]
                 try:
-                    read = self.passes.read(wanted)
+                    logits = (read or self.passes.read)(wanted)
                 except Exception as error:
                     self._fail(reading, error)
                     return
-                for slot, logits in zip(reading, read, strict=True):
-                    slot.given, slot.wants = logits, None
+                for slot, own in zip(reading, logits, strict=True):
+                    slot.given, slot.wants = own, None
 
     def wake(self) -> None:
         """Nothing: steps do not wait."""
@@ -354,7 +358,7 @@ class ContinuousBatch:
 
     # -- called by answers --------------------------------------------------------------------
 
-    def _read(self, wanted: Wanted) -> Tensor:
+    def _read(self, wanted: PassRequest) -> Tensor:
         logits: Tensor = self._main.switch(wanted)
         return logits
 

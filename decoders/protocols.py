@@ -155,7 +155,7 @@ class CopyableBackend(PartedBackend, Protocol):
 class SharingBackend(Backend, Protocol):
     """A backend whose weights may serve several sequences."""
 
-    def twin(self, context: int) -> Backend:
+    def sharing_weights(self, context: int) -> Backend:
         """The same weights with its own cache, of at most that many positions."""
         ...
 

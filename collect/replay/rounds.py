@@ -110,7 +110,6 @@ def at_once(
     batch: of the engine's; no answer is being written there.
     costs: for that number of answers.
     """
-    reader = batch.passes
     held: dict[Engine, Prefilled] = {}  # by slot, what it read of its prompt, until an arm fails
 
     def begin(arm: str, prompt: list[int], request: Request) -> None:
@@ -128,7 +127,7 @@ def at_once(
         tokens = max(FEWEST, min(LONGEST, engine.context - max(map(len, prompts)) - MOST))
         calls = _calls([slot.engine for slot in batch.slots], arm)
         found = OverheadTimer(
-            reader.read,
+            batch.passes.read,
             lambda wanted: [len(each.ids) for each in wanted],
             answers,
             calls,
@@ -137,9 +136,8 @@ def at_once(
         try:
             for seed, prompt in enumerate(prompts):
                 begin(arm, prompt, Request(tokens, Sampling(temperature), eos_ids=(), seed=seed))
-            with _in_place_of(reader, "read", found):
-                while batch.running == answers and len(found.found) < rounds:
-                    batch.step()
+            while batch.running == answers and len(found.found) < rounds:
+                batch.step(found)
         except Exception:
             held.clear()
             raise

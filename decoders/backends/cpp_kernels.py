@@ -17,8 +17,7 @@ import torch
 from ..common.loggers import quiet
 from ..common.machine import cpu_name
 from ..common.wording import in_words
-from ..sampling import filters as sampling
-from ..sampling import randomness as chance
+from ..sampling.kernels import ON_CPU
 from .weights.blocked import NARROW
 
 FOLDER = Path(__file__).with_name("cpp")
@@ -109,8 +108,8 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
             if refused is not None:
                 say(f"drafts are verified by PyTorch's own products, which are slower: {refused}")
                 return False
-        chance.draw_by(torch.ops.draftpick.draw_rows)
-        sampling.soften_by(torch.ops.draftpick.soften_rows)
+        ON_CPU.draw = torch.ops.draftpick.draw_rows
+        ON_CPU.soften = torch.ops.draftpick.soften_rows
         return True
 
 

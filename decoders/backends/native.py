@@ -116,7 +116,7 @@ class LlamaBackend(KeptStates):
         """
         return cls(*load(folder, device, dtype, rounding, store, blocked), context)
 
-    def twin(self, context: int) -> LlamaBackend:
+    def sharing_weights(self, context: int) -> LlamaBackend:
         """As in SharingBackend; its passes are those of this one, where they are compiled."""
         other = type(self)(self.shape, self.weights, context)
         if self.compiled is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from ..backends.batched.slots import BatchSlots, SlotBackend, Wanted
+from ..backends.batched.slots import BatchSlots, PassRequest, SlotBackend
 from ..backends.cpp_kernels import version
 from ..common.machine import look, others
 from ..common.sync import synchronize
@@ -168,7 +168,7 @@ def _seconds(slots: BatchSlots, rows: int, tokens: int) -> float:
         for slot in used:
             slot.pretend(context)
         started = time.perf_counter()
-        slots.read([Wanted(slot, ids) for slot in used])
+        slots.read([PassRequest(slot, ids) for slot in used])
         synchronize(used[0].device)
         times.append(time.perf_counter() - started)
     for slot in used:

@@ -173,7 +173,7 @@ def load_for(folder: Path, target: Backend) -> Backend:
     key = (folder, targets.fingerprint(folder), device, dtype, rounding)
     loaded = _LOADED.get(key)
     if isinstance(loaded, SharingBackend):
-        made = loaded.twin(context)
+        made = loaded.sharing_weights(context)
     else:
         made = targets.load_backend(folder, device, dtype, rounding=rounding, context=context)
     return _LOADED.add(key, made)

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from ..common.errors import NotANumber
 from ..records import NAN, Sampling, TokenLogprob
 from .argmax import likeliest, numbered
+from .kernels import ON_CPU
 from .randomness import RandomSource
 
 LANES = 16  # numbers that a kernel takes at once
-Softmax = Callable[[Tensor, float], Tensor]  # bfloat16 [T, V] and a temperature -> float32 [T, V]
-_kernel: Softmax | None = None
-
-
-def soften_by(kernel: Softmax) -> None:
-    """From now on turn logits on a CPU into probabilities by this one, V a multiple of LANES."""
-    global _kernel
-    _kernel = kernel
 
 
 def seen_mask(
@@ -70,8 +61,8 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
     float32, or float64 where the logits are. Temperature must be above 0.
     """
-    if _kernel is not None and sampling.unfiltered and _fits(logits):
-        return _kernel(logits, sampling.temperature)
+    if ON_CPU.soften is not None and sampling.unfiltered and _fits(logits):
+        return ON_CPU.soften(logits, sampling.temperature)
     scores = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.temperature != 1:
         scores = scores / sampling.temperature

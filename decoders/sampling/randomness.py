@@ -6,23 +6,16 @@ A test may answer them by walking every outcome, which gives the shipped loop's 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from .kernels import ON_CPU
+
 BLOCK = 64
 WIDTHS = (512, 256, 128, 64)  # tokens of a part, the first that divides a vocabulary
-
-Draws = Callable[[Tensor, Tensor], Tensor]  # as `_drawn`, for float32 and float64 on a CPU
-_kernel: Draws | None = None
-
-
-def draw_by(kernel: Draws) -> None:
-    """Draw on a CPU by this one from now on."""
-    global _kernel
-    _kernel = kernel
 
 
 class RandomSource(Protocol):
@@ -92,8 +85,8 @@ class Generator:
 
 def drawn_at(probs: Tensor, heights: Tensor) -> Tensor:
     """Tokens [n] of probabilities [n, V], each by its number of heights [n], from 0 to below 1."""
-    if probs.device.type == "cpu" and _kernel is not None:
-        return _kernel(probs, heights)
+    if probs.device.type == "cpu" and ON_CPU.draw is not None:
+        return ON_CPU.draw(probs, heights)
     width = next((width for width in WIDTHS if probs.shape[-1] % width == 0), None)
     return _drawn(probs, heights) if width is None else _drawn_by_parts(probs, heights, width)
 

@@ -130,7 +130,7 @@ def test_a_twin_has_the_same_passes(kernel: None, tiny: Tiny) -> None:
     folder = tiny("qwen2", **FITS_ROWS)
     backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4", blocked=True)
     backend.compile_layers()
-    twin = backend.twin(64)
+    twin = backend.sharing_weights(64)
     assert twin.passes == "compiled" and twin.weights is backend.weights
     read = [each.prefill(PROMPT).logits for each in (backend, twin)]
     drafted = [each.extend(torch.tensor([5, 6])) for each in (backend, twin)]

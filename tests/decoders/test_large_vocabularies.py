@@ -15,6 +15,7 @@ from decoders.records import Sampling
 from decoders.sampling import randomness as chance_module
 from decoders.sampling.argmax import WIDTH, likeliest
 from decoders.sampling.filters import probabilities
+from decoders.sampling.kernels import ON_CPU
 from decoders.sampling.randomness import Generator
 from decoders.zoo.catalogue import cache_dir
 
@@ -51,9 +52,9 @@ def draws(request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param == "kernel":
             if not cpp_kernels.load_kernel(cache_dir() / "compiled", print):
                 pytest.skip("this processor has no kernels, or there is no compiler")
-            patch.setattr(chance_module, "_kernel", torch.ops.draftpick.draw_rows)
+            patch.setattr(ON_CPU, "draw", torch.ops.draftpick.draw_rows)
         else:
-            patch.setattr(chance_module, "_kernel", None)
+            patch.setattr(ON_CPU, "draw", None)
         yield request.param
 
 
@@ -109,7 +110,7 @@ def test_the_kernel_draws_what_pytorch_draws(draws: str, monkeypatch: pytest.Mon
         ids = torch.zeros(63, dtype=torch.int64)
         made = Generator(CPU, 3).follow(probs, ids)
         with monkeypatch.context() as patch:
-            patch.setattr(chance_module, "_kernel", None)
+            patch.setattr(ON_CPU, "draw", None)
             assert torch.equal(Generator(CPU, 3).follow(probs, ids), made)
         strided = probs.repeat_interleave(2, 1)[:, ::2]
         assert torch.equal(Generator(CPU, 3).follow(strided, ids), made)
@@ -137,7 +138,7 @@ def test_the_kernel_s_probabilities_are_pytorch_s(
 
 def test_draws_do_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     probs = torch.randn(500, 4 * WIDTH, generator=torch.Generator().manual_seed(1)).softmax(-1)
-    monkeypatch.setattr(chance_module, "_kernel", None)
+    monkeypatch.setattr(ON_CPU, "draw", None)
     by_parts = Generator(CPU, 3)
     ids = torch.zeros(499, dtype=torch.int64)
     made = by_parts.follow(probs, ids)

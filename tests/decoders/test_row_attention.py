@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.backends.batched.slots import BatchSlots, Wanted
+from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.backends.cpp.layers import KernelLayers
 from decoders.backends.cpp.row_attention import SPAN, AttentionSpans
 from decoders.backends.llama.eight_bits import decoded, encoded
@@ -222,7 +222,7 @@ def test_keys_and_values_in_8_bits(kernel: None, tiny: Tiny, kind: str, rounding
     slots = BatchSlots(whole, 2, batch_invariant=True)
     for slot in slots.all:
         slot.prefill(PROMPT * 20)
-    read = slots.read([Wanted(slot, asked_for[:9]) for slot in slots.all])
+    read = slots.read([PassRequest(slot, asked_for[:9]) for slot in slots.all])
     assert all(torch.equal(each, made[:9]) for each in read)
 
 
@@ -241,16 +241,16 @@ def tokens(n: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 16, (n,), generator=torch.Generator().manual_seed(seed))
 
 
-def several(slots: BatchSlots, at: list[int], widths: list[int]) -> list[Wanted]:
+def several(slots: BatchSlots, at: list[int], widths: list[int]) -> list[PassRequest]:
     """The seats in the rows `at` hold a prompt each, and want so many tokens read; the last one a
     tree of them, if it wants more than two."""
     wanted = []
     for row, width in zip(at, widths, strict=True):
         slots.all[row].prefill((PROMPT * 20)[: 60 + 7 * row])
-        wanted.append(Wanted(slots.all[row], tokens(width, row)))
+        wanted.append(PassRequest(slots.all[row], tokens(width, row)))
     if widths[-1] > 2:
         parents = [-1, *((i - 1) // 2 for i in range(1, widths[-1]))]
-        wanted[-1] = Wanted(slots.all[at[-1]], tokens(widths[-1], at[-1]), parents)
+        wanted[-1] = PassRequest(slots.all[at[-1]], tokens(widths[-1], at[-1]), parents)
     return wanted
 
 
@@ -289,7 +289,7 @@ def test_a_tree_too_large_for_bits_is_read_by_ordinary_operations(kernel: None, 
         each.extend(tokens(60), list(range(-1, 59)))
     expected = plain.extend(tokens(5), [59, 60, 60, 61, 61])
     near(backend.extend(tokens(5), [59, 60, 60, 61, 61]), expected)
-    wanted = [Wanted(slot, tokens(5), [59, 60, 60, 61, 61]) for slot in batch_invariant.all]
+    wanted = [PassRequest(slot, tokens(5), [59, 60, 60, 61, 61]) for slot in batch_invariant.all]
     for made in batch_invariant.read(wanted):
         near(made, expected)
 

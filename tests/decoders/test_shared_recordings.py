@@ -16,7 +16,7 @@ from replayed import traced
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.batched.slots import BatchSlots, Wanted
+from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.backends.cuda.recorded import Run
 from decoders.backends.native import PREFILL_CHUNK
 from decoders.common.errors import ContextTooLong, NotANumber
@@ -67,7 +67,7 @@ def test_a_recording_serves_any_rows_and_positions(tiny: Tiny) -> None:
         ids = [
             torch.tensor([(turn + 3 * row + i) % 16 for i in range(1 + row % 2)]) for row in rows
         ]
-        wanted = [Wanted(slots.all[row], own) for row, own in zip(rows, ids, strict=True)]
+        wanted = [PassRequest(slots.all[row], own) for row, own in zip(rows, ids, strict=True)]
         for row, own, logits in zip(rows, ids, slots.read(wanted), strict=True):
             torch.testing.assert_close(logits, alone[row].extend(own), rtol=1e-5, atol=1e-5)
         slots.all[1].truncate(41)  # of what row 1 has read, one token is kept
@@ -75,17 +75,19 @@ def test_a_recording_serves_any_rows_and_positions(tiny: Tiny) -> None:
     assert len(made) == 1
     for row in (3, 5):
         seven = torch.arange(7)
-        logits = slots.read([Wanted(slots.all[row], seven), Wanted(slots.all[2], seven)])[0]
+        logits = slots.read([PassRequest(slots.all[row], seven), PassRequest(slots.all[2], seven)])[
+            0
+        ]
         torch.testing.assert_close(logits, alone[row].extend(seven), rtol=1e-5, atol=1e-5)
     assert len(made) == 2
     for row in (3, 2):
         slots.all[row].prefill([5] * 300)
     made.clear()
-    slots.read([Wanted(slots.all[row], torch.tensor([1])) for row in (3, 2)])
+    slots.read([PassRequest(slots.all[row], torch.tensor([1])) for row in (3, 2)])
     assert len(made) == 1
     slots.all[2].prefill([5] * 511)
     with pytest.raises(ContextTooLong):
-        slots.read([Wanted(slots.all[row], torch.tensor([1, 2])) for row in (3, 2)])
+        slots.read([PassRequest(slots.all[row], torch.tensor([1, 2])) for row in (3, 2)])
     assert slots.all[3].length == 301
 
 
@@ -124,7 +126,9 @@ def test_a_shared_recording_tells_what_greedy_drafts_are_held_to(
     batch = ContinuousBatch(engine, 3)
     for slot in batch.slots[1:]:
         slot.engine.target.prefill(PROMPTS[0])
-    batch.passes.read([Wanted(slot.engine.target, torch.tensor([1])) for slot in batch.slots[1:]])
+    batch.passes.read(
+        [PassRequest(slot.engine.target, torch.tensor([1])) for slot in batch.slots[1:]]
+    )
     with pytest.raises(NotANumber):
         compared([], batch.slots[1].engine.target.likeliest)
 

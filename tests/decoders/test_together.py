@@ -21,7 +21,7 @@ from replayed import traced
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.batched.slots import BatchSlots, Wanted
+from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch
 from decoders.costs import under_load
@@ -183,7 +183,7 @@ def test_answers_that_are_all_ahead_by_exits(tiny: Tiny) -> None:
         backend.prefill([5, 2, 7])
         backend.lower(1, ids)
     own = alone.extend(ids)
-    for logits in slots.read([Wanted(slot, ids) for slot in slots.all]):
+    for logits in slots.read([PassRequest(slot, ids) for slot in slots.all]):
         torch.testing.assert_close(logits, own, rtol=1e-5, atol=1e-5)
 
 
@@ -218,7 +218,7 @@ def test_one_pass_gives_what_each_would_have_read(
             backend.prefill(prompt)
             if ahead:
                 backend.lower(1, ids[:ahead])
-        wanted.append(Wanted(slot, ids, parents))
+        wanted.append(PassRequest(slot, ids, parents))
         logits = alone.extend(ids, parents)
         expected.append((alone, logits, exits, states, len(prompt)))
     made = slots.read(wanted)
@@ -247,7 +247,7 @@ def test_one_pass_gives_what_each_would_have_read(
             alone.keep(path)
         again = torch.tensor([3, 1])
         torch.testing.assert_close(
-            slot.read_alone(Wanted(slot, again)), alone.extend(again), rtol=1e-5, atol=1e-5
+            slot.read_alone(PassRequest(slot, again)), alone.extend(again), rtol=1e-5, atol=1e-5
         )
 
 
@@ -262,7 +262,7 @@ def test_steady_answers_do_not_depend_on_their_company(tiny: Tiny) -> None:
         slots = BatchSlots(like, 8, batch_invariant=True)  # type: ignore[arg-type]
         for slot in slots.all:
             slot.prefill(PROMPT)
-        bits.append(slots.read([Wanted(slot, ids) for slot in slots.all[: company + 1]])[0])
+        bits.append(slots.read([PassRequest(slot, ids) for slot in slots.all[: company + 1]])[0])
     assert torch.equal(bits[0], bits[1]) and torch.equal(bits[0], bits[2])
 
 

@@ -24,7 +24,7 @@ from .shared_pass import SharedPass
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PassRequest:
     """What one slot wants read: as `extend`'s arguments."""
 
     slot: SlotBackend
@@ -32,30 +32,49 @@ class Wanted:
     parents: Sequence[int] | None = None
 
 
+@dataclass(frozen=True)
+class Company:
+    """Calls by which a sequence waits for others, to share its work with theirs.
+
+    read: answers `extend`, in a pass with others.
+    share_step: as `RecurrentHead.step` of the head that it is given, together with others' steps.
+    share_draft: as `RecurrentHead.drafts` of one sequence, together with others'.
+    turn: lets others go on, between two rounds of its own; None where it has none of its own.
+    """
+
+    read: Callable[[PassRequest], Tensor]
+    share_step: Callable[[RecurrentHead, Tensor, Tensor], tuple[Tensor, Tensor]]
+    share_draft: Callable[[RecurrentHead, Tensor, Tensor, int], Tensor]
+    turn: Callable[[], None] | None = None
+
+
 class SlotBackend(LlamaBackend):
     """One of several sequences.
 
     row: its own of the cache that they share.
+    company: None where it reads at once and alone.
     recorded_chains: by which it reads prompts; None where nothing is recorded.
-    wait: `extend` is answered by it, in a pass with others; None reads at once and alone.
     likeliest: the token of each row of what `extend` gave last, where the pass told it to the host.
-    turn: lets others go on, between two rounds of its own; None where it has none of its own.
-    share_step: as `RecurrentHead.step` of the head that it is given, together with others' steps.
-    share_draft: as `RecurrentHead.drafts` of one sequence, together with others'.
+    share_step, share_draft: the company's.
     """
 
-    def __init__(self, like: LlamaBackend, cache: KVCache, row: int) -> None:
+    def __init__(
+        self,
+        like: LlamaBackend,
+        cache: KVCache,
+        row: int,
+        company: Company | None,
+        recorded_chains: RecordedChains | None,
+    ) -> None:
         self.row = row
         own = cache.row(row)
         super().__init__(like.shape, like.weights, like.context, own)
         self._rope = like._rope
-        self.wait: Callable[[Wanted], Tensor] | None = None
         self.likeliest: list[int] | None = None
-        self.turn = None
-        self.recorded_chains: RecordedChains | None = None
-        self.share_step: Callable[[RecurrentHead, Tensor, Tensor], tuple[Tensor, Tensor]] | None
-        self.share_step = None
-        self.share_draft: Callable[[RecurrentHead, Tensor, Tensor, int], Tensor] | None = None
+        self.recorded_chains, self._company = recorded_chains, company
+        self.turn = None if company is None else company.turn
+        self.share_step = None if company is None else company.share_step
+        self.share_draft = None if company is None else company.share_draft
         if like.compiled is not None:
             self.compiled = like.compiled.over(own)
         if like.recorded is not None and row == 0:  # a recording is of one row
@@ -64,9 +83,9 @@ class SlotBackend(LlamaBackend):
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
         self.likeliest = None
-        if self.wait is None:
+        if self._company is None:
             return super().extend(ids, parents)
-        return self.wait(Wanted(self, ids, parents))
+        return self._company.read(PassRequest(self, ids, parents))
 
     @property
     def apart(self) -> bool:
@@ -96,7 +115,7 @@ class SlotBackend(LlamaBackend):
         """Positions of which some may not be seen, with t tokens more."""
         return t if self._tree is None else len(self._tree.parents) + t
 
-    def read_alone(self, wanted: Wanted) -> Tensor:
+    def read_alone(self, wanted: PassRequest) -> Tensor:
         """What `extend` would have given."""
         return super().extend(wanted.ids, wanted.parents)
 
@@ -155,19 +174,25 @@ class BatchSlots:
     narrow: tokens of a pass up to which rounded weights are multiplied by as they are; beyond, by
         their copies in bfloat16, which may be faster then (int8.py).
     batch_invariant: never by those, so that an answer does not depend on what is read with it.
+    company: of each sequence; None where each reads at once and alone.
     """
 
-    def __init__(self, like: LlamaBackend, n: int, batch_invariant: bool = False) -> None:
+    def __init__(
+        self,
+        like: LlamaBackend,
+        n: int,
+        batch_invariant: bool = False,
+        company: Company | None = None,
+    ) -> None:
         self.like = like
         self._cache = like.new_cache(like.shape.layers, n, like.eight_bits)
-        self.all = [SlotBackend(like, self._cache, row) for row in range(n)]
+        self._recorded = None if batch_invariant else RecordedChains.of(like, self._cache)
+        parts = company, self._recorded
+        self.all = [SlotBackend(like, self._cache, row, *parts) for row in range(n)]
         self.narrow, self.batch_invariant = like.narrow, batch_invariant
         self._most = WIDE if like.compiled is None else like.compiled.most
         self._wide = None if batch_invariant else _wide(like.weights)
         self._rows = None if like.compiled is None else like.compiled.over(self._cache)
-        self._recorded = None if batch_invariant else RecordedChains.of(like, self._cache)
-        for slot in self.all:
-            slot.recorded_chains = self._recorded
 
     @property
     def passes(self) -> str:
@@ -177,7 +202,7 @@ class BatchSlots:
         return "eager" if self._rows is None else "compiled"
 
     @torch.inference_mode()
-    def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
+    def read(self, wanted: Sequence[PassRequest]) -> list[Tensor]:
         """Logits [T, V] for each of `wanted`, which are of different slots, as its `extend` alone
         would give them but for their last bits."""
         if self._recorded is not None and self._chains(wanted):
@@ -204,14 +229,14 @@ class BatchSlots:
             made[i] = own
         return made
 
-    def _chains(self, wanted: Sequence[Wanted]) -> bool:
+    def _chains(self, wanted: Sequence[PassRequest]) -> bool:
         """Whether a recording reads these; not what one slot has a recording of its own for."""
         if len(wanted) == 1 and wanted[0].slot.recorded is not None:
             return False
         few = sum(len(each.ids) for each in wanted) <= TOKENS[-1]
         return few and all(each.parents is None and not each.slot.apart for each in wanted)
 
-    def _replayed(self, recorded: RecordedChains, wanted: Sequence[Wanted]) -> list[Tensor]:
+    def _replayed(self, recorded: RecordedChains, wanted: Sequence[PassRequest]) -> list[Tensor]:
         counts = [len(each.ids) for each in wanted]
         readings = [each.slot.chain(n) for each, n in zip(wanted, counts, strict=True)]
         exits = {after for each in wanted for after in each.slot.exits}
@@ -226,7 +251,7 @@ class BatchSlots:
             first = last
         return list(torch.split(read.logits, counts))
 
-    def _in_one_way(self, wanted: Sequence[Wanted]) -> bool:
+    def _in_one_way(self, wanted: Sequence[PassRequest]) -> bool:
         """Whether a pass over these goes the way that each of them goes alone."""
         few = sum(len(each.ids) for each in wanted) <= self._most
         if self._rows is None:

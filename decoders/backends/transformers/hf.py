@@ -159,7 +159,7 @@ class HFBackend(KeptStates):
         layer_kinds(config.get_text_config())  # before any weights
         return cls(pretrained.load(AutoModelForCausalLM, folder, dtype, device), context)
 
-    def twin(self, context: int) -> HFBackend:
+    def sharing_weights(self, context: int) -> HFBackend:
         """As in SharingBackend."""
         return type(self)(self.model, context)
 

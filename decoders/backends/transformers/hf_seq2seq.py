@@ -78,7 +78,7 @@ class HFSeq2SeqBackend(KeptStates):
     ) -> HFSeq2SeqBackend:
         return cls(pretrained.load(AutoModelForSeq2SeqLM, folder, dtype, device), context)
 
-    def twin(self, context: int) -> HFSeq2SeqBackend:
+    def sharing_weights(self, context: int) -> HFSeq2SeqBackend:
         """As in SharingBackend."""
         return type(self)(self.model, context)
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from decoders.backends.batched.slots import BatchSlots, SlotBackend, Wanted
+from decoders.backends.batched.slots import BatchSlots, PassRequest, SlotBackend
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.earlier.votes import Draft
@@ -47,18 +47,18 @@ class ModelDrafts:
     @torch.inference_mode()
     def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
         drafts = [Draft() for _ in requests]
-        wanted = dict[int, Wanted]()  # by place in `requests`
+        wanted = dict[int, PassRequest]()  # by place in `requests`
         bounds = [min(k, self._recipe.length.longest) for k in most]
         for at, request in enumerate(requests):
             fits = request.length + bounds[at] <= self._context
             slot = self._slot(request) if fits and bounds[at] else None
             if slot is not None:
-                wanted[at] = Wanted(slot, self._unread(slot, request))
+                wanted[at] = PassRequest(slot, self._unread(slot, request))
         while wanted:
             read = self._slots.read(list(wanted.values()))
             last = torch.stack([each[-1] for each in read])  # [rows, V]
             chances, picked = self._likeliest(last)
-            going = dict[int, Wanted]()
+            going = dict[int, PassRequest]()
             for (at, want), chance, token in zip(wanted.items(), chances, picked, strict=True):
                 made = drafts[at]
                 if chance < self._recipe.length.min_confidence:
@@ -66,7 +66,7 @@ class ModelDrafts:
                 made.chances.append(chance * (made.chances[-1] if made.chances else 1.0))
                 made.ids.append(token)
                 if len(made.ids) < bounds[at]:
-                    going[at] = Wanted(want.slot, self._own([token]))
+                    going[at] = PassRequest(want.slot, self._own([token]))
             wanted = going
         for request in requests:
             slot = self._held.get(request)

@@ -14,7 +14,7 @@ from serve_toys import LETTERS, Heard, ToyPolicy, generation, native_engine, ser
 from torch import Tensor
 
 from decoders import Engine
-from decoders.backends.batched.slots import BatchSlots, Wanted
+from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import Cancelled
 from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engine
@@ -83,7 +83,7 @@ def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
     scheduler = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch)  # type: ignore[arg-type]
     read, began = BatchSlots.read, threading.Event()
 
-    def slowly(self: BatchSlots, wanted: Sequence[Wanted]) -> list[Tensor]:
+    def slowly(self: BatchSlots, wanted: Sequence[PassRequest]) -> list[Tensor]:
         began.set()
         time.sleep(0.02)
         return read(self, wanted)
