@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from decoders.common.errors import DraftpickError
 
 
@@ -47,21 +49,17 @@ def broken() -> Any:
     raise DraftpickError("this engine cannot be loaded here")
 
 
-def toy_application() -> Any:
-    """What a replica on the cluster loads."""
+def toy_application(pause_s: float = 0.02, places: int = 8) -> Any:
+    """What a replica on the cluster loads. places: of its queue."""
     from serve_toys import ToyPolicy, toy_engine
 
+    from decoders.common import plugins
     from router.routing.router import Router
-    from router.serve.app import make_app
+    from router.serve.app import Settings, make_app
     from router.serve.queue import FairQueue
     from router.serve.scheduler import DEFAULT, Scheduler
 
-    scheduler = Scheduler({DEFAULT: Router(toy_engine(0.02), ToyPolicy())}, FairQueue(8))  # type: ignore[arg-type]
-    return make_app(scheduler), scheduler
-
-
-def plain_application() -> Any:
-    """What a replica loads that need only answer."""
-    from starlette.responses import PlainTextResponse
-
-    return PlainTextResponse("here"), None
+    plugins.load()
+    routers = {DEFAULT: Router(toy_engine(pause_s), ToyPolicy())}  # type: ignore[arg-type]
+    scheduler = Scheduler(routers, FairQueue(places))
+    return make_app(scheduler, Settings(api_key=SecretStr("secret"))), scheduler

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
-from ray_workers import broken, loaded, plain_application, slow_at, toy_application
-from serve_toys import asking, in_front, until
+from ray import serve
+from ray_workers import broken, loaded, slow_at, toy_application
+from serve_toys import ASKED, CHAT, until
 
 from collect.store.manifest import read_manifest
 from collect.sweeps.batch import SweepOptions
@@ -27,11 +32,8 @@ from collect.sweeps.progress import SweepProgress
 from collect.sweeps.ray_cluster import cores_each
 from collect.sweeps.run import sweep
 from decoders.common.errors import DraftpickError
-from router.serve.app import Settings
-from router.serve.replicas import proxy
-from router.serve.replicas import replicas as all_replicas
-from router.serve.replicas.on_ray import OnRay as ReplicasOnRay
-from router.serve.replicas.replicas import Replicas
+from router.serve.on_ray import NAME, SIGNALS, Make, application, run, started
+from router.serve.server import bound
 
 ON_ONE = pytest.mark.xdist_group("ray")  # process, or each would start Ray
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=3)
@@ -159,55 +161,191 @@ def test_what_a_worker_raises_is_told_in_its_words(cluster: None, tmp_path: Path
 
 # -- serving -------------------------------------------------------------------------------------
 
+ALONE = {"model": "autoregressive", "max_tokens": 300}  # answers of three seconds at least
+
+
+@contextmanager
+def deployed(make: Make, replicas: int | None = None, ongoing: int = 40) -> Iterator[httpx.Client]:
+    """A client of the application behind Serve's ingress, the only one on the cluster."""
+    serve.shutdown()
+    port = bound("127.0.0.1", 0).getsockname()[1]
+    serve.start(proxy_location="HeadOnly", http_options={"port": port})
+    try:
+        started(application(make, replicas, ongoing, 20.0))
+        key = {"Authorization": "Bearer secret"}
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=key, timeout=60) as http:
+            yield http
+    finally:
+        serve.shutdown()
+
+
+@pytest.fixture(scope="module")
+def three(cluster: None) -> Iterator[httpx.Client]:
+    """Behind one port three replicas, more than there are cores."""
+    with deployed(toy_application, 3) as http:
+        yield http
+
+
+def kill_one() -> None:
+    import psutil
+
+    names = "ray::ServeReplica"[:15]  # as Linux cuts it
+    next(each for each in psutil.process_iter() if each.name().startswith(names)).kill()
+
+
+def running(http: httpx.Client) -> list[int]:
+    """Answers that each replica writes."""
+    return [each["requests_running"] for each in http.get("/stats").json().values()]
+
+
+@contextmanager
+def streaming(http: httpx.Client, count: int) -> Iterator[list[Future[str]]]:
+    """Long answers that have begun, one of each replica at least."""
+
+    def read() -> str:
+        with http.stream("POST", CHAT, json=ASKED | ALONE | {"stream": True}) as answer:
+            return "".join(answer.iter_text())
+
+    with ThreadPoolExecutor(count) as pool:
+        asked = [pool.submit(read) for _ in range(count)]
+        assert until(lambda: all(running(http)), 10)
+        yield asked
+
 
 @pytest.mark.slow
 @ON_ONE
-def test_both_answer_and_a_killed_process_is_replaced(
-    cluster: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import psutil
+def test_answers_come_through_one_port_as_those_of_one_server(three: httpx.Client) -> None:
+    told = [three.post(CHAT, json=ASKED) for _ in range(18)]
+    assert {each.status_code for each in told} == {200}
+    assert len({each.json()["choices"][0]["message"]["content"] for each in told}) == 1
+    assert told[0].headers["x-draftpick-arm"] == "copy"
 
-    monkeypatch.setattr(proxy, "HEALTH_S", 0.2)
-    monkeypatch.setattr(all_replicas, "AGAIN_S", 0.2)
-    assert ReplicasOnRay(toy_application).n == 1  # one a machine
-    starter = ReplicasOnRay(toy_application, replicas=2)
-    replicas = Replicas(starter, starter.n)
-    with in_front(replicas, Settings()) as url:
-        before = {each.url for each in replicas.live}
-        assert len(before) == 2
-        with asking(url, 6) as asked:
-            assert until(lambda: min(each.under_way for each in replicas.live) > 0)
-            port = int(replicas.live[0].url.rpartition(":")[2])
-            (pid,) = {
-                each.pid
-                for each in psutil.net_connections("tcp")
-                if each.laddr.port == port and each.status == "LISTEN"
-            }
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-        assert [each.result().status_code for each in asked] == [200] * 6
-        assert until(lambda: len(replicas.live) == 2, 180)
-        assert len({each.url for each in replicas.live} - before) == 1
-        stats = httpx.get(f"{url}/stats", timeout=20).json()
-        assert stats["lost"] == 1 and len(stats["replicas"]) == 2
+    stats = three.get("/stats").json().values()
+    requests = [sum(arm["requests"] for arm in each["arms"].values()) for each in stats]
+    assert len(requests) == 3 and sum(requests) == 18 and min(requests) > 0
+    lines = three.get("/metrics").text.splitlines()
+    written = [each for each in lines if each.startswith("vllm:generation_tokens_total{replica=")]
+    assert sorted(float(each.split()[-1]) for each in written) == sorted(40.0 * n for n in requests)
+
+    assert three.get("/").headers["content-type"].startswith("text/html")
+    assert three.get("/v1/models").json()["data"][0]["id"] == "auto"
+    assert three.head("/stats").status_code == three.get("/ready").status_code == 200
+    for path in ("/stats", "/metrics", "/v1/models"):
+        assert httpx.get(f"{three.base_url}{path}").status_code == 401
+    wrong = three.post(CHAT, json={"messages": 1})
+    assert wrong.status_code == 400 and "messages" in wrong.json()["error"]["message"]
+
+
+@pytest.mark.slow
+@ON_ONE
+def test_a_stream_comes_through_as_it_is_written(three: httpx.Client) -> None:
+    times, lines = [], []
+    with three.stream("POST", CHAT, json=ASKED | ALONE | {"stream": True}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in filter(None, answer.iter_lines()):
+            times.append(time.monotonic())
+            lines.append(line)
+    assert lines[-1] == "data: [DONE]" and len(lines) > 250
+    assert np.diff(times).max() < 0.5 * (times[-1] - times[0])  # not all at the end
+
+
+@pytest.mark.slow
+@ON_ONE
+def test_an_answer_ends_when_its_client_leaves(three: httpx.Client) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        three.post(CHAT, json=ASKED | ALONE, timeout=httpx.Timeout(5, read=0.5))
+    assert until(lambda: sum(running(three)) == 0, 2)
+    with three.stream("POST", CHAT, json=ASKED | ALONE | {"stream": True}) as answer:
+        lines = answer.iter_lines()  # whose end would close the response
+        assert next(lines) and sum(running(three)) == 1
+    assert until(lambda: sum(running(three)) == 0, 2)
+
+
+@pytest.mark.slow
+@ON_ONE
+def test_more_than_all_queues_hold_are_refused(three: httpx.Client) -> None:
+    with ThreadPoolExecutor(60) as pool:
+        told = list(pool.map(lambda _: three.post(CHAT, json=ASKED), range(60)))
+    assert {each.status_code for each in told} == {200, 429}
+    refused = next(each for each in told if each.status_code == 429)
+    assert refused.headers["retry-after"] and refused.json()["error"]["code"] == "queue_full"
+
+
+@pytest.mark.slow
+@ON_ONE
+def test_a_killed_replica_loses_what_it_held_alone_and_is_replaced(three: httpx.Client) -> None:
+    before = set(three.get("/stats").json())
+    with streaming(three, 6) as asked:
+        kill_one()
+        told = [each.exception() or each.result() for each in asked]
+    ended = [each for each in told if isinstance(each, str) and each.endswith("data: [DONE]\n\n")]
+    assert 0 < len(ended) < 6
+    assert three.post(CHAT, json=ASKED).status_code == 200  # by the other one
+    assert until(lambda: len(three.get("/stats").json()) == 3, 90)
+    assert len(three.get("/stats").json().keys() - before) == 1
+
+
+@pytest.mark.slow
+@ON_ONE
+def test_at_the_end_nothing_new_is_taken_and_what_began_ends(three: httpx.Client) -> None:
+    """Last of those with these replicas, as they take nothing from here on."""
+    everyone = serve.get_app_handle(NAME)
+    with streaming(three, 6) as asked, ThreadPoolExecutor(1) as pool:
+        drained = pool.submit(everyone.broadcast("drain", 60.0).results)
+        assert until(lambda: three.get("/ready").status_code == 503)
+        assert three.post(CHAT, json=ASKED).json()["error"]["code"] == "shutting_down"
+        assert drained.result() == [True] * 3
+    assert all(each.result().endswith("data: [DONE]\n\n") for each in asked)
+
+
+@pytest.mark.slow
+@ON_ONE
+def test_a_killed_replica_loses_what_it_wrote_alone_where_others_wait_at_the_ingress(
+    cluster: None,
+) -> None:
+    with deployed(toy_application, 2, ongoing=1) as http, ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(http.post, CHAT, json=ASKED | ALONE) for _ in range(8)]
+        time.sleep(1)
+        kill_one()
+        assert sorted(each.result().status_code for each in asked) == [200] * 7 + [500]
+
+
+@pytest.mark.slow
+@ON_ONE
+def test_a_signal_ends_the_command_after_the_running_answers(
+    cluster: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve.shutdown()
+    port = bound("127.0.0.1", 0).getsockname()[1]
+    again = pytest.raises(DraftpickError, match="Ray Serve runs on this cluster already")
+
+    def use() -> str:
+        key = {"Authorization": "Bearer secret"}
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=key, timeout=60) as http:
+            while "serving on" not in capsys.readouterr().err:
+                time.sleep(0.1)
+            with again:
+                run(lambda: None, None, "127.0.0.1", port, 60.0)
+            with streaming(http, 1) as asked:
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert until(lambda: http.get("/ready").status_code == 503)
+            return asked[0].result()
+
+    handlers = {each: signal.getsignal(each) for each in SIGNALS}
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            used = pool.submit(use)
+            run(lambda: application(toy_application, 1, 40, 60.0), None, "127.0.0.1", port, 60.0)
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    assert used.result().endswith("data: [DONE]\n\n")
+    assert "shutting down after the running answers" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @ON_ONE
 def test_what_a_replica_raises_is_told_in_its_own_words(cluster: None) -> None:
-    starter = ReplicasOnRay(broken, replicas=1)
-    with pytest.raises(DraftpickError, match=r"^this engine cannot be loaded here$"):
-        Replicas(starter, starter.n)
-
-
-@pytest.mark.slow
-@ON_ONE
-def test_more_replicas_than_cores_begin(cluster: None) -> None:
-    starter = ReplicasOnRay(plain_application, replicas=3)
-    replicas = Replicas(starter, starter.n)
-    try:
-        urls = {each.url for each in replicas.live}
-        assert len(urls) == 3
-        assert {httpx.get(url).text for url in urls} == {"here"}
-    finally:
-        replicas.close()
+    told = pytest.raises(DraftpickError, match=r"^this engine cannot be loaded here$")
+    with told, deployed(broken):  # one a machine
+        pass

@@ -75,6 +75,7 @@ def make_app(scheduler: Scheduler, settings: Settings | None = None) -> FastAPI:
         app.add_middleware(CORSMiddleware, **sharing(settings.origins))
     errors.mount(app)
     service = Service(scheduler, settings)
+    app.state.service = service
     started = service.started
 
     page.mount(app)

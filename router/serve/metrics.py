@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -68,17 +68,6 @@ class ArmCounts:
             "accepted_per_position": [count / self.drafts for count in self.accepted],
             "tokens_per_s": self.tokens / self.seconds if self.seconds else 0.0,
         }
-
-    @classmethod
-    def from_json(cls, stats: Mapping[str, Any]) -> ArmCounts:
-        """Inverse of `to_json`."""
-        return cls(**{each.name: stats[each.name] for each in fields(cls)})
-
-
-def by_arm(arms: Mapping[str, ArmCounts]) -> dict[str, dict[str, Any]]:
-    """The `arms` of /stats."""
-    requests = sum(counts.requests for counts in arms.values())
-    return {name: counts.to_json(requests) for name, counts in arms.items()}
 
 
 class Metrics:
@@ -237,6 +226,7 @@ class Metrics:
         """What `GET /stats` gives, but for the limits."""
         self._forget()
         up_s = time.monotonic() - self._started
+        requests = sum(counts.requests for counts in self.arms.values())
         return {
             "target": self._target,
             "policy": self._policy,
@@ -244,7 +234,7 @@ class Metrics:
             "requests_running": self._running(),
             "requests_waiting": self._waiting(),
             "tokens_per_s": sum(count for _, count in self._recent) / min(up_s, RECENT_S),
-            "arms": by_arm(self.arms),
+            "arms": {name: counts.to_json(requests) for name, counts in self.arms.items()},
         }
 
     def exposition(self) -> tuple[bytes, str]:

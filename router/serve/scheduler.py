@@ -141,6 +141,11 @@ class Scheduler:
         return len(self.queue)
 
     @property
+    def alive(self) -> bool:
+        """Its thread runs, so that requests are answered."""
+        return self._thread.is_alive()
+
+    @property
     def draining(self) -> bool:
         """No more requests are accepted."""
         return self._draining

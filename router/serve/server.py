@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -15,6 +15,9 @@ from decoders.common.errors import DraftpickError
 
 from .sd_notify import READY, STOPPING, notify
 from .timeouts import HeaderTimeout, limit_unread_time
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
 
 BACKLOG = 2048  # connections that the system holds while others are accepted
 # For which an idle connection is kept: longer than proxies in front keep theirs, usually a minute,
@@ -45,17 +48,7 @@ def bound(host: str, port: int) -> socket.socket:
     return held
 
 
-class Drains(Protocol):
-    """What answers: a Scheduler, or Replicas, which have one each."""
-
-    def drain(self, timeout_s: float) -> bool:
-        """Take nothing more and wait until what was taken has ended; False where some has not."""
-
-    def close(self) -> None:
-        """End at once, and let everything go."""
-
-
-def serve(app: ASGIApp, scheduler: Drains, held: socket.socket, drain_s: float) -> None:
+def serve(app: ASGIApp, scheduler: Scheduler, held: socket.socket, drain_s: float) -> None:
     """Serve until a signal. At the first SIGTERM or SIGINT running answers finish, for drain_s
     seconds at most, while new requests get 503; at the second the server goes at once."""
     config = uvicorn.Config(
@@ -75,7 +68,7 @@ def serve(app: ASGIApp, scheduler: Drains, held: socket.socket, drain_s: float) 
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, scheduler: Drains, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, scheduler: Scheduler, drain_s: float) -> None:
         super().__init__(config)
         self._scheduler, self._drain_s = scheduler, drain_s
         self._draining = False

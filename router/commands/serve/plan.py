@@ -23,6 +23,7 @@ from .served import Earlier, Served
 ENGINES = ("local", "ray")
 MOST_S = 1e8  # three years; no system waits for longer than its clock counts
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra `serve`
+OF_RAY = ("ray", "grpc")  # of the extra `ray`; collecting needs the first alone
 
 
 @dataclass(frozen=True)
@@ -191,12 +192,12 @@ def plan(
     Raises DraftpickError for options that do not go together, numbers out of range and packages
     that are not installed.
     """
-    needed = (*PACKAGES, "httpx") if engine == "ray" else PACKAGES
+    needed = (*PACKAGES, *OF_RAY) if engine == "ray" else PACKAGES
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise DraftpickError(
             f"serving needs {', '.join(missing)}; install draftpick with them: `pip install "
-            "'.[serve]'`"
+            f"'.[{'serve,ray' if engine == 'ray' else 'serve'}]'`"
         )
     from ...serve.app import Settings
     from ...serve.isolation import checked

@@ -31,13 +31,9 @@ def run(plan: ServePlan) -> None:
             scheduler.routers[DEFAULT].save_learned()
             save_earlier(scheduler.routers[DEFAULT].engine)
         return
-    from ...serve.replicas.on_ray import OnRay
-    from ...serve.replicas.proxy import Proxy
-    from ...serve.replicas.replicas import Replicas
+    from ...serve import on_ray
+    from .ray import application_of
 
-    cluster = OnRay(plan.served.placed().make, plan.ray_address, plan.replicas)
-    try:
-        several = Replicas(cluster, cluster.n)
-        serve(Proxy(several, plan.served.settings), several, listening, plan.drain_s)
-    finally:
-        cluster.close()
+    host, port = listening.getsockname()[:2]
+    listening.close()  # Serve's ingress listens there, in a process of its own
+    on_ray.run(lambda: application_of(plan), plan.ray_address, host, port, plan.drain_s)

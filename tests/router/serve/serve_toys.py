@@ -35,8 +35,6 @@ from router.records import RouteChoice, RouteDecision, RoutedResult
 from router.routing.router import Router
 from router.serve.app import Settings, make_app
 from router.serve.queue import FairQueue
-from router.serve.replicas.proxy import Proxy
-from router.serve.replicas.replicas import Replicas
 from router.serve.scheduler import DEFAULT, GenerationRequest, Scheduler
 from router.serve.server import bound
 from router.serve.timeouts import HeaderTimeout
@@ -183,16 +181,6 @@ def listening(app: ASGIApp) -> Iterator[tuple[str, uvicorn.Server]]:
     finally:
         server.should_exit = True
         thread.join(10)
-
-
-@contextmanager
-def in_front(replicas: Replicas, settings: Settings) -> Iterator[str]:
-    """The address of a proxy; its replicas are closed with it."""
-    try:
-        with listening(Proxy(replicas, settings)) as (url, _):
-            yield url
-    finally:
-        replicas.close()
 
 
 @contextmanager

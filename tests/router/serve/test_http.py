@@ -1,5 +1,4 @@
-"""What HTTP asks of a server, alone or behind the proxy: methods, headers, other origins,
-connections that are kept."""
+"""What HTTP asks of a server: methods, headers, other origins, connections that are kept."""
 
 from __future__ import annotations
 
@@ -7,14 +6,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.client import HTTPConnection
 
 import httpx
 import pytest
 import uvicorn
 from pydantic import SecretStr
-from serve_toys import Served, listening, served, until
+from serve_toys import Served, served, until
 
 from decoders.common.errors import DraftpickError
 from router.cli import main
@@ -22,8 +20,6 @@ from router.commands.serve.plan import origins_of
 from router.serve import server
 from router.serve.app import Settings
 from router.serve.parsing import Limits
-from router.serve.replicas.proxy import Proxy
-from router.serve.replicas.replicas import Replicas
 from router.serve.server import bound
 
 CHAT = "/v1/chat/completions"
@@ -32,36 +28,10 @@ READ = ("/health", "/ready", "/stats", "/metrics", "/v1/models", "/v1/models/aut
 PAGE = "https://chat.example"
 
 
-class One:
-    """A Starter of a single server, which runs already."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def start(self) -> tuple[str, None]:
-        return self._url, None
-
-    def stop(self, handle: None) -> None:
-        pass
-
-
-@contextmanager
-def reached(way: str, settings: Settings) -> Iterator[httpx.Client]:
-    """A client of a toy server; way: straight or proxied."""
-    with served(settings) as toy:
-        if way == "straight":
-            with toy.http() as http:
-                yield http
-            return
-        proxy = Proxy(Replicas(One(toy.url), 1), settings)
-        with listening(proxy) as (url, _), httpx.Client(base_url=url, timeout=20) as http:
-            yield http
-
-
-@pytest.fixture(scope="module", params=["straight", "proxied"])
-def http(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
     settings = Settings(Limits(most_tokens=64), api_key=SecretStr("secret"), origins=(PAGE,))
-    with reached(request.param, settings) as client:
+    with served(settings) as toy, toy.http() as client:
         client.headers["Authorization"] = "Bearer secret"
         yield client
 
