@@ -21,7 +21,6 @@ import httpx
 import numpy as np
 import pytest
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
-from ray import serve
 from ray_workers import broken, loaded, slow_at, toy_application
 from serve_toys import ASKED, CHAT, until
 
@@ -32,8 +31,10 @@ from collect.sweeps.progress import SweepProgress
 from collect.sweeps.ray_cluster import cores_each
 from collect.sweeps.run import sweep
 from decoders.common.errors import DraftpickError
-from router.serve.on_ray import NAME, SIGNALS, Make, application, run, started
 from router.serve.server import bound
+
+serve = pytest.importorskip("ray.serve", reason="there is no Ray for this Python")
+from router.serve.on_ray import NAME, SIGNALS, Make, application, run, started  # noqa: E402
 
 ON_ONE = pytest.mark.xdist_group("ray")  # process, or each would start Ray
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=3)

@@ -17,12 +17,14 @@ from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
 from router.cli import app, main
 from router.commands.router_options import LogOptions
-from router.commands.serve import ray as command
 from router.commands.serve import served as loading
 from router.commands.serve.plan import ServePlan
-from router.serve import on_ray
 from router.serve.app import Settings
 from router.serve.metrics import Reading
+
+pytest.importorskip("ray.serve", reason="there is no Ray for this Python")
+from router.commands.serve import ray as command
+from router.serve import on_ray
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
