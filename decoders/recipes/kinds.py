@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.plugins import if_missing, watched
 from .base import ArmRecipe
 
-if TYPE_CHECKING:
-    from ..options import EngineOptions
-
 KINDS: dict[str, type[ArmRecipe]] = {}
-ENGINES: dict[str, Callable[[EngineOptions, Sequence[str]], Any]] = watched("engine", {})
-"""By kind of remote arm, what makes the engine of a file of such arms, or of those named."""
+ENGINES: dict[str, Callable[[Any, Sequence[str]], Any]] = watched("engine", {})
+"""By kind of remote arm: from EngineOptions and names of arms, none for all, to their engine."""
 
 
 def recipe(*, kind: str, **fields: Any) -> ArmRecipe:

@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from decoders.common.plugins import watched
+
 from ..records import EpochStats, Fitted, Policy, RewardTable
 from ..selection.guard import Guarded
 from .card import FILE as CARD
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 ModelLogger = Callable[[Policy, Path], Any]
 """Logs a policy, saved in a folder, as an MLflow model in the active run, as `mlflow.pyfunc` does;
 `router.mlflow_model.form` has one."""
+MODEL_LOGGERS: dict[str, Callable[[str, int, Policy, Path], Any]] = watched("model logger", {})
+"""By name; `draftpick train` takes `text`. Each is given the target's own space of embeddings and
+the tokens of an answer in the collection, then what a ModelLogger is."""
 
 
 def final_metrics(found: Judged, judged: Guarded | None) -> dict[str, float]:

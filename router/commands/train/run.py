@@ -14,8 +14,8 @@ from policies import report
 from policies.fitting import OWN_GUARDS, GuardReport
 from policies.selection.subsample import subsample
 from policies.tracking.run import HELD_OUT, Task, train_run
+from policies.tracking.run_log import MODEL_LOGGERS
 
-from ...mlflow_model.form import log_text_model
 from .second_reward import judged_rows
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def _task(plan: TrainPlan, table: RewardTable, manifest: Manifest) -> Task:
         if plan.train_size is not None:
             table = subsample(table, plan.train_size, seed)
     plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
+    model, here = MODEL_LOGGERS.get("text"), manifest.identity
     return Task(
         table,
         held,
@@ -119,7 +120,5 @@ def _task(plan: TrainPlan, table: RewardTable, manifest: Manifest) -> Task:
             "train_size": plan.train_size,
             "judge_by": plan.judge_by,
         },
-        log_model=partial(
-            log_text_model, manifest.identity.embedder, manifest.identity.max_new_tokens
-        ),
+        log_model=model and partial(model, here.embedder, here.max_new_tokens),
     )
