@@ -145,7 +145,7 @@ def test_a_plan_says_what_differs(
 ) -> None:
     plan: list[dict[str, Any]] = [
         {"name": "narrow", "width": 8, "minutes": None, "epochs": 1},
-        {"name": "on", "start": "narrow", "tasks": ["rag"], "noise": 0.1, "minutes": 0.01},
+        {"name": "on", "start": "narrow", "tasks": ["rag"], "fade": 0.5, "minutes": 0.01},
     ]
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     out = tmp_path / "out"
@@ -153,7 +153,7 @@ def test_a_plan_says_what_differs(
     arguments += ["--int8"]
     call(monkeypatch, "train_recurrent", *arguments)
     card = json.loads((out / "on/model/card.json").read_text())
-    assert card["start"] == "narrow" and card["recipe"]["noise"] == 0.1
+    assert card["start"] == "narrow" and card["recipe"]["fade"] == 0.5
     assert json.loads((out / "on/model/config.json").read_text())["width"] == 8
     for stage in ("narrow", "on"):  # the second went on from the first, as it was saved
         held = load_file(out / stage / "model/recurrent.safetensors")

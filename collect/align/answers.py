@@ -47,7 +47,7 @@ class Answers(Task):
     def positions(self, batch: Batch) -> int:
         return int(batch.ids.size)
 
-    def loss(self, batch: Batch, progress: float, number: int) -> Tensor:
+    def loss(self, batch: Batch) -> Tensor:
         device = self.weights.device
         with autocast(device):
             return self._learner.loss(*tensors(batch, device))

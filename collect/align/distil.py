@@ -8,43 +8,32 @@ position serves every step that predicts there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Pieces = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
-
 
 def distribution(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, N] -> what `pieces` knows of the target: p [n, N], and sum p log p [n], at least in
+    """[n, N] -> what `divergence` knows of the target: p [n, N], and sum p log p [n], at least in
     float32."""
     log_p = logits.log_softmax(-1, dtype=_exact(logits))
     p = log_p.exp()
     return p, log_p.mul_(p).sum(-1)
 
 
-def pieces(
-    p: Tensor, certainty: Tensor, logits: Tensor, weight: Tensor, tv: float
+def divergence(
+    p: Tensor, certainty: Tensor, logits: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Loss [] and its gradient [n, N] by the student's logits [n, N].
+    """KL(p || q) [] and its gradient [n, N] by the student's logits [n, N].
 
     p, certainty: from `distribution`.
     weight: [n].
-    tv: the share of total variation, 1 - sum min(p, q), besides KL(p || q).
     """
     log_q = logits.log_softmax(-1, dtype=_exact(logits))
     loss = certainty - (p * log_q).sum(-1)  # [n]
-    q = log_q.exp_()
-    if tv:
-        loss = (1 - tv) * loss + tv * (1 - torch.minimum(p, q).sum(-1))
-        short = torch.where(q < p, q, 0.0)  # what a token still lacks is what it can gain
-        varied = q * short.sum(-1, keepdim=True) - short
-        gradient = (1 - tv) * (q - p) + tv * varied
-    else:
-        gradient = q.sub_(p)
+    gradient = log_q.exp_().sub_(p)
     return (loss * weight).sum(), gradient.mul_(weight.unsqueeze(-1)).to(logits.dtype)
 
 
@@ -60,9 +49,7 @@ class _Distilled(torch.autograd.Function):
         final: Tensor,
         rows: Tensor,
         weights: Tensor,
-        tv: float,
         chunk: int,
-        make: Pieces,
     ) -> Tensor:
         loss = weights.new_zeros(())
         gradient = torch.empty_like(read)
@@ -71,7 +58,7 @@ class _Distilled(torch.autograd.Function):
             p, certainty = distribution(F.linear(final[part], rows))
             for step, weight in enumerate(weights):
                 logits = F.linear(read[step, part], rows)  # [n, N]
-                value, by_logits = make(p, certainty, logits, weight[part], tv)
+                value, by_logits = divergence(p, certainty, logits, weight[part])
                 loss += value
                 torch.mm(by_logits, rows, out=gradient[step, part])
         ctx.save_for_backward(gradient)
@@ -80,7 +67,7 @@ class _Distilled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outside: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * outside[0].to(gradient.dtype), None, None, None, None, None, None
+        return gradient * outside[0].to(gradient.dtype), None, None, None, None
 
 
 def distilled(
@@ -88,9 +75,7 @@ def distilled(
     final: Tensor,
     rows: Tensor,
     weights: Tensor,
-    tv: float = 0.0,
     chunk: int = 1024,
-    make: Pieces = pieces,
 ) -> Tensor:
     """Weighted sum of losses, []; its gradient goes to `read` alone.
 
@@ -99,7 +84,7 @@ def distilled(
     rows: [N, d] the head's over the draft vocabulary, the only tokens that count.
     weights: [k, M] in float32, 0 where a position does not count.
     """
-    loss: Tensor = _Distilled.apply(read, final, rows, weights, tv, chunk, make)  # type: ignore[no-untyped-call]
+    loss: Tensor = _Distilled.apply(read, final, rows, weights, chunk)  # type: ignore[no-untyped-call]
     return loss
 
 

@@ -61,7 +61,7 @@ def new_head(teacher: Teacher, sizes: HeadSizes, rows: Tensor, seed: int) -> Eag
 class HeadLoss(DistillationLoss):
     """A batch's loss, of a head."""
 
-    def _read(self, cell: Any, batch: PackedBatch, number: int) -> tuple[Tensor, Tensor]:
+    def _read(self, cell: Any, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         features, final = self._teacher.layers(batch.rows, cell.sizes.features)
         embedded = F.embedding(batch.rows, self._teacher.embedding)
         read = cell(torch.cat(features, -1), embedded, self._recipe.steps)

@@ -31,25 +31,14 @@ class RecurrentRecipe(Recipe):
     """Of a recurrent drafter; its minutes include the figures of the learning curve.
 
     steps: tokens drafted ahead in training, step i counting fade^(i - 1).
-    tv: the share of total variation in the loss from `tv_from` of the run on.
-    ema: decay of averaged weights, which are then the result; 0 for none.
-    noise: added to a state, as a share of its size, against learning few texts by heart.
-    dropout: share of a state left out, likewise.
     longest: a text above it keeps its end.
-    compiled: by torch.compile.
     """
 
     epochs: int = 1
     batch_tokens: int = 32768
     steps: int = 4
     fade: float = 0.8
-    tv: float = 0.0
-    tv_from: float = 0.7
-    ema: float = 0.0
-    noise: float = 0.0
-    dropout: float = 0.0
     longest: int = 4096
-    compiled: bool = False
 
 
 def schedule(progress: float, warmup: float) -> float:

@@ -7,7 +7,6 @@ target's. Nothing is stored: the frozen target reads each batch as it comes. Zha
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass
@@ -18,11 +17,10 @@ from torch import Tensor, nn
 
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.common.sync import synchronize
-from decoders.common.wording import in_words
 from decoders.sampling.draft_vocab import DraftVocab
 
 from . import training
-from .distil import Pieces, distilled, pieces, step_weights
+from .distil import distilled, step_weights
 from .held_out import Figures, HeldOut, unroll
 from .packed_batch import PackedBatch, Stream, on_device
 from .recipe import RecurrentRecipe
@@ -53,10 +51,9 @@ def new_cell(teacher: Teacher, config: CellConfig, rows: Tensor, seed: int) -> R
 
 
 def stream_of(tokens: Tokens, teacher: Teacher, recipe: RecurrentRecipe) -> Stream:
-    """The texts as the recipe takes them. Compiled code is of one size: batches are filled up."""
-    multiple = recipe.batch_tokens if recipe.compiled else MULTIPLE
+    """The texts as the recipe takes them."""
     longest = min(recipe.longest, teacher.context)
-    return Stream(tokens, recipe.batch_tokens, longest, multiple, recipe.seed)
+    return Stream(tokens, recipe.batch_tokens, longest, MULTIPLE, recipe.seed)
 
 
 class DistillationLoss:
@@ -65,58 +62,27 @@ class DistillationLoss:
     def __init__(self, teacher: Teacher, vocab: DraftVocab, recipe: RecurrentRecipe) -> None:
         self._teacher, self._recipe = teacher, recipe
         self._rows = teacher.head[vocab.to_target].contiguous()  # [N, d]
-        self._unroll: Callable[[RecurrentCell, Tensor, Tensor, int], Tensor] = unroll
-        self._pieces: Pieces = pieces
         self._chunk = 8192 if teacher.device.type == "cuda" else 1024
-        self._chance = torch.Generator(teacher.device)
-        if recipe.compiled:
-            self._unroll = torch.compile(unroll, dynamic=False)
-            self._pieces = torch.compile(pieces, dynamic=False)
 
-    def loss(self, cell: nn.Module, batch: PackedBatch, tv: float, number: int) -> Tensor:
-        """[], its gradient for the cell's weights. number: of the step, which seeds its noise."""
+    def loss(self, cell: nn.Module, batch: PackedBatch) -> Tensor:
+        """[], its gradient for the cell's weights."""
         recipe = self._recipe
-        read, final = self._read(cell, batch, number)
+        read, final = self._read(cell, batch)
         weights = step_weights(batch.at, recipe.steps, recipe.fade)
-        return distilled(read, final, self._rows, weights, tv, self._chunk, self._pieces)
+        return distilled(read, final, self._rows, weights, self._chunk)
 
-    def _read(self, cell: Any, batch: PackedBatch, number: int) -> tuple[Tensor, Tensor]:
+    def _read(self, cell: Any, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """What the drafter's steps have for the head [k, M, d], and the target's states [M, d]."""
-        teacher, recipe = self._teacher, self._recipe
-        final = given = teacher.states(batch.rows).flatten(0, 1)[batch.where]  # [M, d]
-        if recipe.noise or recipe.dropout:
-            self._chance.manual_seed(1_000_003 * recipe.seed + number)
-            given = disturbed(final, recipe.noise, recipe.dropout, self._chance)
-        return self._unroll(cell, given, teacher.embedding[batch.ids], recipe.steps), final
+        teacher = self._teacher
+        final = teacher.states(batch.rows).flatten(0, 1)[batch.where]  # [M, d]
+        return unroll(cell, final, teacher.embedding[batch.ids], self._recipe.steps), final
 
     def rehearse(self, model: DrafterModel, batch: PackedBatch) -> None:
-        """One pass and back that changes nothing: what is built or compiled at the first use is not
-        counted as training. Where code cannot be compiled, say so and go on without."""
-        recipe = self._recipe
-        try:
-            for tv in sorted({0.0, recipe.tv}):
-                self.loss(model.work, batch, tv, 0).backward()  # type: ignore[no-untyped-call]
-        except Exception as error:  # a compiler fails in many ways, each of which means the same
-            if not recipe.compiled or self._unroll is unroll:
-                raise
-            print(f"not compiled ({in_words(error)})", file=sys.stderr)
-            self._unroll, self._pieces = unroll, pieces
-            self.rehearse(model, batch)
+        """One pass and back that changes nothing: what is built at the first use is not counted as
+        training."""
+        self.loss(model.work, batch).backward()  # type: ignore[no-untyped-call]
         model.work.zero_grad(set_to_none=True)
         synchronize(self._teacher.device)
-
-
-def disturbed(states: Tensor, noise: float, dropout: float, chance: torch.Generator) -> Tensor:
-    """states [M, d] with noise of that share of their root mean square, and some numbers left out,
-    the others grown by as much."""
-    if noise:
-        size = states.float().square().mean(-1, keepdim=True).sqrt().to(states.dtype)
-        random = torch.empty_like(states).normal_(generator=chance)
-        states = states + noise * size * random
-    if dropout:
-        kept = torch.empty_like(states).bernoulli_(1 - dropout, generator=chance)
-        states = states * kept / (1 - dropout)
-    return states
 
 
 @dataclass(frozen=True)
@@ -195,9 +161,8 @@ class Drafting(training.Task):
     def rehearse(self, batch: PackedBatch) -> None:
         self._loss.rehearse(self.weights, batch)
 
-    def loss(self, batch: PackedBatch, progress: float, number: int) -> Tensor:
-        tv = self._recipe.tv if progress >= self._recipe.tv_from else 0.0
-        return self._loss.loss(self.weights.work, batch, tv, number)
+    def loss(self, batch: PackedBatch) -> Tensor:
+        return self._loss.loss(self.weights.work, batch)
 
     def due(self, state: TrainingState) -> bool:
         marked, point = (state.curve[-1]["positions"] if state.curve else 0), FIRST_POINT * 1.0
@@ -209,7 +174,7 @@ class Drafting(training.Task):
         """A point of the curve, where it is due, ends the run, or does not take too much of it."""
         if not last and not self.due(state) and state.seconds < self._next_s:
             return
-        cell, began = self.weights.result(), time.monotonic()
+        cell, began = self.weights.work, time.monotonic()
         figures = self._held_out.figures(cell, self._vocab)
         self._next_s = state.seconds + (time.monotonic() - began) / FIGURES
         seconds = round(state.seconds, 2)

@@ -92,8 +92,8 @@ class Task(Protocol):
         """What is built or compiled at the first use: it is not counted as training."""
         return
 
-    def loss(self, batch: Any, progress: float, number: int) -> Tensor:
-        """[]. progress: 0 to 1. number: of the step."""
+    def loss(self, batch: Any) -> Tensor:
+        """[]."""
         ...
 
     def due(self, state: TrainingState) -> bool:
@@ -147,9 +147,9 @@ def train(
             if task.due(state) or now - marked > task.checkpoint_s:
                 keep()
                 marked = time.monotonic()
-            loss = task.loss(batch, done, state.step)
+            loss = task.loss(batch)
             loss.backward()  # type: ignore[no-untyped-call]
-            weights.step(schedule(done, recipe.warmup), state.step)
+            weights.step(schedule(done, recipe.warmup))
             smooth = loss.detach() if state.step == 0 else smooth.lerp(loss.detach(), 0.05)
             state.step += 1
             state.positions += task.positions(batch)

@@ -57,8 +57,8 @@ class Weights:
     def device(self) -> torch.device:
         return next(self.module.parameters()).device
 
-    def step(self, rate: float, number: int) -> None:
-        """One of every optimizer, by the gradients. rate: of the peaks. number: of the step."""
+    def step(self, rate: float) -> None:
+        """One of every optimizer, by the gradients. rate: of the peaks."""
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
         for rule, peak in zip(self.rules, self.peaks, strict=True):
             rule.param_groups[0]["lr"] = peak * rate
@@ -78,8 +78,8 @@ class Weights:
 
 
 class DrafterModel(Weights):
-    """The cell or head over the target's states that is trained, and its averages: `module` in
-    float32, and `work`, what is run, in the target's own dtype."""
+    """The cell or head over the target's states that is trained: `module` in float32, and `work`,
+    what is run, in the target's own dtype."""
 
     def __init__(self, cell: nn.Module, dtype: torch.dtype, recipe: RecurrentRecipe) -> None:
         matrices = [p for p in cell.parameters() if p.ndim == 2]
@@ -88,40 +88,21 @@ class DrafterModel(Weights):
         rules = optimizers(matrices, vectors, recipe, decay=0.0, fused=fused)
         super().__init__(cell.requires_grad_(True), rules)
         self.work = copy.deepcopy(cell).to(dtype)
-        self.average = [p.detach().clone() for p in cell.parameters()] if recipe.ema else []
-        self._ema = recipe.ema
 
-    def step(self, rate: float, number: int) -> None:
+    def step(self, rate: float) -> None:
         """By what lies in `work`'s gradients."""
         pairs = list(zip(self.module.parameters(), self.work.parameters(), strict=True))
         for kept, used in pairs:
             assert used.grad is not None
             kept.grad, used.grad = used.grad.float(), None
-        super().step(rate, number)
+        super().step(rate)
         with torch.no_grad():
             for kept, used in pairs:
                 used.copy_(kept)
-            decay = min(self._ema, (1 + number) / (10 + number))
-            for mean, kept in zip(self.average, self.module.parameters(), strict=False):
-                mean.lerp_(kept, 1 - decay)
-
-    def result(self) -> nn.Module:
-        """What would be saved now: the averaged weights where there are any."""
-        if not self.average:
-            return self.work
-        cell = copy.deepcopy(self.work)
-        with torch.no_grad():
-            for used, mean in zip(cell.parameters(), self.average, strict=True):
-                used.copy_(mean)
-        return cell
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"average": self.average}
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
         self.work.load_state_dict(state["module"])
-        self.average = list(state["average"])
 
 
 class Float32Muon(torch.optim.Muon):

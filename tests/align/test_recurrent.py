@@ -17,11 +17,11 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from collect.align import recurrent, training
-from collect.align.distil import distilled, distribution, pieces, step_weights
+from collect.align.distil import distilled, distribution, divergence, step_weights
 from collect.align.held_out import HeldOut
 from collect.align.packed_batch import Stream, flatten, on_device, order
 from collect.align.recipe import RecurrentRecipe
-from collect.align.recurrent import SOFTER, DistillationLoss, Drafting, Point, disturbed, new_cell
+from collect.align.recurrent import SOFTER, DistillationLoss, Drafting, Point, new_cell
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
 from collect.align.training import CURVE, TrainingState
@@ -84,7 +84,6 @@ def slow_loss(
     vocab: DraftVocab,
     texts: list[np.ndarray],
     recipe: RecurrentRecipe,
-    tv: float = 0.0,
 ) -> Tensor:
     """Position by position, step by step, text by text."""
     shares = [recipe.fade**step for step in range(recipe.steps)]
@@ -103,9 +102,7 @@ def slow_loss(
                 state = cell(state, teacher.embedding[ids[at]])
                 q = (teacher.head[vocab.to_target] @ cell.read(state)).softmax(-1)
                 p = p_all[at] / p_all[at].sum()
-                kl = (p * (p.log() - q.log())).sum()
-                varied = (p - q).abs().sum() / 2
-                parts[step - 1].append((1 - tv) * kl + tv * varied)
+                parts[step - 1].append((p * (p.log() - q.log())).sum())
     means = [share * torch.stack(part).mean() for share, part in zip(shares, parts, strict=True)]
     return sum(means, torch.zeros(())) / sum(shares)
 
@@ -114,14 +111,13 @@ def gradients(cell: RecurrentCell, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(cell.parameters())))
 
 
-@pytest.mark.parametrize("tv", [0.0, 0.4])
 def test_the_loss_is_the_slow_loops(
-    model: Any, teacher: Teacher, vocab: DraftVocab, tokens: Tokens, tv: float
+    model: Any, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
 ) -> None:
     texts = [tokens.text(row) for row in (0, 5, 11)] + [np.array([4, 9]), np.array([7])]
     cell = a_cell(teacher)
-    slow = slow_loss(model, teacher, cell, vocab, texts, RECIPE, tv)
-    fast = DistillationLoss(teacher, vocab, RECIPE).loss(cell, flatten(texts, 64), tv, 0)
+    slow = slow_loss(model, teacher, cell, vocab, texts, RECIPE)
+    fast = DistillationLoss(teacher, vocab, RECIPE).loss(cell, flatten(texts, 64))
     torch.testing.assert_close(fast, slow, rtol=2e-4, atol=1e-5)
     for one, other in zip(gradients(cell, fast), gradients(cell, slow), strict=True):
         torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-5)
@@ -133,33 +129,28 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     read = torch.randn(2, 7, 5, dtype=torch.float64, requires_grad=True)
     final, rows = torch.randn(7, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
     weights = torch.rand(2, 7, dtype=torch.float64)
-    for tv in (0.0, 0.5, 1.0):
-        fast = distilled(read, final, rows, weights, tv, chunk=3)
-        p, q = ((x @ rows.T).softmax(-1) for x in (final, read))
-        kl = (p * (p.log() - q.log())).sum(-1)
-        overlap = torch.minimum(p.expand_as(q), q).sum(-1)
-        slow = (weights * ((1 - tv) * kl + tv * (1 - overlap))).sum()
-        torch.testing.assert_close(fast, slow)
-        one, other = (torch.autograd.grad(loss, read)[0] for loss in (2 * fast, 2 * slow))
-        torch.testing.assert_close(one, other)
+    fast = distilled(read, final, rows, weights, chunk=3)
+    p, q = ((x @ rows.T).softmax(-1) for x in (final, read))
+    slow = (weights * (p * (p.log() - q.log())).sum(-1)).sum()
+    torch.testing.assert_close(fast, slow)
+    one, other = (torch.autograd.grad(loss, read)[0] for loss in (2 * fast, 2 * slow))
+    torch.testing.assert_close(one, other)
 
 
 def test_nothing_is_lost_where_the_distributions_are_one() -> None:
     logits = torch.randn(4, 6)
     weight = torch.ones(4)
-    loss, gradient = pieces(*distribution(logits), logits + 3, weight, 0.0)
+    loss, gradient = divergence(*distribution(logits), logits + 3, weight)
     assert abs(float(loss)) < 1e-5 and float(gradient.abs().max()) < 1e-6
-    loss, _ = pieces(*distribution(logits), logits + 3, weight, 0.5)  # which has a kink there
-    assert abs(float(loss)) < 1e-5
 
 
 def test_padding_does_not_count(teacher: Teacher, vocab: DraftVocab, tokens: Tokens) -> None:
     cell = a_cell(teacher)
     short, long = tokens.text(0)[:4], tokens.text(11)
     lesson = DistillationLoss(teacher, vocab, RECIPE)
-    exact = lesson.loss(cell, flatten([short, long]), 0.0, 0)
-    padded = lesson.loss(cell, flatten([short, long], 128), 0.0, 0)
-    swapped = lesson.loss(cell, flatten([long, short], 128), 0.0, 0)
+    exact = lesson.loss(cell, flatten([short, long]))
+    padded = lesson.loss(cell, flatten([short, long], 128))
+    swapped = lesson.loss(cell, flatten([long, short], 128))
     wanted = gradients(cell, exact)
     for other in (padded, swapped):
         torch.testing.assert_close(other, exact, rtol=1e-5, atol=1e-6)
@@ -340,10 +331,10 @@ def trained(teacher: Teacher, vocab: DraftVocab, tokens: Tokens, steps: int = 60
         DistillationLoss(teacher, vocab, RECIPE),
     )
     stream = Stream(tokens, 160, 64, 32, 0)
-    for number, flat in enumerate(itertools.islice(stream.batches(), steps)):
-        lesson.loss(student.work, flat, 0.0, number).backward()  # type: ignore[no-untyped-call]
-        student.step(1.0, number)
-    return student.result()
+    for flat in itertools.islice(stream.batches(), steps):
+        lesson.loss(student.work, flat).backward()  # type: ignore[no-untyped-call]
+        student.step(1.0)
+    return student.work
 
 
 @pytest.mark.slow
@@ -402,21 +393,13 @@ def test_figures_take_a_small_share_of_the_time(
     assert len(state.curve) == 4
 
 
-@pytest.mark.every(2)
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"ema": 0.9, "noise": 0.2, "dropout": 0.1, "tv": 0.5, "tv_from": 0.5}],
-    ids=["plain", "all"],
-)
 def test_a_killed_run_goes_on_to_the_same_weights(
     tmp_path: Path,
     teacher: Teacher,
     vocab: DraftVocab,
     tokens: Tokens,
     monkeypatch: pytest.MonkeyPatch,
-    more: dict[str, float],
 ) -> None:
-    recipe = replace(RECIPE, **more)
     held_out = HeldOut(teacher, tokens, 2)
     monkeypatch.setattr(recurrent, "FIRST_POINT", 300)
     results: list[list[Tensor]] = []
@@ -429,7 +412,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
             teacher,
             tokens,
             held_out,
-            recipe,
+            RECIPE,
             folder,
             lambda cell, _: saved.append(cell),
             nothing,
@@ -439,10 +422,10 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     run(tmp_path / "whole")
     step, left = DrafterModel.step, iter(range(21))
 
-    def dies(student: DrafterModel, rate: float, number: int) -> None:
+    def dies(student: DrafterModel, rate: float) -> None:
         if next(left, None) is None:
             raise KeyboardInterrupt
-        step(student, rate, number)
+        step(student, rate)
 
     with monkeypatch.context() as patch:
         patch.setattr(DrafterModel, "step", dies)
@@ -509,17 +492,6 @@ def test_minutes_bound_a_run(
     )
     assert again.step == point.step  # its time is spent
     assert len((tmp_path / CURVE).read_text().splitlines()) == 1
-
-
-def test_noise_and_dropout_are_of_the_size_named() -> None:
-    states = torch.randn(2000, 64) * 5
-    chance = torch.Generator().manual_seed(0)
-    noisy = disturbed(states, 0.3, 0.0, chance)
-    assert float((noisy - states).std()) == pytest.approx(1.5, rel=0.02)
-    thinned = disturbed(states, 0.0, 0.25, chance)
-    gone = thinned == 0
-    assert float(gone.float().mean()) == pytest.approx(0.25, abs=0.01)
-    torch.testing.assert_close(thinned[~gone], states[~gone] / 0.75)
 
 
 def test_a_new_cell_hands_on_what_it_is_given(teacher: Teacher) -> None:
@@ -618,55 +590,6 @@ def test_another_targets_drafter_is_no_start(
             "test",
             nothing,
         )
-
-
-@pytest.mark.slow
-def test_compiled_training_takes_the_same_steps(
-    teacher: Teacher, vocab: DraftVocab, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through the compiler's own tracing, without its code generation."""
-    real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **k: real(f, backend="aot_eager", **k))
-    flat = flatten([tokens.text(0), tokens.text(11)], 64)
-    cells = [a_cell(teacher), a_cell(teacher)]
-    for cell, compiled in zip(cells, (False, True), strict=True):
-        recipe = replace(RECIPE, compiled=compiled)
-        student, lesson = (
-            DrafterModel(cell, torch.float32, recipe),
-            DistillationLoss(teacher, vocab, recipe),
-        )
-        lesson.rehearse(student, flat)
-        for number in range(2):
-            lesson.loss(student.work, flat, 0.0, number).backward()  # type: ignore[no-untyped-call]
-            student.step(1.0, number)
-        assert (lesson._unroll is not DistillationLoss(teacher, vocab, RECIPE)._unroll) == compiled
-    for one, other in zip(cells[0].parameters(), cells[1].parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
-
-
-def test_what_cannot_be_compiled_is_run_as_it_is(
-    teacher: Teacher,
-    vocab: DraftVocab,
-    tokens: Tokens,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def none(function: Any, **options: Any) -> Any:
-        def fails(*args: Any) -> None:
-            raise RuntimeError("no compiler here")
-
-        return fails
-
-    monkeypatch.setattr(torch, "compile", none)
-    recipe = replace(RECIPE, compiled=True)
-    student = DrafterModel(a_cell(teacher), torch.float32, recipe)
-    lesson = DistillationLoss(teacher, vocab, recipe)
-    flat = flatten([tokens.text(0)], 32)
-    lesson.rehearse(student, flat)
-    assert "not compiled (no compiler here)" in capsys.readouterr().err
-    plain = DistillationLoss(teacher, vocab, RECIPE).loss(student.work, flat, 0.0, 0)
-    torch.testing.assert_close(lesson.loss(student.work, flat, 0.0, 0), plain)
-    assert all(p.grad is None for p in student.work.parameters())  # nothing is left of it
 
 
 def test_align_makes_a_recurrent_drafter(
