@@ -90,20 +90,12 @@ class Engine:
         arms: Arms = EngineOptions.arms,
         *,
         only: Sequence[str] | None = None,
-        dtype: str = EngineOptions.dtype,
-        device: str = EngineOptions.device,
-        backend: str = EngineOptions.backend,
-        context: int | None = EngineOptions.context,
         request: Request | None = None,
-        chat_template: str | None = EngineOptions.chat_template,
-        drafter_memory: int | None = EngineOptions.drafter_memory,
-        kv_dtype: str = EngineOptions.kv_dtype,
+        **options: Any,
     ) -> Engine:
-        """`from_options`, the options as keywords; see `EngineOptions` for what each means."""
-        options = EngineOptions(
-            target, arms, dtype, device, backend, context, chat_template, drafter_memory, kv_dtype
-        )
-        return cls.from_options(options, only=only, request=request)
+        """`from_options`, the other options of `EngineOptions` as keywords."""
+        made = EngineOptions(target, arms, **options)
+        return cls.from_options(made, only=only, request=request)
 
     @classmethod
     def from_options(
@@ -124,7 +116,7 @@ class Engine:
         arm of `only` cannot answer such a request or its drafters do not fit the target, and
         OutOfMemory where the target does not fit the memory.
         """
-        recipes = options.recipes(only)
+        recipes = options.resolved().recipes(only)
         drafters = DrafterMemory(options.drafter_memory)
         loader_of(options.backend)  # an unknown one should show before anything is fetched
         where = targets.device_of(options.device)
@@ -135,8 +127,6 @@ class Engine:
             for recipe in recipes.values():
                 recipe.check(request)
         target, backend, context = options.target, options.backend, options.context
-        if options.made_for:
-            print(f"arms that ship for {options.made_for} (--config names others)", file=sys.stderr)
         folder = targets.resolve(target)
         dtype = precision_of(options.dtype, folder, where, backend)
         kind, rounding = targets.dtype_of(dtype), targets.ROUNDINGS.get(dtype)
@@ -424,11 +414,12 @@ class Engine:
     ) -> DecodeResult:
         """Answer one prompt through one arm.
 
-        prefilled: what `prefill` returned for these very ids, the target still holding them (an
-            answer that came after them is rolled back).
+        prefilled: what `prefill` returned for these very ids after `check`, the target still
+            holding them (an answer that came after them is rolled back); None for neither yet.
         streamer: as transformers' (`put`, `end`), or a RoundStreamer.
         """
-        self.check(prompt_ids, request)
+        if prefilled is None:
+            self.check(prompt_ids, request)
         self.arm(arm).check(request)
         with self.drafters.at_work(arm):
             return self._decode(arm, prompt_ids, request, prefilled, streamer)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -55,6 +56,15 @@ class EngineOptions:
 
         path = None if self.arms is not None else arms_made_for(self.target)
         return None if path is None else path.stem
+
+    def resolved(self) -> EngineOptions:
+        """The same with its arms by name, read once; standard error says so where they are a
+        target's own. Raises as `recipes`."""
+        if isinstance(self.arms, Mapping):
+            return self
+        if self.made_for:
+            print(f"arms that ship for {self.made_for} (--config names others)", file=sys.stderr)
+        return replace(self, arms=self.recipes())
 
     def recipes(self, only: Sequence[str] | None = None) -> dict[str, ArmRecipe]:
         """The arms by name, or those of `only` in their order; plugins are imported first. Raises

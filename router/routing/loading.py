@@ -141,6 +141,7 @@ def load_engine(
     from decoders.arms import AUTOREGRESSIVE, ENGINES, remote
 
     engine: RoutingEngine
+    options = options.resolved()
     if remote(arms := options.recipes()):
         engine = ENGINES[next(iter(arms.values())).kind](options, only)
         return engine

@@ -154,22 +154,12 @@ class Router:
         target: str = EngineOptions.target,
         policy: str | Path | Policy | None = None,
         arms: Arms = EngineOptions.arms,
-        dtype: str = EngineOptions.dtype,
-        device: str = EngineOptions.device,
-        backend: str = EngineOptions.backend,
-        context: int | None = EngineOptions.context,
-        chat_template: str | None = EngineOptions.chat_template,
         embedder: str | Embedder | None = None,
         log: DecisionLog | str | Path | None = None,
-        drafter_memory: int | None = EngineOptions.drafter_memory,
-        kv_dtype: str = EngineOptions.kv_dtype,
+        **options: Any,
     ) -> Router:
-        """`from_options`, the engine's options as keywords; see `decoders.EngineOptions` for what
-        each means."""
-        options = EngineOptions(
-            target, arms, dtype, device, backend, context, chat_template, drafter_memory, kv_dtype
-        )
-        return cls.from_options(options, policy, embedder, log)
+        """`from_options`, the other options of `decoders.EngineOptions` as keywords."""
+        return cls.from_options(EngineOptions(target, arms, **options), policy, embedder, log)
 
     @classmethod
     def from_options(
@@ -192,7 +182,7 @@ class Router:
         # be of a kind that a plugin named by their file brings.
         plugins.load()
         if options.arms is not None:
-            options = replace(options, arms=options.recipes())
+            options = options.resolved()
         if policy is None:
             options, chosen = shipped_for(options)
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,9 +38,8 @@ def run(plan: CollectPlan, progress: AbstractContextManager[Callable[..., None]]
     """
     check_folder(plan.out, "--out")
     found = read_queries(list(plan.files)) if plan.files else shipped("train")
-    queries, options, how = first_per_task(found, plan.limit), plan.options, plan.how
-    if options.arms is not None:  # the file may name plugins
-        options = replace(options, arms=options.recipes())
+    queries, how = first_per_task(found, plan.limit), plan.how
+    options = plan.options.resolved()  # the arms file may name plugins
     reader = plan.embedder and (load_embedder(plan.embedder, options.device) or OWN)
     load = partial(load_engine, options, how.arms, how.at_once)
     engine, batch = load()
