@@ -17,6 +17,7 @@ import collect
 import decoders
 import policies
 from decoders.common import plugins
+from router import COMMANDS
 from router.specbench.quality import MEASURES
 
 CONTRIBUTING = Path(__file__).resolve().parent.parent / "CONTRIBUTING.md"
@@ -50,7 +51,7 @@ def forgotten(folder: Path) -> Iterator[None]:
     """Afterwards nothing is known of what was imported from `folder` meanwhile."""
     assert decoders.KINDS and decoders.BACKENDS and policies.KINDS  # all dicts are there
     assert collect.ADAPTERS
-    assert collect.REWARDS and collect.EMBEDDERS and collect.FEATURES and MEASURES
+    assert collect.REWARDS and collect.EMBEDDERS and collect.FEATURES and MEASURES and COMMANDS
     modules, imported = set(sys.modules), set(plugins._imported)
     before = {what: (dict(s.parts), dict(s.owners)) for what, s in plugins._watched.items()}
     yield

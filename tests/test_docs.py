@@ -22,7 +22,7 @@ from pages import PAGES, ROOT, WORD, Snippet, named, page, prose, snippets
 from strangers import write_my_parts
 
 from decoders.records import StepStats
-from router.cli import app
+from router.cli import make_app
 
 # -- commands -------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ def make_commands() -> list[list[str]]:
 
 @cache
 def group() -> Any:
-    return typer.main.get_command(app)
+    return typer.main.get_command(make_app())
 
 
 def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:

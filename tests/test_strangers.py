@@ -79,8 +79,8 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_its_distribution(
     from router.cli import main
 
     install(site, "half", MINE + "import no_such_package\n", "half-done = half")
-    for _ in range(2):
-        assert main(["arms"]) == 2
+    for words in (["arms"], ["--help"]):
+        assert main(words) == 2
         said = capsys.readouterr().err
         assert said == (
             "error: the plugin 'half-done' of half 1.2 cannot be imported: "
@@ -106,6 +106,7 @@ TAKEN = {
     "measure": "from router.specbench.quality import SCORES as parts; part = 0; name = 'rouge_l'",
     "feature": "from collect import FEATURES as parts, Reward as part; name = 'greedy'",
     "reward": "from collect import REWARDS as parts, Reward as part; name = 'paper'",
+    "command": "from router import COMMANDS as parts, Router as part; name = 'theory'",
 }
 
 
@@ -444,7 +445,7 @@ json.dump(done, sys.__stdout__)
 @pytest.mark.slow
 def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Path) -> None:
     """A drafter, a verifier rule, a draft length, a backend, a policy with a class of its own, a
-    reward, an embedder and a task with its measure, none of them known to this repository."""
+    reward, an embedder, a task with its measure and a command, none of them known here."""
     site = tmp_path / "site"
     site.mkdir()
     write_my_parts(site)
@@ -476,12 +477,14 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
              "--out", "bench", "--json", *ours],
             ["train", "--help"],
             ["generate", "w8", "--arm", "again", *how, "--backend", "onnx"],
+            ["count", "q.jsonl"],
+            ["--help"],
         ],
         tmp_path,
         site,
     )  # fmt: skip
     codes = [code for code, _, _ in results]
-    assert codes == [0] * 8 + [2], [err for code, _, err in results if code]
+    assert codes == [0] * 8 + [2, 0, 0], [err for code, _, err in results if code]
     collected, summary, trained, routed, again, through_hf, bench = (
         json.loads(out) for _, out, _ in results[:7]
     )
@@ -508,6 +511,8 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
     )
     assert results[8][2].startswith("error: unknown backend 'onnx'; use auto, native, hf, fused,")
     assert "compiled, rereading" in results[8][2]
+    assert results[9][1] == "code: 6\nqa: 6\ncooking: 1\n"
+    assert "  count      Count the queries of each task." in results[10][1]
 
     # a module that the arms file names will do, where nothing is installed
     shutil.rmtree(site / "my_parts-1.2.dist-info")
@@ -523,8 +528,40 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
     assert json.loads(found[0][1])["ids"] == routed["ids"]
 
     # without the package each of its parts is missing, and that is what is said
-    without = [["generate", "w8", "--policy", "policy"], ["arms", "--config", "arms.yaml"]]
+    without = [
+        ["generate", "w8", "--policy", "policy"],
+        ["arms", "--config", "arms.yaml"],
+        ["count", "q.jsonl"],
+    ]
     found = run(without, tmp_path)
-    assert [code for code, _, _ in found] == [2, 2]
+    assert [code for code, _, _ in found] == [2, 2, 2]
     assert "of the kind 'centroid', which is not registered here" in found[0][2]
     assert "arms.again.kind: 'again' is not known; give one of autoregressive" in found[1][2]
+    assert "No such command 'count'" in found[2][2]
+
+
+def test_a_command_of_its_own(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from router.cli import main
+
+    source = """
+    from dataclasses import dataclass
+
+    import typer
+
+    from router import COMMANDS
+    from router.commands.options import EngineRecord
+
+    @dataclass(frozen=True)
+    class Loud:
+        loud: bool = False
+
+    def greet(name: str, how: Loud, options: EngineRecord) -> None:
+        \"\"\"Greet somebody.\"\"\"
+        typer.echo(f"hello {name} on {options.device}" + "!" * how.loud)
+
+    COMMANDS["greet"] = greet
+    """
+    install(site, "greets", source, "greets = greets")
+    assert main(["greet", "you", "--loud", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out == "hello you on cpu!\n"
+    assert main(["--help"]) == 0 and "  greet      Greet somebody." in capsys.readouterr().out

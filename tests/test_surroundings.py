@@ -13,7 +13,7 @@ from decoders.common import control_group, machine
 from decoders.common.errors import DraftpickError
 from decoders.zoo.catalogue import cache_dir
 from router.cli import main
-from router.commands.prompts import read_prompts
+from router.commands.generate.prompts import read_prompts
 
 GIB = 2**30
 TWO = "0::/app.slice/mine.service\n"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..recipes.kinds import ENGINES, KINDS
+from ..arms import KINDS
+from ..recipes.kinds import ENGINES
 from .recipe import EndpointRecipe
 
 if TYPE_CHECKING:

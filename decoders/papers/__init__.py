@@ -3,8 +3,7 @@
 A plugin like any other package's: importing it fills KINDS and RULES.
 """
 
-from ..recipes.kinds import KINDS
-from ..recipes.verifier import RULES
+from ..arms import KINDS, RULES
 from .beam.recipe import BeamRecipe, SampledBeamsRecipe
 from .calm.recipe import CalmRecipe
 from .cascades.recipe import OracleCascadeRecipe, SequenceCascadeRecipe, TokenCascadeRecipe

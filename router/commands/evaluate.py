@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from collect.store.collection import Collection
     from policies import Evaluation, Policy, RewardTable
+    from policies.ope.estimators import Estimate
+
+    from ..logs.judge import Judgement
 
 
 def evaluate(
@@ -84,14 +88,13 @@ def _from_logs(
 ) -> None:
     from ..logs.judge import judge
     from ..logs.reader import read_log
-    from . import views
 
     found = judge(read_log(logs), policy, reward, tau=tau, seed=seed)
     if as_json:
-        typer.echo(json.dumps(views.plain(found)))
+        typer.echo(json.dumps(plain(found)))
         return
-    show(lambda width: views.judgement_tables(found, width))
-    for line in views.judgement_lines(found):
+    show(lambda width: judgement_tables(found, width))
+    for line in judgement_lines(found):
         print(line, file=sys.stderr)
 
 
@@ -180,3 +183,71 @@ def _value_tables(found: Evaluation, policy: Policy, reward: str, width: int) ->
     title = f"Policy {policy.name}: mean {reward}"
     heads = ["choice", "mean", "95% interval", "queries"]
     return tables(title, heads, rows, width, last_apart=True)
+
+
+def judgement_tables(found: Judgement, width: int) -> list[Table]:
+    """Who chose, every arm, and where a policy is judged its estimates."""
+    versions = [
+        [f"{each.name} {each.policy}", each.choice, str(each.rows), *_figures(each.value)]
+        for each in found.versions
+    ]
+    arms = [
+        [each.arm, str(each.taken), str(each.failed), _number(each.mean),
+         *(_figures(each.always) if each.always else ["-", "-"]), f"{each.effective:.0f}"]
+        for each in found.arms
+    ]  # fmt: skip
+    made = [
+        *tables(
+            f"Who chose: {found.reward}",
+            ["policy", "choice", "rows", "mean", "95% interval"],
+            versions,
+            width,
+        ),
+        *tables(
+            f"Arms: {found.reward}",
+            [
+                "arm",
+                "taken",
+                "failed",
+                "mean when taken",
+                "always",
+                "95% interval",
+                "effective rows",
+            ],
+            arms,
+            width,
+        ),
+    ]
+    for way, each in found.comparisons.items():
+        rows = [["logged", *_figures(each.logged), "", "", str(each.rows)]] + [
+            [name, *_figures(value), *_figures(each.gains[name], sign="+"),
+             "-" if name == "dm" else f"{each.effective:.0f}"]
+            for name, value in each.values.items()
+        ]  # fmt: skip
+        made += tables(
+            f"Policy {found.policy} ({way}): {found.reward}",
+            ["estimator", "value", "95% interval", "gain", "95% interval", "effective rows"],
+            rows,
+            width,
+        )
+    return made
+
+
+def judgement_lines(found: Judgement) -> list[str]:
+    """What was counted and what was not, then the warnings."""
+    left = [f"  {many} left out: {why}" for why, many in found.excluded.items()]
+    return [
+        f"{found.used} of {found.rows} decisions count",
+        *left,
+        *(f"warning: {words}" for words in found.warnings),
+    ]
+
+
+def _figures(found: Estimate, sign: str = "") -> list[str]:
+    """Value and interval."""
+    low, high = _number(found.low, sign), _number(found.high, sign)
+    return [_number(found.value, sign), "-" if low == high == "-" else f"{low} to {high}"]
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:{sign}.4g}"

@@ -11,8 +11,7 @@ import typer
 from decoders.common.secrets import masked
 from decoders.common.wording import in_words
 
-from .options import AsJson
-from .router_options import TrackingUri
+from .options import AsJson, TrackingUri
 
 if TYPE_CHECKING:
     from policies import RewardTable

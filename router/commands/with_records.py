@@ -3,43 +3,66 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-def with_records(**makers: Callable[..., Any]) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Let a command take records that are made of options.
+def with_records(command: Callable[..., T]) -> Callable[..., T]:
+    """The command with options in place of the records that it takes.
 
-    makers: parameter -> the function that makes its record. The maker's own parameters replace the
-        parameter in the signature, so that they are options like any others. A maker may take
-        records itself.
+    A parameter is a record where its type is a dataclass, whose fields are options then, or
+    `Annotated[Type, maker]` with a function whose parameters are. A dict of those in place of the
+    maker makes a dict of records. A dataclass or a maker may take records itself.
     """
 
-    def decorate(function: Callable[..., T]) -> Callable[..., T]:
-        own = inspect.signature(function, eval_str=True)
-        parts = {
-            name: inspect.signature(maker, eval_str=True).parameters
-            for name, maker in makers.items()
-        }
-        parameters = [
-            part.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in own.parameters.items()
-            for part in (parts[name].values() if name in parts else [parameter])
-        ]
+    @wraps(command)
+    def taking(**given: Any) -> T:
+        return made(command, given)
 
-        @wraps(function)
-        def taking(**given: Any) -> T:
-            records = {
-                name: maker(**{part: given.pop(part) for part in parts[name] if part in given})
-                for name, maker in makers.items()
-            }
-            return function(**given, **records)
+    parameters = options_of(command)
+    taking.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    taking.__annotations__ = {each.name: each.annotation for each in parameters}
+    return taking
 
-        taking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        taking.__annotations__ = {each.name: each.annotation for each in parameters}
-        return taking
 
-    return decorate
+def options_of(maker: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The options that it needs, its records' among them, in order."""
+    found = []
+    for parameter, inner in _parameters(maker):
+        if inner is None:
+            found.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        for each in inner.values() if isinstance(inner, Mapping) else [inner] if inner else ():
+            found += options_of(each)
+    return found
+
+
+def made(maker: Callable[..., T], given: Mapping[str, Any]) -> T:
+    """What the maker makes of the options that it knows; the others keep their defaults."""
+    own: dict[str, Any] = {}
+    for parameter, inner in _parameters(maker):
+        if isinstance(inner, Mapping):
+            own[parameter.name] = {name: made(each, given) for name, each in inner.items()}
+        elif inner is not None:
+            own[parameter.name] = made(inner, given)
+        elif parameter.name in given:
+            own[parameter.name] = given[parameter.name]
+    return maker(**own)
+
+
+def _parameters(maker: Callable[..., Any]) -> list[tuple[inspect.Parameter, Any]]:
+    """Each parameter with what makes its record, None where it is an option."""
+    return [
+        (each, _maker(each.annotation))
+        for each in inspect.signature(maker, eval_str=True).parameters.values()
+    ]
+
+
+def _maker(annotation: Any) -> Any:
+    for each in getattr(annotation, "__metadata__", ()):
+        if inspect.isfunction(each) or isinstance(each, Mapping):
+            return each
+    return annotation if is_dataclass(annotation) else None

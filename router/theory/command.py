@@ -13,6 +13,7 @@ from decoders.common.terminal import show, tables
 from decoders.costs.measured import Costs, read_costs
 from decoders.costs.theory import best_length, speculative
 
+from ..commands import COMMANDS
 from ..commands.options import AsJson
 
 
@@ -114,3 +115,6 @@ def measured(costs: Costs, arm: str, longest: int) -> tuple[float, list[float]]:
     alone = costs.verify(1)
     widths = [costs.verify(k + 1) / alone for k in range(longest + 1)]
     return costs.draft_s[arm] / alone, widths
+
+
+COMMANDS["theory"] = theory

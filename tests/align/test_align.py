@@ -22,7 +22,7 @@ from decoders import Engine, Request
 from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.options import EngineOptions
-from router.cli import app
+from router.cli import make_app
 
 WORDS = [f"w{i}" for i in range(40)]  # as conftest.py
 
@@ -121,7 +121,7 @@ def test_mistakes_are_told_before_the_target_writes(
     out = tmp_path / "out"
     arguments = ["align", "--out", str(out), "--queries", str(written[0]), "--target", str(target)]
     with pytest.raises(DraftpickError, match=r"unknown kind|1 to 2 for this target, not 9"):
-        CliRunner().invoke(app, [*arguments, *wrong], catch_exceptions=False)
+        CliRunner().invoke(make_app(), [*arguments, *wrong], catch_exceptions=False)
     assert not out.exists()
 
 
@@ -192,7 +192,7 @@ def test_the_target_writes_first_where_no_outputs_are_named(
     arguments = ["align", "--out", str(tmp_path / "out"), "--target", str(target)]
     arguments += ["--queries", str(written[0]), "--start", str(sizes), "--epochs", "1"]
     arguments += ["--max-new-tokens", "6", "--vocab-size", "30", "--device", "cpu"]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    done = CliRunner().invoke(make_app(), arguments, catch_exceptions=False)
     assert done.exit_code == 0
     assert "the target writes: 0 of 160 answers" in done.stderr
     assert "the target writes: 160 of 160 answers" in done.stderr
@@ -203,7 +203,7 @@ def test_the_target_writes_first_where_no_outputs_are_named(
     # cut in the middle of a line, as a kill would: only what is missing is written again
     (tmp_path / "out/outputs.jsonl").write_text("\n".join(lines[:100]) + "\n" + lines[100][:9])
     (tmp_path / "out/training.safetensors").unlink()
-    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+    assert CliRunner().invoke(make_app(), arguments, catch_exceptions=False).exit_code == 0
     again = [json.loads(x) for x in (tmp_path / "out/outputs.jsonl").read_text().splitlines()]
     assert sorted(row["id"] for row in again) == sorted(row["id"] for row in rows)
 

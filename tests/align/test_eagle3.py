@@ -23,7 +23,7 @@ from decoders.backends.eagle3.head import Eagle3Head
 from decoders.backends.eagle3.model import Eagle3Backend
 from decoders.backends.native import LlamaBackend
 from decoders.sampling.draft_vocab import DraftVocab
-from router.cli import app
+from router.cli import make_app
 
 CPU = torch.device("cpu")
 RECIPE = RecurrentRecipe(epochs=6, batch_tokens=160, steps=3, lr=1e-2, matrix_lr=1e-2)
@@ -193,7 +193,7 @@ def test_the_command(tmp_path: Path, folder: Path, written: tuple[Path, Path]) -
     arguments = ["align", "--kind", "eagle3", "--out", str(tmp_path / "out")]
     arguments += ["--target", str(folder), "--device", "cpu", "--epochs", "1"]
     arguments += ["--queries", str(queries), "--outputs", str(outputs), "--vocab-size", "30"]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(make_app(), arguments)
     assert result.exit_code == 0, result.output
     made = tmp_path / "out" / "model"
     card = json.loads((made / "card.json").read_text())
@@ -206,6 +206,6 @@ def test_the_command(tmp_path: Path, folder: Path, written: tuple[Path, Path]) -
 def test_it_goes_on_from_no_other_head(tmp_path: Path, folder: Path) -> None:
     arguments = ["align", "--kind", "eagle3", "--out", str(tmp_path / "out")]
     arguments += ["--target", str(folder), "--start", str(folder)]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(make_app(), arguments)
     assert result.exit_code != 0
     assert "begins a new head" in str(result.exception or "") + result.output

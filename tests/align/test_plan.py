@@ -10,13 +10,18 @@ import pytest
 
 from collect.align.recipe import Recipe
 from decoders.common.errors import DraftpickError
-from router.commands.align.plan import plan
+from router.commands.with_records import made
+from router.training.align import AlignOptions, AlignPlan, plan
 
 OUT = Path("no-such-folder")
 
 
+def planned(**options: Any) -> AlignPlan:
+    return plan(made(AlignOptions, options))
+
+
 def test_the_defaults() -> None:
-    found = plan(out=OUT)
+    found = planned(out=OUT)
     config = found.config
     assert (config.kind, config.vocab_size, config.blocks) == ("drafter", 8192, 1)
     assert config.outputs == () and config.tasks is None and config.queries  # those that ship
@@ -25,12 +30,12 @@ def test_the_defaults() -> None:
 
 
 def test_defaults_of_a_kind() -> None:
-    found = plan(out=OUT, kind="recurrent").config
+    found = planned(out=OUT, kind="recurrent").config
     assert (found.vocab_size, found.blocks) == (6144, 2)
 
 
 def test_names_and_lengths() -> None:
-    found = plan(out=OUT, tasks="math, qa", max_new_tokens=32, context=64, outputs=[Path("o")])
+    found = planned(out=OUT, tasks="math, qa", max_new_tokens=32, context=64, outputs=[Path("o")])
     assert (found.config.tasks, found.config.max_answer) == (("math", "qa"), 32)
     assert (found.context, found.config.outputs) == (64, (Path("o"),))
 
@@ -40,4 +45,4 @@ def test_names_and_lengths() -> None:
 )
 def test_numbers_out_of_range(options: dict[str, Any]) -> None:
     with pytest.raises(DraftpickError, match="must be a number above 0"):
-        plan(out=OUT, **options)
+        planned(out=OUT, **options)

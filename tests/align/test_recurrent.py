@@ -38,7 +38,7 @@ from collect.align.weights import DrafterModel
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.common.errors import DraftpickError
 from decoders.sampling.draft_vocab import DraftVocab
-from router.cli import app
+from router.cli import make_app
 
 
 def train(
@@ -600,7 +600,7 @@ def test_align_makes_a_recurrent_drafter(
     arguments += ["--target", str(folder), "--device", "cpu", "--vocab-size", "38"]
     arguments += ["--queries", str(queries), "--outputs", str(outputs), "--width", "32"]
     arguments += ["--epochs", "4", "--batch-tokens", "256"]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    done = CliRunner().invoke(make_app(), arguments, catch_exceptions=False)
     assert done.exit_code == 0 and "acceptance" in done.output
     made = tmp_path / "out/model"
     card = json.loads((made / "card.json").read_text())

@@ -27,7 +27,7 @@ from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import DraftpickError
 from decoders.models.targets import fingerprint
 from decoders.sampling.draft_vocab import DraftVocab
-from router.cli import app
+from router.cli import make_app
 
 UNSEEN = "w{0} w{2} w3"
 RECIPE = Recipe(epochs=10, batch_tokens=256, lr=1e-2, matrix_lr=2e-2, seed=1)
@@ -239,7 +239,7 @@ def test_the_command_lets_the_target_write_first(
     arguments = ["align", "--out", str(tmp_path / "out"), "--queries", str(own[0])]
     arguments += ["--kind", "exit", "--exit-layer", "1", "--epochs", "1", "--target", str(t5)]
     arguments += ["--max-new-tokens", "6", "--vocab-size", "44", "--device", "cpu"]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    done = CliRunner().invoke(make_app(), arguments, catch_exceptions=False)
     assert done.exit_code == 0
     assert len((tmp_path / "out/outputs.jsonl").read_text().splitlines()) == 120
     assert (tmp_path / "out/model/adapter.safetensors").is_file()

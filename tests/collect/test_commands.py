@@ -17,20 +17,15 @@ from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
 from policies import load
 from policies.errors import PolicyError
+from router.cli import make_app
 from router.commands.collect import run as collect_run
-from router.commands.collect.command import collect
-from router.commands.headroom.command import headroom
-from router.commands.train.command import train
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def app() -> typer.Typer:
-    app = typer.Typer()
-    for command in (collect, headroom, train):
-        app.command()(command)
-    return app
+    return make_app()
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from collect.sweeps import sampled
 from collect.sweeps.batch import SweepOptions, seed_of
 from decoders.common.errors import DraftpickError
 from policies.selection.headroom import headroom
-from router.commands.collect.plan import CollectPlan, plan
+from router.commands.collect.plan import CollectOptions, CollectPlan, SummaryPlan, plan
+from router.commands.with_records import made
 
 ONE = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 1), at_once=(1, 8))
 OPTIONS = replace(ONE, draws=3)
@@ -43,6 +44,10 @@ class Varied(FakeEngine):
                 ]
 
         self.batch = Batch()
+
+
+def planned(**options: Any) -> CollectPlan | SummaryPlan:
+    return plan(made(CollectOptions, options))
 
 
 def rows(folder: Path) -> dict[tuple[str, str, float, int, int], dict[str, Any]]:
@@ -155,9 +160,9 @@ def test_draws_take_the_oracle_s_noise_off(tmp_path: Path, folder: Path) -> None
 
 
 def test_the_option() -> None:
-    found = plan(out=Path("no-such-folder"), temperatures="0,1", draws=4)
+    found = planned(out=Path("no-such-folder"), temperatures="0,1", draws=4)
     assert isinstance(found, CollectPlan) and found.how.draws == 4
     with pytest.raises(DraftpickError, match="4 draws need a temperature above 0"):
-        plan(out=Path("no-such-folder"), draws=4)
+        planned(out=Path("no-such-folder"), draws=4)
     with pytest.raises(DraftpickError, match="at least 1, not 0"):
         SweepOptions(draws=0)

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 
 from decoders.common.errors import DraftpickError
-from router.commands.collect.plan import CollectPlan, SummaryPlan, plan
+from router.commands.collect.plan import CollectOptions, CollectPlan, SummaryPlan, plan
+from router.commands.with_records import made
 
 OUT = Path("no-such-folder")
 
 
+def planned(**options: Any) -> CollectPlan | SummaryPlan:
+    return plan(made(CollectOptions, options))
+
+
 def test_a_sweep() -> None:
-    found = plan(
+    found = planned(
         queries=[Path("a.jsonl")],
         more=[Path("b.jsonl")],
         out=OUT,
@@ -30,19 +35,20 @@ def test_a_sweep() -> None:
     assert found.files == (Path("a.jsonl"), Path("b.jsonl")) and found.out == OUT
     assert found.how.arms == ("small", "ngram") and found.how.at_once == (1, 8)
     assert found.how.temperatures == (0.0, 1.0) and found.how.max_new_tokens == 64
-    assert (found.on_ray, found.ray_address) == (True, "auto")
-    assert (found.options.target, found.options.device) == ("models/mine", "cpu")
+    assert (found.asked.engine, found.asked.ray_address) == ("ray", "auto")
+    assert (found.asked.options.target, found.asked.options.device) == ("models/mine", "cpu")
     assert not OUT.exists()
 
 
 def test_the_defaults() -> None:
-    found = plan(out=OUT)
-    assert isinstance(found, CollectPlan) and not found.on_ray
-    assert (found.files, found.limit, found.embedder, found.how.arms) == ((), None, None, ())
+    found = planned(out=OUT)
+    assert isinstance(found, CollectPlan) and found.asked.engine == "local"
+    assert (found.files, found.how.arms) == ((), ())
+    assert (found.asked.limit, found.asked.embedder) == (None, None)
 
 
 def test_a_summary() -> None:
-    assert plan(summary=OUT, reward="paper", alpha=0.1) == SummaryPlan(OUT, "paper", 0.1)
+    assert planned(summary=OUT, reward="paper", alpha=0.1) == SummaryPlan(OUT, "paper", 0.1)
 
 
 @pytest.mark.parametrize(
@@ -61,4 +67,4 @@ def test_a_summary() -> None:
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DraftpickError, match=words):
-        plan(**options)
+        planned(**options)

@@ -9,15 +9,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import typer
 from collect_fakes import FakeEngine, FakeRecipe, make_queries, sweep
 from typer.testing import CliRunner
 
 from collect.sweeps.batch import SweepOptions
 from decoders.common.hashing import HashingEmbedder
-from router.commands.collect.command import collect
-from router.commands.headroom.command import headroom
-from router.commands.train.command import train
+from router.cli import make_app
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +69,6 @@ def test_every_file_is_read_once(
     read: Counter[str],
     tmp_path: Path,
 ) -> None:
-    app = typer.Typer()
-    for command in (collect, headroom, train):
-        app.command()(command)
     given: list[str] = [*asked, *(["--rewards"] if asked[0] == "train" else []), str(rewards)]
     if asked[0] == "train":
         given += [
@@ -83,6 +77,6 @@ def test_every_file_is_read_once(
             "--tracking-uri",
             f"sqlite:///{tmp_path}/mlflow.db",
         ]
-    result = CliRunner().invoke(app, given)
+    result = CliRunner().invoke(make_app(), given)
     assert result.exit_code == 0, (result.output, result.exception)
     assert max(read.values()) == 1 and len(read) in (7, 8)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from collect_fakes import FakeEngine, FakeRecipe, make_queries, sweep
 from stored_tables import table_of
 from typer.testing import CliRunner, Result
@@ -16,14 +15,11 @@ from collect.store.collection import Collection
 from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
 from policies import load
-from router.commands.train.command import train
+from router.cli import make_app
 
 
 def run(*arguments: object) -> Result:
-    app = typer.Typer()
-    app.callback()(lambda: None)  # so that `train` is a command's name
-    app.command()(train)
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+    return CliRunner().invoke(make_app(), [str(a) for a in arguments])
 
 
 def test_losses(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from decoders.papers.cs_drafting.horizontal import HorizontalDrafter
 from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
-from router.commands.views import arms_json
+from router.commands.arms import arms_json
 
 PROMPT = [7, 11, 7, 11, 7]
 

@@ -7,20 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
 from decoders.costs.theory import speculative
-from router.theory.command import theory
-
-app = typer.Typer()
-app.command()(theory)
-app.command("other")(lambda: None)  # with one command alone typer would not want its name
+from router.cli import make_app
 
 
 def run(*arguments: str) -> str:
-    found = CliRunner().invoke(app, ["theory", *arguments], catch_exceptions=False)
+    found = CliRunner().invoke(make_app(), ["theory", *arguments], catch_exceptions=False)
     assert found.exit_code == 0, found.output
     return str(found.stdout)
 
@@ -79,7 +74,7 @@ def test_mistakes(arguments: list[str], words: str) -> None:
 @pytest.mark.parametrize("options", [["--cost", "0.1"], ["--acceptance", "1.2", "--cost", "0.1"],
                                      ["--acceptance", "0.5", "--cost", "-1"]])  # fmt: skip
 def test_numbers_out_of_range_and_missing(options: list[str]) -> None:
-    assert CliRunner().invoke(app, ["theory", *options]).exit_code == 2
+    assert CliRunner().invoke(make_app(), ["theory", *options]).exit_code == 2
 
 
 def test_a_file_without_costs(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from decoders.papers.rules.lossy import Lossy
 from decoders.records import Request, Sampling
 from decoders.testing.toys import ToyBackend, neural, run, speculative
 from decoders.verify import Lossless
-from router.commands.views import arms_json, describe
+from router.commands.arms import arms_json, describe
 
 
 def arms_file(folder: Path, *said: str, kind: str = "neural, drafter: ./x") -> Path:

@@ -19,11 +19,10 @@ from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
 from decoders.testing.fake_engine import FakeEngine
 from router import cli
-from router.commands import demo
-from router.commands.options import engine_options
-from router.commands.router_options import answer_request
-from router.commands.views import acceptance
+from router.commands.models import acceptance
+from router.commands.options import answer_request, engine_options
 from router.routing import loading
+from router.specbench import demo
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +53,9 @@ def test_generate_streams_and_says_what_it_cost(capsys: pytest.CaptureFixture[st
 def test_generate_tells_how_far_a_long_prompt_is_read(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from router.commands import generate
+    from router.commands.generate import run
 
-    monkeypatch.setattr(generate, "LONG", len("u:Say hello"))
+    monkeypatch.setattr(run, "LONG", len("u:Say hello"))
     assert cli.main(["generate", "Say hello"]) == 0
     captured = capsys.readouterr()
     told = [line for line in captured.err.splitlines() if "reading the prompt" in line]
@@ -296,7 +295,7 @@ def test_arms_and_models_as_tables_and_json(
     arm = {"name": "small", "kind": "neural", "drafter": {"model": "x", "k": None}, "length": 4,
            "verifier": "lossless", "settings": {"K": [[2, 3], [0, 3]]}, "lossless": True,
            "note": "n"}  # fmt: skip
-    monkeypatch.setattr("router.commands.views.arms_json", lambda path=None: [arm])
+    monkeypatch.setattr("router.commands.arms.arms_json", lambda path=None: [arm])
     assert cli.main(["arms", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [arm]
     assert cli.main(["arms"]) == 0
@@ -334,7 +333,7 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    commands = get_command(cli.app).commands  # type: ignore[attr-defined]
+    commands = get_command(cli.make_app()).commands  # type: ignore[attr-defined]
     assert len(commands) == 18 and all(command in done.stdout for command in commands)
 
 

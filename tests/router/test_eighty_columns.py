@@ -20,18 +20,10 @@ from decoders.testing.fake_engine import FakeEngine
 from policies import RewardTable
 from policies.selection.headroom import headroom
 from policies.tracking.run import Task, train_run
-from router.commands.headroom.views import headroom_tables
+from router.commands.arms import arms_table, kinds_json, kinds_table
+from router.commands.headroom import headroom_tables
+from router.commands.models import acceptance, megabytes, millions, models_json, models_tables
 from router.commands.train.views import run_tables
-from router.commands.views import (
-    acceptance,
-    arms_table,
-    kinds_json,
-    kinds_table,
-    megabytes,
-    millions,
-    models_json,
-    models_tables,
-)
 from router.routing.router import Router
 from router.specbench import markdown
 from router.specbench.bench import result_tables, specbench

@@ -22,7 +22,7 @@ from policies.fixed import ConstantPolicy, fixed_policy, uniform_policy
 from policies.ope.estimators import InverseProbabilityWeighting
 from policies.records import ANY, Origin
 from router import cli
-from router.commands.views import judgement_lines, judgement_tables
+from router.commands.evaluate import judgement_lines, judgement_tables
 from router.logs import rows as reasons
 from router.logs.judge import LEAST, Judgement, judge
 from router.logs.reader import DecisionRows, read_log

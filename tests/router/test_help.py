@@ -9,15 +9,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from router.cli import app
+from router.cli import make_app
 
-GROUP: Any = typer.main.get_command(app)
+GROUP: Any = typer.main.get_command(make_app())
 COMMANDS = [(), *((name,) for name in sorted(GROUP.commands))]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: "".join(command) or "draftpick")
 def test_help_is_a_paragraph_examples_and_options(command: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "80"})
+    result = CliRunner().invoke(make_app(), [*command, "--help"], env={"COLUMNS": "80"})
     assert result.exit_code == 0
     usage, paragraph, examples, *rest = result.stdout.strip().split("\n\n")
     assert usage.startswith("Usage: ")

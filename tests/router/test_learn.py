@@ -17,12 +17,12 @@ from decoders.testing.fake_engine import TOKENS_A_ROUND, FakeEngine
 from policies import PolicyError, RewardTable
 from policies.online import OnlinePolicy
 from router import cli
-from router.commands.learn import replay
 from router.logs.reader import read_log
 from router.logs.record import Result, Vector
 from router.logs.writer import DecisionLog
 from router.routing.learning import UNIT_ROWS, Learning
 from router.routing.router import Router
+from router.training.learn import replay
 
 ARMS = list(TOKENS_A_ROUND)
 

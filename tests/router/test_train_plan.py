@@ -10,25 +10,27 @@ import pytest
 from decoders.common.errors import DraftpickError, NoSuchName
 from policies import PolicyError
 from policies.learners.reinforce import PAPER
-from router.commands.train.plan import TrainPlan, plan
+from router.commands.train.plan import TrainOptions, TrainPlan, plan
+from router.commands.with_records import made
 
 HERE = Path("no-such-folder")
 
 
-def made(**options: Any) -> TrainPlan:
-    return plan(rewards=HERE, **options)
+def planned(**options: Any) -> TrainPlan:
+    return plan(made(TrainOptions, {"rewards": HERE} | options))
 
 
 def test_the_defaults() -> None:
-    found = made()
-    assert (found.rewards, found.policy, found.settings, found.guard) == (HERE, "auto", {}, True)
-    assert (found.table.alpha, found.seed) == (0.5, 0)
+    found = planned()
+    assert (found.asked.rewards, found.policy) == (HERE, "auto")
+    assert (found.settings, found.guard) == ({}, True)
+    assert (found.table.alpha, found.asked.seed) == (0.5, 0)
     assert found.risk is None and found.table.reward is None and found.table.features is None
     assert not HERE.exists()
 
 
 def test_rows_features_and_settings() -> None:
-    found = made(
+    found = planned(
         policy="knn",
         arms=["a,b", "c"],
         temperatures="0,1",
@@ -45,30 +47,30 @@ def test_rows_features_and_settings() -> None:
     assert (table.arms, table.features) == (["a", "b", "c"], ("greedy", "temperature"))
     assert (table.temperatures, table.at_once) == ((0.0, 1.0), (1, 8))
     assert found.settings == {"k": 5, "metric": "dot"} and not found.guard
-    assert made(features="none").table.features == ()
+    assert planned(features="none").table.features == ()
 
 
 def test_epochs_and_lr_are_settings() -> None:
-    found = made(policy="reinforce", epochs=2, lr=0.1)
+    found = planned(policy="reinforce", epochs=2, lr=0.1)
     assert found.settings == {"epochs": 2, "lr": 0.1}
 
 
 def test_the_papers_training() -> None:
-    found = made(paper=True, epochs=7)
+    found = planned(paper=True, epochs=7)
     assert (found.policy, found.guard, found.table.reward) == ("reinforce", False, "paper")
     assert found.settings == {**PAPER, "epochs": 7} and found.table.features == ()
-    kept = made(paper=True, reward="modelled", features="greedy").table
+    kept = planned(paper=True, reward="modelled", features="greedy").table
     assert (kept.reward, kept.features) == ("modelled", ("greedy",))
 
 
 def test_risk_control() -> None:
-    found = made(max_loss=0.1)
+    found = planned(max_loss=0.1)
     assert found.policy == "risk-control" and found.table.at_once == (1,)
     assert found.risk == {"max_loss": 0.1, "confidence": 0.95, "in_expectation": False}
 
 
 def test_what_learns_while_it_serves_is_not_guarded() -> None:
-    assert not made(policy="thompson").guard and made(policy="knn").guard
+    assert not planned(policy="thompson").guard and planned(policy="knn").guard
 
 
 @pytest.mark.parametrize(
@@ -97,4 +99,4 @@ def test_what_learns_while_it_serves_is_not_guarded() -> None:
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], words: str) -> None:
     with pytest.raises((DraftpickError, PolicyError, NoSuchName), match=words):
-        made(**options)
+        planned(**options)

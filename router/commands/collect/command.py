@@ -11,15 +11,12 @@ from decoders.common.errors import DraftpickError
 from decoders.common.terminal import progress
 
 from ..options import AsJson
-from ..with_records import with_records
-from .plan import CollectPlan, SummaryPlan
-from .plan import plan as planned
+from .plan import CollectOptions, CollectPlan, SummaryPlan, plan
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 
-@with_records(plan=planned)
-def collect(plan: CollectPlan | SummaryPlan, as_json: AsJson = False) -> None:
+def collect(options: CollectOptions, as_json: AsJson = False) -> None:
     """Run every arm on every query and store the outcomes. `draftpick train` computes rewards from
     them. The same command resumes a run that was stopped.
 
@@ -32,10 +29,11 @@ def collect(plan: CollectPlan | SummaryPlan, as_json: AsJson = False) -> None:
       draftpick collect --engine ray --ray-address auto --out rewards
       draftpick collect --summary rewards
     """
-    if isinstance(plan, SummaryPlan):
-        _summarise(plan, as_json)
+    asked = plan(options)
+    if isinstance(asked, SummaryPlan):
+        _summarise(asked, as_json)
     else:
-        _collect(plan, as_json)
+        _collect(asked, as_json)
 
 
 def _collect(plan: CollectPlan, as_json: bool) -> None:

@@ -38,14 +38,15 @@ def run(plan: CollectPlan, progress: AbstractContextManager[Callable[..., None]]
     """
     check_folder(plan.out, "--out")
     found = read_queries(list(plan.files)) if plan.files else shipped("train")
-    queries, how = first_per_task(found, plan.limit), plan.how
-    options = plan.options.resolved()  # the arms file may name plugins
-    reader = plan.embedder and (load_embedder(plan.embedder, options.device) or OWN)
+    asked, how = plan.asked, plan.how
+    queries, on_ray = first_per_task(found, asked.limit), asked.engine == "ray"
+    options = asked.options.resolved()  # the arms file may name plugins
+    reader = asked.embedder and (load_embedder(asked.embedder, options.device) or OWN)
     load = partial(load_engine, options, how.arms, how.at_once)
     engine, batch = load()
     if isinstance(batch, OwnExecutor):
         how = batch.adapted(how)
-        if plan.on_ray:
+        if on_ray:
             raise DraftpickError(
                 "endpoints are timed one after the other from this process; leave --engine out"
             )
@@ -58,11 +59,11 @@ def run(plan: CollectPlan, progress: AbstractContextManager[Callable[..., None]]
 
             return sweep(engine, executor, queries, plan.out, how, show, reader)
 
-    if not plan.on_ray:
+    if not on_ray:
         return collect(batch)
     from collect.sweeps.on_ray import OnRay
 
-    with OnRay(load, plan.ray_address) as cluster:
+    with OnRay(load, asked.ray_address) as cluster:
         return collect(cluster)
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from ..with_records import with_records
-from .plan import ServePlan
-from .plan import plan as planned
+from .plan import ServeOptions, plan
 
 
-@with_records(plan=planned)
-def serve(plan: ServePlan) -> None:
+def serve(options: ServeOptions) -> None:
     """Serve OpenAI's API, an arm for every request. A request's model is auto, where the policy
     picks the arm, or the name of an arm. The chat page is at the server's root.
 
@@ -23,4 +20,4 @@ def serve(plan: ServePlan) -> None:
     """
     from .run import run
 
-    run(plan)
+    run(plan(options))

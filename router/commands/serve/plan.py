@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +13,8 @@ import typer
 
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.secrets import secret
-from decoders.options import EngineOptions
 
-from ..options import engine_options
-from ..router_options import Embedder, LogOptions, answer_request, log_options
-from ..with_records import with_records
+from ..options import Embedder, EngineRecord, LogOptions, answer_request
 from .served import Earlier, Served
 
 ENGINES = ("local", "ray")
@@ -26,31 +23,12 @@ PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra `serve`
 OF_RAY = ("ray", "grpc")  # of the extra `ray`; collecting needs the first alone
 
 
-@dataclass(frozen=True)
-class ServePlan:
-    """A server, before its address is taken or a model is loaded.
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The options of `draftpick serve`."""
 
-    served: what a process serves.
-    host, port: where the server listens; port 0 takes a free one.
-    drain_s: how long answers may take after SIGTERM.
-    on_ray, replicas, ray_address: whether a Ray cluster answers, with how many replicas (None for
-        one a device), and where it runs.
-    """
-
-    served: Served
-    host: str
-    port: int
-    drain_s: float
-    on_ray: bool
-    replicas: int | None
-    ray_address: str | None
-
-
-@with_records(log=log_options, options=engine_options)
-def plan(
-    *,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,8 +36,8 @@ def plan(
             help="A folder, runs:/ID/policy or models:/NAME@alias instead of the shipped policy. "
             "With NAME=, requests can ask for it by name. Repeatable.",
         ),
-    ] = None,
-    embedder: Embedder = None,
+    ] = None
+    embedder: Embedder = None
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +46,7 @@ def plan(
             help="Require this key of clients. Prefer the environment variable: command lines are "
             "visible to other users.",
         ),
-    ] = None,
+    ] = field(default=None, repr=False)
     allow_origin: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,40 +54,40 @@ def plan(
             help="Allow browser requests from this origin, such as https://chat.example; * allows "
             "any. Repeatable. The server's own page needs none.",
         ),
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(help="Temperature of requests that give none.")
-    ] = 0.0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
+    ] = None
+    temperature: Annotated[float, typer.Option(help="Temperature of requests that give none.")] = (
+        0.0
+    )
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024
     slots: Annotated[
         int,
         typer.Option(min=1, help="Most answers at once; a native backend batches them."),
-    ] = 8,
+    ] = 8
     batch_invariant: Annotated[
         bool,
         typer.Option(
             "--batch-invariant",
             help="Make every answer independent of the others in its batch; slower under load.",
         ),
-    ] = False,
+    ] = False
     queue: Annotated[
         int, typer.Option(min=1, help="Most waiting requests; further ones get 429.")
-    ] = 64,
+    ] = 64
     timeout: Annotated[
         float,
         typer.Option(min=0.001, max=MOST_S, help="Seconds for one request, including its wait."),
-    ] = 600.0,
-    max_body: Annotated[int, typer.Option(min=1, help="Longest request, in bytes.")] = 2**21,
+    ] = 600.0
+    max_body: Annotated[int, typer.Option(min=1, help="Longest request, in bytes.")] = 2**21
     drain: Annotated[
         float,
         typer.Option(min=0, max=MOST_S, help="Seconds that answers have to finish after SIGTERM."),
-    ] = 30.0,
+    ] = 30.0
     warm_up: Annotated[
         bool,
         typer.Option(
             "--warm-up/--no-warm-up", help="Load every arm's drafter before the first request."
         ),
-    ] = True,
+    ] = True
     learn: Annotated[
         Path | None,
         typer.Option(
@@ -117,7 +95,7 @@ def plan(
             help="Update the default policy after every answer, and save it here. It must be an "
             "online policy, such as thompson.",
         ),
-    ] = None,
+    ] = None
     drafter_memory: Annotated[
         str | None,
         typer.Option(
@@ -125,7 +103,7 @@ def plan(
             help="Most memory for all drafters, such as 2GB or 512MiB. The least recently used "
             "drafter is unloaded when another does not fit. Default: no limit.",
         ),
-    ] = None,
+    ] = None
     isolate_by: Annotated[
         str,
         typer.Option(
@@ -133,13 +111,13 @@ def plan(
             help="Who is kept apart: kept prefixes and earlier answers (kind: suffix) are used for "
             "the same API key, for anyone, or for the same value of this header.",
         ),
-    ] = "key",
+    ] = "key"
     earlier_tokens: Annotated[
         int,
         typer.Option(
             min=0, max=2**26, help="Most tokens of earlier answers to keep for these arms; 0: none."
         ),
-    ] = 2**18,
+    ] = 2**18
     earlier_age: Annotated[
         float | None,
         typer.Option(
@@ -148,13 +126,13 @@ def plan(
             metavar="HOURS",
             help="Forget earlier answers after this many hours.",
         ),
-    ] = None,
+    ] = None
     earlier_store: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER", help="Keep earlier answers on disk, for when the server starts again."
         ),
-    ] = None,
+    ] = None
     prefix_memory: Annotated[
         str | None,
         typer.Option(
@@ -163,19 +141,19 @@ def plan(
             "the same user that begin alike are not read again; 0: none, and conversations do not "
             "stay at one endpoint. Default: a 16th of what is free.",
         ),
-    ] = None,
+    ] = None
     engine: Annotated[
         str,
         typer.Option(
             help="Where answers are written: local (this process) or ray (replicas on a cluster)."
         ),
-    ] = "local",
+    ] = "local"
     replicas: Annotated[
         int | None,
         typer.Option(
             min=1, help="With --engine ray: replicas. Default: one per GPU, or one per machine."
         ),
-    ] = None,
+    ] = None
     ray_address: Annotated[
         str | None,
         typer.Option(
@@ -183,57 +161,89 @@ def plan(
             help="With --engine ray: a running cluster: auto, or host:port of its head. Default: "
             "start a cluster on this machine, and stop it with the server.",
         ),
-    ] = None,
-    log: LogOptions,
-    options: EngineOptions,
-) -> ServePlan:
+    ] = None
+    log: LogOptions
+    options: EngineRecord
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether a Ray cluster answers."""
+        return self.engine == "ray"
+
+
+@dataclass(frozen=True)
+class ServePlan:
+    """A server, before its address is taken or a model is loaded; served: by each process."""
+
+    asked: ServeOptions
+    served: Served
+
+
+def plan(asked: ServeOptions) -> ServePlan:
     """The plan of the command's options; opens no file and no socket, and prints nothing.
 
     Raises DraftpickError for options that do not go together, numbers out of range and packages
     that are not installed.
     """
-    needed = (*PACKAGES, *OF_RAY) if engine == "ray" else PACKAGES
+    needed = (*PACKAGES, *OF_RAY) if asked.on_ray else PACKAGES
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise DraftpickError(
             f"serving needs {', '.join(missing)}; install draftpick with them: `pip install "
-            f"'.[{'serve,ray' if engine == 'ray' else 'serve'}]'`"
+            f"'.[{'serve,ray' if asked.on_ray else 'serve'}]'`"
         )
     from ...serve.app import Settings
     from ...serve.isolation import checked
     from ...serve.parsing import Limits
 
-    if engine not in ENGINES:
-        raise NoSuchName("engine", engine, ENGINES)
-    if engine != "ray" and (replicas is not None or ray_address is not None):
+    if asked.engine not in ENGINES:
+        raise NoSuchName("engine", asked.engine, ENGINES)
+    if not asked.on_ray and (asked.replicas is not None or asked.ray_address is not None):
         raise DraftpickError("--replicas and --ray-address need a Ray cluster; add --engine ray")
-    if engine == "ray" and learn is not None:
+    if asked.on_ray and asked.learn is not None:
         raise DraftpickError(
             "each replica would learn for itself; serve without --learn and teach the policy from "
             "the logs: draftpick learn"
         )
-    usual = answer_request(max_tokens, temperature)
-    options = replace(options, drafter_memory=bytes_of(drafter_memory, "--drafter-memory"))
-    key = None if api_key is None else secret(api_key, "--api-key or DRAFTPICK_API_KEY")
-    named = policies_of(policy or [])
-    limits = Limits(most_tokens=max_tokens, most_answers=queue, usual=usual.sampling)
-    origins = origins_of(allow_origin or [])
+    usual = answer_request(asked.max_tokens, asked.temperature)
+    memory = bytes_of(asked.drafter_memory, "--drafter-memory")
+    key = None
+    if asked.api_key is not None:
+        key = secret(asked.api_key, "--api-key or DRAFTPICK_API_KEY")
+    named = policies_of(asked.policy or [])
     settings = Settings(
-        limits, key, max_body, timeout, origins=origins, isolate_by=checked(isolate_by)
+        Limits(asked.max_tokens, asked.queue, usual.sampling),
+        key,
+        asked.max_body,
+        asked.timeout,
+        origins=origins_of(asked.allow_origin or []),
+        isolate_by=checked(asked.isolate_by),
     )
-    age_s = None if earlier_age is None else 3600 * earlier_age
-    if earlier_store is not None and engine == "ray":
+    if asked.earlier_store is not None and asked.on_ray:
         raise DraftpickError(
             "replicas would write over each other's earlier answers; serve without --earlier-store"
         )
-    if earlier_store is not None and not earlier_tokens:
+    earlier = None
+    if asked.earlier_tokens:
+        age_s = None if asked.earlier_age is None else 3600 * asked.earlier_age
+        earlier = Earlier(asked.earlier_tokens, age_s, asked.earlier_store)
+    elif asked.earlier_store is not None:
         raise DraftpickError("--earlier-tokens 0 keeps nothing; leave --earlier-store out")
-    earlier = Earlier(earlier_tokens, age_s, earlier_store) if earlier_tokens else None
     served = Served(
-        options, named, embedder, log, settings, slots, batch_invariant, queue, warm_up, learn,
-        earlier, bytes_of(prefix_memory, "--prefix-memory"),
-    )  # fmt: skip
-    return ServePlan(served, host, port, drain, engine == "ray", replicas, ray_address)
+        replace(asked.options, drafter_memory=memory),
+        named,
+        asked.embedder,
+        asked.log,
+        settings,
+        asked.slots,
+        asked.batch_invariant,
+        asked.queue,
+        asked.warm_up,
+        asked.learn,
+        earlier,
+        bytes_of(asked.prefix_memory, "--prefix-memory"),
+    )
+    return ServePlan(asked, served)
 
 
 def policies_of(given: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from decoders.common.errors import DraftpickError
 
 from ...serve.on_ray import application
 from ..with_records import with_records
-from .plan import ServePlan, plan
+from .plan import ServeOptions, ServePlan, plan
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # also of options that there are not
 SPARE = 32  # requests that no queue holds: /metrics, the page, those that get 429
@@ -32,7 +32,7 @@ def app(args: dict[str, Any]) -> Any:
             f"{', '.join(wrong)}: not among args; Serve's own http_options say where it listens"
         )
     parser = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    parser.command()(_same)
+    parser.command()(with_records(_planned))
     try:
         return application_of(parser(["--engine=ray", *_words(asked)], standalone_mode=False))
     except USAGE_ERROR as error:
@@ -43,12 +43,11 @@ def application_of(plan: ServePlan) -> Any:
     """The Serve application of a plan, on a cluster that is connected."""
     served = plan.served.placed()
     ongoing = served.slots + served.queue + SPARE
-    return application(served.make, plan.replicas, ongoing, plan.drain_s)
+    return application(served.make, plan.asked.replicas, ongoing, plan.asked.drain)
 
 
-@with_records(plan=plan)
-def _same(plan: ServePlan) -> ServePlan:
-    return plan
+def _planned(options: ServeOptions) -> ServePlan:
+    return plan(options)
 
 
 def _words(args: Mapping[str, Any]) -> Iterator[str]:

@@ -17,16 +17,16 @@ def run(plan: ServePlan) -> None:
 
     Raises DraftpickError where the address or a model is not to be had.
     """
-    listening = bound(plan.host, plan.port)
-    if plan.host not in LOCAL and plan.served.settings.api_key is None:
+    listening = bound(plan.asked.host, plan.asked.port)
+    if plan.asked.host not in LOCAL and plan.served.settings.api_key is None:
         print(
-            f"anyone who reaches {plan.host} can send requests; --api-key requires a key",
+            f"anyone who reaches {plan.asked.host} can send requests; --api-key requires a key",
             file=sys.stderr,
         )
-    if not plan.on_ray:
+    if not plan.asked.on_ray:
         app, scheduler = plan.served.make()
         try:
-            serve(app, scheduler, listening, plan.drain_s)
+            serve(app, scheduler, listening, plan.asked.drain)
         finally:
             scheduler.routers[DEFAULT].save_learned()
             save_earlier(scheduler.routers[DEFAULT].engine)
@@ -36,4 +36,5 @@ def run(plan: ServePlan) -> None:
 
     host, port = listening.getsockname()[:2]
     listening.close()  # Serve's ingress listens there, in a process of its own
-    on_ray.run(lambda: application_of(plan), plan.ray_address, host, port, plan.drain_s)
+    asked = plan.asked
+    on_ray.run(lambda: application_of(plan), asked.ray_address, host, port, asked.drain)

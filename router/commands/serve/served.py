@@ -13,7 +13,7 @@ from decoders.common.files import check_folder
 from decoders.options import EngineOptions
 
 from ...protocols import Elsewhere
-from ..router_options import LogOptions
+from ..options import LogOptions
 
 if TYPE_CHECKING:
     import torch

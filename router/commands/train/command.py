@@ -7,13 +7,10 @@ import json
 import typer
 
 from ..options import AsJson
-from ..with_records import with_records
-from .plan import TrainPlan
-from .plan import plan as planned
+from .plan import TrainOptions, plan
 
 
-@with_records(plan=planned)
-def train(plan: TrainPlan, as_json: AsJson = False) -> None:
+def train(options: TrainOptions, as_json: AsJson = False) -> None:
     """Train a policy that picks an arm for each query. It is saved only if its gain over the best
     fixed arm, measured on queries that it was not trained on, is above zero with 95% confidence;
     otherwise the best fixed arm is saved.
@@ -29,7 +26,7 @@ def train(plan: TrainPlan, as_json: AsJson = False) -> None:
     from .output import print_outcome, to_json
     from .run import run
 
-    outcome = run(plan)
+    outcome = run(plan(options))
     if as_json:
         typer.echo(json.dumps(to_json(outcome)))
     else:

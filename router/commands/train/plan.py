@@ -13,62 +13,28 @@ from collect.table_options import TableOptions
 from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
 
-from ..options import names_in
-from ..router_options import TrackingUri, table_options
-from ..with_records import with_records
+from ..options import TableRecord, TrackingUri, names_in
 from .max_loss import RISK_CONTROL, Confidence, InExpectation, MaxLoss, asked_for
 
 AUTO = "auto"
 
 
-@dataclass(frozen=True)
-class TrainPlan:
-    """A training run, before anything is read.
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """The options of `draftpick train`."""
 
-    rewards: folder of the collection.
-    table: how it is read.
-    seed: of the split and of training.
-    policy, settings: as of `policies.fit`, or "auto".
-    guard: whether the best fixed arm is saved unless the policy is better with 95% confidence.
-    risk: further settings of the policy under risk control, None for other policies.
-    validation_share: of the queries, held out; None where the rest of the plan decides.
-    train_size: how many queries are learnt from, None for all.
-    judge_by: another reward to report.
-    register: name of the registered model, None for none.
-    out: policy folder, None for one named by the run.
-    """
-
-    rewards: Path
-    table: TableOptions
-    seed: int
-    policy: str
-    settings: Mapping[str, Any]
-    guard: bool
-    risk: Mapping[str, Any] | None
-    validation_share: float | None
-    train_size: int | None
-    judge_by: str | None
-    experiment: str
-    tracking_uri: str | None
-    register: str | None
-    out: Path | None
-
-
-@with_records(table=table_options)
-def plan(
-    *,
     rewards: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder that `draftpick collect --out DIR` wrote.")
-    ],
+    ]
     policy: Annotated[
         str | None,
         typer.Option(
             help="How to learn: auto (compares several; the default), {policies.POLICIES}."
         ),
-    ] = None,
+    ] = None
     paper: Annotated[
         bool, typer.Option("--paper", help="Train as the paper does: REINFORCE, unguarded.")
-    ] = False,
+    ] = False
     guard: Annotated[
         bool,
         typer.Option(
@@ -76,23 +42,23 @@ def plan(
             help="Save the best fixed arm unless the policy is better with 95% confidence. "
             "--no-guard always saves the policy named by --policy.",
         ),
-    ] = True,
+    ] = True
     reward: Annotated[
         str | None,
         typer.Option(
             help="Reward to maximise: {collect.REWARDS}. Default: modelled, or measured for "
             "endpoints; with --paper: paper."
         ),
-    ] = None,
+    ] = None
     alpha: Annotated[
         float | None,
         typer.Option(
             help="Weight of similarity against cost in the reward, from 0 to 1. Default: 0.5."
         ),
-    ] = None,
-    max_loss: MaxLoss = None,
-    confidence: Confidence = None,
-    in_expectation: InExpectation = False,
+    ] = None
+    max_loss: MaxLoss = None
+    confidence: Confidence = None
+    in_expectation: InExpectation = False
     features: Annotated[
         str | None,
         typer.Option(
@@ -100,37 +66,37 @@ def plan(
             help="Features that the policy also reads: {collect.FEATURES}, or none. Default: all "
             "that vary in the collection.",
         ),
-    ] = None,
-    table: TableOptions,
+    ] = None
+    table: TableRecord
     train_size: Annotated[
         int | None,
         typer.Option(metavar="N", help="Train on N queries, drawn by --seed."),
-    ] = None,
+    ] = None
     judge_by: Annotated[
         str | None,
         typer.Option(
             metavar="REWARD",
             help="Also report another reward of the same collection on the held-out queries.",
         ),
-    ] = None,
+    ] = None
     validation_share: Annotated[
         float | None,
         typer.Option(
             help="Share of each task's queries held out for evaluation. Default: 0 with the guard, "
             "which uses folds; 0.2 with --judge-by or --no-guard."
         ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the split and of training.")] = 0,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the queries.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    ] = None
+    seed: Annotated[int, typer.Option(help="Random seed of the split and of training.")] = 0
+    epochs: Annotated[int | None, typer.Option(help="Passes over the queries.")] = None
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set", metavar="NAME=VALUE", help="Another option of the policy, such as --set k=5."
         ),
-    ] = None,
-    experiment: Annotated[str, typer.Option(help="MLflow experiment to log into.")] = "draftpick",
-    tracking_uri: TrackingUri = None,
+    ] = None
+    experiment: Annotated[str, typer.Option(help="MLflow experiment to log into.")] = "draftpick"
+    tracking_uri: TrackingUri = None
     register: Annotated[
         str | None,
         typer.Option(
@@ -138,12 +104,33 @@ def plan(
             help="Register the model as models:/NAME@challenger, and as @champion if there is none "
             "(see `draftpick promote`).",
         ),
-    ] = None,
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Policy folder. Default: mlruns/policies/<run id>."),
-    ] = None,
-) -> TrainPlan:
+    ] = None
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """A training run, before anything is read.
+
+    asked: what the rest follows from.
+    table: how the collection is read.
+    policy, settings: as of `policies.fit`, or "auto".
+    guard: whether the best fixed arm is saved unless the policy is better with 95% confidence.
+    risk: further settings of the policy under risk control, None for other policies.
+    """
+
+    asked: TrainOptions
+    table: TableOptions
+    policy: str
+    settings: Mapping[str, Any]
+    guard: bool
+    risk: Mapping[str, Any] | None
+
+
+def plan(asked: TrainOptions) -> TrainPlan:
     """The plan of the command's options; reads no file and prints nothing.
 
     Raises DraftpickError and PolicyError for options that do not go together, unknown names and
@@ -154,49 +141,37 @@ def plan(
     from policies.learners.reinforce import PAPER
     from policies.selection.guard import check_policy
 
-    chosen = _settings(settings or ())
-    chosen |= {name: value for name, value in (("epochs", epochs), ("lr", lr)) if value is not None}
-    risk = asked_for(max_loss, confidence, in_expectation, policy)
-    name = policy or AUTO if risk is None else RISK_CONTROL
-    if paper:
+    own = {"epochs": asked.epochs, "lr": asked.lr}
+    settings = _settings(asked.settings or ())
+    settings |= {name: value for name, value in own.items() if value is not None}
+    risk = asked_for(asked.max_loss, asked.confidence, asked.in_expectation, asked.policy)
+    name = asked.policy or AUTO if risk is None else RISK_CONTROL
+    if asked.paper:
         if risk is not None:
             raise PolicyError("--paper has no risk control; leave --max-loss out")
         if name not in (AUTO, "reinforce"):
             raise PolicyError(f"--paper is REINFORCE; leave --policy {name} out")
-        name, guard, chosen = "reinforce", False, PAPER | chosen
-        features = features or "none"
-        reward = reward or "paper"
-    if risk is not None and (judge_by is not None or train_size is not None):
+        name, settings = "reinforce", PAPER | settings
+        features, reward = asked.features or "none", asked.reward or "paper"
+        asked = replace(asked, guard=False, features=features, reward=reward)
+    if risk is not None and (asked.judge_by is not None or asked.train_size is not None):
         raise PolicyError("--max-loss takes neither --judge-by nor --train-size")
-    if validation_share is not None and not 0 <= validation_share < 1:
-        raise PolicyError(f"--validation-share must be from 0 to below 1, not {validation_share:g}")
-    check_policy(name, chosen)
+    share = asked.validation_share
+    if share is not None and not 0 <= share < 1:
+        raise PolicyError(f"--validation-share must be from 0 to below 1, not {share:g}")
+    check_policy(name, settings)
+    table = replace(
+        asked.table,
+        reward=asked.reward,
+        alpha=TableOptions.alpha if asked.alpha is None else asked.alpha,
+        features=() if asked.features == "none" else tuple(names_in(asked.features)) or None,
+    )
     if risk is not None:
         OWN_GUARDS[name].check(risk)
         if table.at_once not in (None, (1,)):
             raise PolicyError("risk control is about answers, not load; leave --at-once out")
         table = replace(table, at_once=(1,))
-    return TrainPlan(
-        rewards=rewards,
-        table=replace(
-            table,
-            reward=reward,
-            alpha=TableOptions.alpha if alpha is None else alpha,
-            features=() if features == "none" else tuple(names_in(features)) or None,
-        ),
-        seed=seed,
-        policy=name,
-        settings=chosen,
-        guard=guard and name not in OWN_GUARDS,
-        risk=risk,
-        validation_share=validation_share,
-        train_size=train_size,
-        judge_by=judge_by,
-        experiment=experiment,
-        tracking_uri=tracking_uri,
-        register=register,
-        out=out,
-    )
+    return TrainPlan(asked, table, name, settings, asked.guard and name not in OWN_GUARDS, risk)
 
 
 def _settings(pairs: Sequence[str]) -> dict[str, Any]:

@@ -56,16 +56,16 @@ def run(plan: TrainPlan) -> TrainOutcome:
     Raises DraftpickError for what the collection lacks, PolicyError for what cannot be trained or
     logged.
     """
-    if plan.out is not None:
-        check_folder(plan.out, "--out")
-    collection = Collection.open(plan.rewards)
+    if plan.asked.out is not None:
+        check_folder(plan.asked.out, "--out")
+    collection = Collection.open(plan.asked.rewards)
     whole, left_out = read_rewards(collection, plan.table)
     task = _task(plan, whole, collection.manifest)
     table, held = task.table, task.validation
     judge = None
-    if plan.judge_by is not None:
-        judge = judged_rows(collection, plan.judge_by, plan.table, table, held)
-    done = train_run(task, tracking_uri=plan.tracking_uri, experiment=plan.experiment)
+    if plan.asked.judge_by is not None:
+        judge = judged_rows(collection, plan.asked.judge_by, plan.table, table, held)
+    done = train_run(task, tracking_uri=plan.asked.tracking_uri, experiment=plan.asked.experiment)
     made, own = done.fitted.policy, OWN_GUARDS.get(plan.policy)
     return TrainOutcome(
         run=done,
@@ -74,28 +74,28 @@ def run(plan: TrainPlan) -> TrainOutcome:
         cautions=cautions(collection, plan.table.reward),
         held_out=held is not None,
         judged_by="" if judge is None else judge.reward_name,
-        judged=None if judge is None else report(made, judge, seed=plan.seed),
-        promise=own.report(made, held or table, plan.seed) if own is not None else None,
-        registered_as=plan.register,
+        judged=None if judge is None else report(made, judge, seed=plan.asked.seed),
+        promise=own.report(made, held or table, plan.asked.seed) if own is not None else None,
+        registered_as=plan.asked.register,
     )
 
 
 def _task(plan: TrainPlan, table: RewardTable, manifest: Manifest) -> Task:
-    seed = plan.seed
+    seed = plan.asked.seed
     settings, guard = dict(plan.settings), plan.guard
-    held, share = None, plan.validation_share
+    held, share = None, plan.asked.validation_share
     if plan.risk is not None:
         kept = [arm.name for arm in manifest.arms if arm.lossless and arm.name in table.arms]
         settings |= dict(plan.risk) | {"lossless": kept}
         table = OWN_GUARDS[plan.policy].prepared(table)
         table, held = table.split(HELD_OUT if share is None else share, seed)
         share = 0.0
-    elif plan.judge_by is not None or plan.train_size is not None:
+    elif plan.asked.judge_by is not None or plan.asked.train_size is not None:
         if share is None:
-            share = HELD_OUT if plan.judge_by is not None or not guard else 0.0
+            share = HELD_OUT if plan.asked.judge_by is not None or not guard else 0.0
         table, held = table.split(share, seed)
-        if plan.train_size is not None:
-            table = subsample(table, plan.train_size, seed)
+        if plan.asked.train_size is not None:
+            table = subsample(table, plan.asked.train_size, seed)
     plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
     model, here = MODEL_LOGGERS.get("text"), manifest.identity
     return Task(
@@ -107,18 +107,18 @@ def _task(plan: TrainPlan, table: RewardTable, manifest: Manifest) -> Task:
         plain=plain if plain in table.arms else None,
         seed=seed,
         held_out=share,
-        out=plan.out,
+        out=plan.asked.out,
         run_name=plan.policy,
-        register=plan.register,
+        register=plan.asked.register,
         params={
             "alpha": plan.table.alpha,
-            "rewards": str(plan.rewards),
+            "rewards": str(plan.asked.rewards),
             "validation_share": share,
             "arms": ",".join(table.arms),
             "features": ",".join(table.feature_names) or "none",
             "repetitive": plan.table.repetitive,
-            "train_size": plan.train_size,
-            "judge_by": plan.judge_by,
+            "train_size": plan.asked.train_size,
+            "judge_by": plan.asked.judge_by,
         },
         log_model=model and partial(model, here.embedder, here.max_new_tokens),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from decoders.common.errors import DraftpickError
 
-from ...commands.headroom.views import as_dict, headroom_tables
+from ...commands.headroom import as_dict, headroom_tables
 from ...tabulated import Tabulated
 from .replaying import Found
 

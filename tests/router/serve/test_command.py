@@ -16,7 +16,7 @@ from serve_toys import ROOT, process, until
 from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
-from router.cli import app, main
+from router.cli import main, make_app
 from router.commands.serve import plan, served
 
 CHAT = "/v1/chat/completions"
@@ -92,7 +92,7 @@ def test_mistakes_are_told_before_anything_loads(
 
 
 def test_help_teaches() -> None:
-    said = " ".join(CliRunner().invoke(app, ["serve", "--help"]).output.split())
+    said = " ".join(CliRunner().invoke(make_app(), ["serve", "--help"]).output.split())
     assert "/v1/chat/completions" in said and "DRAFTPICK_API_KEY" in said
 
 

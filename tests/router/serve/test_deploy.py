@@ -19,7 +19,7 @@ import pytest
 import typer
 from serve_toys import Served, process
 
-from router.cli import app
+from router.cli import make_app
 from router.serve.sd_notify import READY, STOPPING, notify
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,7 +59,7 @@ def environment() -> dict[str, str]:
 def parsed(words: list[str]) -> dict[str, Any]:
     """What `draftpick WORDS` would be called with; fails where it does not understand them."""
     assert words[0] == "/opt/draftpick/bin/draftpick"
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(make_app())
     with group.make_context("draftpick", words[1:], resilient_parsing=False) as context:
         _, command, rest = group.resolve_command(context, words[1:])  # type: ignore[attr-defined]
         return dict(command.make_context(words[1], rest).params)
@@ -135,7 +135,7 @@ def test_the_units_command_is_one() -> None:
     assert served["drain"] < int(service["TimeoutStopSec"])
     assert service["Type"] == "notify"
     state = f"/var/lib/{service['StateDirectory']}"
-    assert str(served["log"]).startswith(state) and service["WorkingDirectory"] == state
+    assert str(served["folder"]).startswith(state) and service["WorkingDirectory"] == state
     assert (
         "DRAFTPICK_CACHE=/var/cache/" + service["CacheDirectory"]
         in (DEPLOY / "draftpick.service").read_text()

@@ -19,8 +19,9 @@ from decoders.earlier.answers import EarlierAnswers
 from decoders.earlier.prefixes import PrefixStore
 from decoders.earlier.stored import StoredAnswers
 from decoders.earlier.votes import Draft
-from router.commands.serve.plan import plan
+from router.commands.serve.plan import ServeOptions, ServePlan, plan
 from router.commands.serve.served import save_earlier
+from router.commands.with_records import made
 from router.serve.app import Settings
 from router.serve.isolation import checked, user_of
 
@@ -44,6 +45,10 @@ class Recorded(EarlierAnswers):
         if made.ids:
             self.drafted.append((user, made.ids))
         return made
+
+
+def planned(**options: Any) -> ServePlan:
+    return plan(made(ServeOptions, options))
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +204,7 @@ def test_figures_of_what_was_not_read(engine: Engine) -> None:
 def test_what_the_options_keep_of_prompts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def kept(target: Engine, size: str | None = None) -> int | None:
         target.keep_prefixes(None)
-        plan(prefix_memory=size).served.keep_prefixes(target)
+        planned(prefix_memory=size).served.keep_prefixes(target)
         found, _ = target.prefixes, target.keep_prefixes(None)
         return None if found is None else found.limit
 
@@ -210,7 +215,7 @@ def test_what_the_options_keep_of_prompts(engine: Engine, monkeypatch: pytest.Mo
     with pytest.raises(DraftpickError, match=r"asks for 1\.9 GiB, and 0\.0 GiB of cpu are free"):
         kept(engine, "2GB")
     with pytest.raises(DraftpickError, match=r"--prefix-memory asks for .* give less, or 0"):
-        plan(prefix_memory="2GB", device="cpu").served.make()  # before anything is loaded
+        planned(prefix_memory="2GB", device="cpu").served.make()  # before anything is loaded
     with pytest.raises(DraftpickError, match=r"takes \d+ bytes, and kept prefixes may take 9;"):
         kept(engine, "9B")
     assert kept(toy_engine()) is None
@@ -227,12 +232,12 @@ def test_without_prefixes_conversations_move_between_endpoints() -> None:
     for size, least in (("0", None), (None, 2048)):
         arm = recipe(name="a", kind="endpoint", url="http://h/v1", model="m")
         engine = EndpointEngine({"a": arm})
-        plan(prefix_memory=size).served.keep_prefixes(engine)
+        planned(prefix_memory=size).served.keep_prefixes(engine)
         assert engine.conversations.least == least
 
 
 def test_what_was_stored_is_drafted_from_by_the_next_server(engine: Engine, tmp_path: Path) -> None:
-    served_by = plan(earlier_store=tmp_path, earlier_tokens=500).served
+    served_by = planned(earlier_store=tmp_path, earlier_tokens=500).served
     told = []
     for _ in range(2):
         served_by.remember(engine)
@@ -242,10 +247,10 @@ def test_what_was_stored_is_drafted_from_by_the_next_server(engine: Engine, tmp_
         assert isinstance(engine.earlier, StoredAnswers) and len(engine.earlier) == len(told)
         engine.remember(None)
     assert told[1][0] == told[0][0] and told[1][1] > told[0][1]
-    plan(earlier_tokens=0).served.remember(engine)
+    planned(earlier_tokens=0).served.remember(engine)
     assert engine.earlier is None
     others = toy_engine()  # whose arms draft from no earlier answers
-    plan().served.remember(others)
+    planned().served.remember(others)
     assert others.earlier is None
 
 

@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from decoders.common.errors import DraftpickError
-from router.commands.serve.plan import plan
+from router.commands.serve.plan import ServeOptions, ServePlan, plan
 from router.commands.serve.served import Earlier
+from router.commands.with_records import made
+
+
+def planned(**options: Any) -> ServePlan:
+    return plan(made(ServeOptions, options))
 
 
 @pytest.fixture(autouse=True)
@@ -19,14 +24,15 @@ def packages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_defaults() -> None:
-    found = plan()
-    assert (found.host, found.port, found.drain_s, found.on_ray) == ("127.0.0.1", 8000, 30.0, False)
+    found = planned()
+    assert not found.asked.on_ray
+    assert (found.asked.host, found.asked.port, found.asked.drain) == ("127.0.0.1", 8000, 30.0)
     assert (found.served.slots, found.served.queue, found.served.warm_up) == (8, 64, True)
     assert found.served.named == {} and found.served.settings.api_key is None
 
 
 def test_options_reach_what_is_served() -> None:
-    found = plan(
+    found = planned(
         policy=["here", "mine=there"],
         api_key=" key\n",  # as a file that holds it ends
         allow_origin=["https://Chat.example"],
@@ -35,8 +41,8 @@ def test_options_reach_what_is_served() -> None:
         queue=3,
         timeout=5.0,
         drafter_memory="1KB",
-        log=Path("log"),
-        log_text=True,
+        folder=Path("log"),
+        text=True,
         device="cpu",
         isolate_by="X-User",
         earlier_tokens=99,
@@ -56,9 +62,11 @@ def test_options_reach_what_is_served() -> None:
     assert (settings.limits.most_tokens, settings.limits.most_answers) == (32, 3)
     assert settings.limits.usual.temperature == 0.5
     assert settings.isolate_by == "x-user" and served.earlier == Earlier(99, 7200.0)
-    assert plan(earlier_tokens=0).served.earlier is None
-    assert (served.prefix_memory, plan().served.prefix_memory) == (2_000_000, None)
-    assert (found.on_ray, found.replicas, found.ray_address) == (True, 2, "auto")
+    assert planned(earlier_tokens=0).served.earlier is None
+    assert (served.prefix_memory, planned().served.prefix_memory) == (2_000_000, None)
+    asked = found.asked
+    assert (asked.on_ray, asked.replicas, asked.ray_address) == (True, 2, "auto")
+    assert " key" not in repr(found)
     assert not Path("log").exists()
 
 
@@ -78,9 +86,9 @@ def test_options_reach_what_is_served() -> None:
         ({"isolate_by": "a b"}, "--isolate-by is key, none or the name of a header"),
         ({"earlier_store": Path("s"), "engine": "ray"}, "serve without --earlier-store"),
         ({"earlier_store": Path("s"), "earlier_tokens": 0}, "--earlier-tokens 0 keeps nothing"),
-        ({"log_text": True}, "--log FOLDER"),
+        ({"text": True}, "--log FOLDER"),
     ],
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DraftpickError, match=words):
-        plan(**options)
+        planned(**options)

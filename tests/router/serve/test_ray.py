@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
-from router.cli import app, main
-from router.commands.router_options import LogOptions
+from router.cli import main, make_app
+from router.commands.options import LogOptions
 from router.commands.serve import served as loading
 from router.commands.serve.plan import ServePlan
 from router.serve.app import Settings
@@ -64,7 +64,7 @@ def test_args_are_the_options_of_the_command(
     policies = ["here", "mine=there"]
     command.app({"slots": 2, "batch-invariant": True, "warm_up": False, "policy": policies})
     (plan,) = planned
-    assert (plan.on_ray, plan.replicas, plan.served.slots) == (True, None, 2)
+    assert (plan.asked.on_ray, plan.asked.replicas, plan.served.slots) == (True, None, 2)
     assert plan.served.batch_invariant and not plan.served.warm_up
     assert plan.served.named == {"default": "here", "mine": "there"}
     assert plan.served.settings.api_key is not None
@@ -114,7 +114,7 @@ def test_options_of_the_cluster(
     ):
         assert main(["serve", *words]) == 2
         assert told in capsys.readouterr().err
-    assert "--replicas" in CliRunner().invoke(app, ["serve", "--help"]).output
+    assert "--replicas" in CliRunner().invoke(make_app(), ["serve", "--help"]).output
 
 
 def test_paths_hold_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

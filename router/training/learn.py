@@ -14,8 +14,8 @@ import typer
 from decoders.common.files import check_folder
 from decoders.common.terminal import show, tables
 
-from .options import AsJson
-from .views import plain
+from ..commands.options import AsJson
+from ..commands.views import plain
 
 if TYPE_CHECKING:
     from rich.table import Table

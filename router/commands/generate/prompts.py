@@ -11,7 +11,7 @@ from decoders.common.errors import DraftpickError
 from decoders.common.text import require_whole
 from decoders.records import Grammar
 
-from ..routing.messages import Message
+from ...routing.messages import Message
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,11 @@
+"""Commands about other engines: a plugin by the entry points."""
+
+from ..commands import COMMANDS
+from ..commands.headroom import SOURCES
+from .audit.command import audit
+from .costs import costs
+from .export.command import export
+from .logs.command import LogSource
+
+SOURCES["--from-logs FILE"] = LogSource
+COMMANDS |= {"audit": audit, "costs": costs, "export": export}
