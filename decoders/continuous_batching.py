@@ -15,32 +15,36 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 from torch import Tensor
 
-from .backends.batched.slots import BatchSlots, Company, PassRequest
-from .backends.native import LlamaBackend
-from .backends.recurrent.head import RecurrentHead
-from .common.errors import DraftpickError
 from .costs import passes
 from .costs.under_load import learn
 from .engine import Engine
-from .models import memory
+from .methods.recurrent.drafter import Cell
+from .models.memory import shares_passes, slots_of
 
-Reads: TypeAlias = "Callable[[Sequence[PassRequest]], list[Tensor]]"
+Reads = Callable[[Sequence[Any]], list[Tensor]]  # as `BatchSlots.read`
 
 WORTH_REUSING = 16  # tokens of a prompt that decide which slot it goes to
 PROMPT_TOKENS = 512  # of prompts that are read between two passes of those who write
 
 
 @dataclass(frozen=True)
-class CellSteps:
-    """One step of a recurrent drafter's cell, as `RecurrentHead.step` is asked for it."""
+class Pass:
+    """A pass over what `BatchSlots.read` takes."""
 
-    head: RecurrentHead
+    wanted: Any
+
+
+@dataclass(frozen=True)
+class CellSteps:
+    """One step of a recurrent drafter's cell, as `Cell.step` is asked for it."""
+
+    head: Cell
     state: Tensor
     token: Tensor
 
@@ -55,9 +59,9 @@ class CellSteps:
 
 @dataclass(frozen=True)
 class CellDraft:
-    """`count` tokens drafted by a recurrent drafter's cell, as of `RecurrentHead.drafts`."""
+    """`count` tokens drafted by a recurrent drafter's cell, as of `Cell.drafts`."""
 
-    head: RecurrentHead
+    head: Cell
     state: Tensor
     token: Tensor
     count: int
@@ -88,7 +92,7 @@ class EngineSlot:
 
     engine: Any
     at_work: greenlet | None = None
-    wants: PassRequest | CellSteps | CellDraft | PromptPart | Turn | None = None
+    wants: Pass | CellSteps | CellDraft | PromptPart | Turn | None = None
     given: Any = None  # what it goes on with
     born: int = 0  # ordinal of the answer among those started, for taking turns
 
@@ -157,7 +161,7 @@ def batch_engine(
     """
     if isinstance(engine, Concurrent):
         return engine.answering(n)
-    if n < 2 or not isinstance(getattr(engine, "target", None), LlamaBackend):
+    if n < 2 or not shares_passes(getattr(engine, "target", None)):
         if isinstance(engine, Engine):
             engine.reuse_exactly(batch_invariant)
         return SingleSlot(engine)
@@ -207,26 +211,13 @@ class ContinuousBatch:
     engine: of a native backend; it must not be used meanwhile.
     batch_invariant: as in BatchSlots.
 
-    Raises DraftpickError where the engine's target has no passes to share, or none on its device
-    that are batch-invariant; OutOfMemory where the room for the answers does not fit.
+    Raises as `slots_of`.
     """
 
     def __init__(self, engine: Engine, n: int, batch_invariant: bool = False) -> None:
         target = engine.target
-        if not isinstance(target, LlamaBackend):
-            raise DraftpickError(
-                f"answers share the passes of the native backend alone, and this target runs by "
-                f"{type(target).__name__}; answer one at a time"
-            )
-        if batch_invariant and target.device.type != "cpu":
-            raise DraftpickError(
-                "on a GPU the last bits of an answer that shares passes depend on its company; for "
-                "batch-invariant answers serve one at a time (--slots 1)"
-            )
-        with memory.explained(target.device, f"making room for {n} answers at once"):
-            turn = None if batch_invariant else self._turn
-            company = Company(self._read, self._step, self._draft, turn)
-            self.passes = BatchSlots(target, n, batch_invariant, company)
+        calls = self._read, self._step, self._draft, self._turn
+        self.passes = slots_of(target, n, batch_invariant, *calls)
         self.slots = [
             EngineSlot(engine.with_target(backend, batch_invariant, self._part))
             for backend in self.passes.all
@@ -271,9 +262,9 @@ class ContinuousBatch:
                     self._go_on(slot)
             while cells := [s for s in self._busy() if isinstance(s.wants, CellSteps | CellDraft)]:
                 self._run_cells(cells)
-            reading = [slot for slot in self._busy() if isinstance(slot.wants, PassRequest)]
+            reading = [slot for slot in self._busy() if isinstance(slot.wants, Pass)]
             if reading:
-                wanted = [slot.wants for slot in reading if isinstance(slot.wants, PassRequest)]
+                wanted = [slot.wants.wanted for slot in reading if isinstance(slot.wants, Pass)]
                 try:
                     logits = (read or self.passes.read)(wanted)
                 except Exception as error:
@@ -358,8 +349,8 @@ class ContinuousBatch:
 
     # -- called by answers --------------------------------------------------------------------
 
-    def _read(self, wanted: PassRequest) -> Tensor:
-        logits: Tensor = self._main.switch(wanted)
+    def _read(self, wanted: Any) -> Tensor:
+        logits: Tensor = self._main.switch(Pass(wanted))
         return logits
 
     def _turn(self) -> None:
@@ -368,10 +359,10 @@ class ContinuousBatch:
     def _part(self, tokens: int) -> None:
         self._main.switch(PromptPart(tokens))
 
-    def _step(self, head: RecurrentHead, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    def _step(self, head: Cell, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         made: tuple[Tensor, Tensor] = self._main.switch(CellSteps(head, state, token))
         return made
 
-    def _draft(self, head: RecurrentHead, state: Tensor, token: Tensor, count: int) -> Tensor:
+    def _draft(self, head: Cell, state: Tensor, token: Tensor, count: int) -> Tensor:
         made: Tensor = self._main.switch(CellDraft(head, state, token, count))
         return made

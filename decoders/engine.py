@@ -33,6 +33,7 @@ from .protocols import (
     Backend,
     CleanedBackend,
     CopyableBackend,
+    DescribedBackend,
     Drafts,
     EncoderDecoder,
     Job,
@@ -241,10 +242,9 @@ class Engine:
     @property
     def target_fingerprint(self) -> str:
         """Name, weights and dtype: outputs of two targets are comparable where this agrees."""
-        dtype = str(self.target.dtype).removeprefix("torch.")
-        precision = getattr(self.target, "precision", dtype)
-        if getattr(self.target, "eight_bits", False):
-            precision += "+kv8"
+        precision = str(self.target.dtype).removeprefix("torch.")
+        if isinstance(self.target, DescribedBackend):
+            precision = self.target.precision + ("+kv8" if self.target.eight_bits else "")
         return f"{self.target_name}@{self._fingerprint}/{precision}"
 
     @property

@@ -282,6 +282,29 @@ class StateBackend(Backend, Protocol):
 
 
 @runtime_checkable
+class DescribedBackend(Backend, Protocol):
+    """A backend that says how it computes, on which answers' last bits and seconds depend.
+
+    precision: of its weights, a dtype's name or that of a rounding.
+    eight_bits: whether it keeps keys and values in 8 bits.
+    passes: how passes over a few tokens are run, in a word.
+    products: which of draftpick's kernels multiply, by their version; "" for PyTorch's.
+    """
+
+    @property
+    def precision(self) -> str: ...
+
+    @property
+    def eight_bits(self) -> bool: ...
+
+    @property
+    def passes(self) -> str: ...
+
+    @property
+    def products(self) -> str: ...
+
+
+@runtime_checkable
 class ArgmaxBackend(Backend, Protocol):
     """A backend whose passes may tell the host their most likely tokens themselves.
 

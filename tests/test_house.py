@@ -40,6 +40,22 @@ def test_imports_go_one_way(graph: grimp.ImportGraph) -> None:
     assert not up
 
 
+# what finds, loads and converts models, and the model of tests
+LOADERS = ("decoders.backends", "decoders.models", "decoders.zoo", "decoders.testing")
+
+
+def test_the_loader_alone_imports_a_backend(graph: grimp.ImportGraph) -> None:
+    """Of decoders: what decodes knows a backend by its protocols."""
+    knowing = {
+        f"{module} imports {imported}"
+        for module in graph.modules
+        if module.startswith("decoders.") and ".".join(module.split(".")[:2]) not in LOADERS
+        for imported in graph.find_modules_directly_imported_by(module)
+        if imported.startswith("decoders.backends")
+    }
+    assert not knowing
+
+
 def test_policies_stand_on_the_ground_alone(graph: grimp.ImportGraph) -> None:
     found = {
         imported

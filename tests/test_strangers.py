@@ -319,7 +319,7 @@ def test_a_backend_is_asked_what_it_can_do(model: Path) -> None:
 
 def test_an_adapter_of_another_backend_is_refused(model: Path, tmp_path: Path) -> None:
     from decoders.arms import recipe
-    from decoders.backends.llama.adapter import Adapter
+    from decoders.backends.exit_adapter import Adapter
 
     Adapter.plain(native(model), 1).save(tmp_path)
     arm = recipe(name="early", kind="early_exit", drafter=str(tmp_path))

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.backends.llama.adapter import Adapter
+from decoders.backends.exit_adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig, Lens
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers import pretrained

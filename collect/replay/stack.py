@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from decoders.backends.llama.adapter import AdapterHead
+from decoders.backends.exit_adapter import AdapterHead
 from decoders.backends.llama.kv import PromptSlot
 from decoders.backends.llama.model import LayerWeights, Rope, Shape, all_heads, layer, rope_table
 from decoders.backends.native import LlamaBackend

@@ -79,6 +79,7 @@ def loaded() -> bool:
     return hasattr(torch.ops.draftpick, "int4_blocks")
 
 
+@lru_cache
 def version() -> str:
     """Of the kernels and their use: figures measured with others are not their own."""
     code = b"".join(each.read_bytes() for each in sorted(FOLDER.glob("*.[hc]*")))

@@ -1,7 +1,7 @@
 """Native backend for Llama-shaped models: fused weights, one preallocated cache.
 
 A round costs one pass of `llama_model.layer` over the layers and one product with the head. Rolling
-back is moving `length`. An early exit (`llama/adapter.py`) may run the lower layers ahead of the
+back is moving `length`. An early exit (`exit_adapter.py`) may run the lower layers ahead of the
 rest: `lower` does so, and `extend` then finds those positions done and runs only the upper layers.
 A tree of drafts is one pass too, with a mask of its own (see `tree.py`).
 """
@@ -21,6 +21,7 @@ from ..device_rounds import WIDEST
 from ..protocols import AnswerWriter, Drafter, DraftLength, Verifier
 from ..records import Prefilled
 from .cpp.layers import KernelLayers, unsupported_reason
+from .cpp_kernels import version
 from .cuda.fused import FusedLayers
 from .cuda.recorded import Layers, Read, RecordedPasses, Recorder
 from .kept_states import KeptStates
@@ -192,6 +193,11 @@ class LlamaBackend(KeptStates):
     def blocked(self) -> bool:
         """Whether weights are multiplied by draftpick's own kernels (blocked.py)."""
         return isinstance(self.weights.layers[0].out, Blocks | FileBlocks)
+
+    @property
+    def products(self) -> str:
+        """As in DescribedBackend."""
+        return f"blocks {version()}" if self.blocked else ""
 
     @property
     def layers(self) -> int:

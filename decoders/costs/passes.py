@@ -21,13 +21,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ..backends.cpp_kernels import version
 from ..common.files import write_atomically
 from ..common.identity import identity
 from ..common.machine import cpu_name
 from ..common.sync import synchronize
 from ..common.text import from_json
-from ..protocols import Backend
+from ..protocols import Backend, DescribedBackend
 from .pass_costs import PassCosts
 
 WIDEST = 17
@@ -50,8 +49,9 @@ class CostKey:
     def of(cls, target: Backend, fingerprint: str) -> CostKey:
         cuda = target.device.type == "cuda"
         device = torch.cuda.get_device_name(target.device) if cuda else cpu_name()
-        products = f"blocks {version()}" if getattr(target, "blocked", False) else ""
-        parts = (type(target).__name__, getattr(target, "passes", ""), products)
+        parts = [type(target).__name__]
+        if isinstance(target, DescribedBackend):
+            parts += [target.passes, target.products]
         kind = " ".join(filter(None, parts))
         return cls(fingerprint, kind, device, torch.get_num_threads(), torch.__version__)
 

@@ -7,20 +7,18 @@ draft less under load and nothing where it does not pay.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
-from ..backends.batched.slots import BatchSlots, PassRequest, SlotBackend
-from ..backends.cpp_kernels import version
 from ..common.machine import look, others
-from ..common.sync import synchronize
 from ..common.text import from_json
+from ..protocols import Backend
 from . import passes
 from .pass_costs import PassCosts
 from .passes import CostKey
@@ -31,6 +29,39 @@ TOKENS = (1, 2, 4, 8)
 TOTALS = (4, 6, 8, 12, 16, 24, 32, 48, 64)  # tokens at which the two ways to multiply are compared
 REPEATS = 3
 QUIET = 0.25  # cores that others may keep busy meanwhile
+
+
+class SlotsModel(Backend, Protocol):
+    @property
+    def narrow(self) -> int:
+        """Tokens of a pass up to which rounded weights are ever multiplied by as they are."""
+        ...
+
+    @property
+    def products(self) -> str:
+        """As of DescribedBackend."""
+        ...
+
+
+class Slots(Protocol):
+    """Sequences of one model that share its passes, as BatchSlots in backends/batched/slots.py."""
+
+    narrow: int
+    batch_invariant: bool
+
+    @property
+    def like(self) -> SlotsModel: ...
+
+    @property
+    def all(self) -> Sequence[Backend]: ...
+
+    @property
+    def passes(self) -> str: ...
+
+    def seconds(self, rows: int, tokens: int, context: int, repeats: int) -> float:
+        """The least of so many passes over `tokens` tokens of each of the first `rows`, which hold
+        `context` positions, or as many as they may. What they held is forgotten."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +126,7 @@ def _of(shared: SharedCosts, rows: int) -> PassCosts:
 
 
 def learn(
-    slots: BatchSlots, fingerprint: str, folder: Path | None, running: Callable[[], int]
+    slots: Slots, fingerprint: str, folder: Path | None, running: Callable[[], int]
 ) -> SharedCosts:
     """Read the costs from `folder`, or measure and write them, which takes a few seconds; every
     slot's `passes.known` follows them from now on. What was measured while other processes kept
@@ -104,11 +135,9 @@ def learn(
     fingerprint: the target's.
     folder: None keeps nothing.
     """
-    products = f", blocks {version()}" if slots.like.blocked else ""
-    place = replace(
-        CostKey.of(slots.all[0], fingerprint),
-        backend=f"{len(slots.all)} slots, {slots.passes}{products}",
-    )
+    how = ", ".join(filter(None, [slots.passes, slots.like.products]))
+    key = CostKey.of(slots.all[0], fingerprint)
+    place = replace(key, backend=f"{len(slots.all)} slots, {how}")
     path = None if folder is None else folder / place.file
     costs = None if path is None else _read(path)
     if costs is None or slots.batch_invariant:
@@ -128,7 +157,7 @@ def learn(
 
 
 @torch.inference_mode()
-def measure(slots: BatchSlots) -> SharedCosts:
+def measure(slots: Slots) -> SharedCosts:
     """What the slots held is forgotten."""
     narrow = slots.narrow = _crossover(slots)
     most = len(slots.all)
@@ -136,13 +165,13 @@ def measure(slots: BatchSlots) -> SharedCosts:
 
 
 @torch.inference_mode()
-def timed(slots: BatchSlots, rows: Sequence[int], narrow: int) -> SharedCosts:
+def timed(slots: Slots, rows: Sequence[int], narrow: int) -> SharedCosts:
     """Of these numbers of answers, as the slots multiply now. What they held is forgotten."""
     times = tuple(tuple(_seconds(slots, n, t) for t in TOKENS) for n in rows)
     return SharedCosts(tuple(rows), TOKENS, times, narrow)
 
 
-def _crossover(slots: BatchSlots) -> int:
+def _crossover(slots: Slots) -> int:
     """Tokens up to which rounded weights are multiplied by faster as they are."""
     most = slots.like.narrow
     if slots.batch_invariant or len(slots.all) < 2:
@@ -158,22 +187,8 @@ def _crossover(slots: BatchSlots) -> int:
     return most
 
 
-def _seconds(slots: BatchSlots, rows: int, tokens: int) -> float:
-    """The least of a few passes for the first `rows` slots."""
-    used: Sequence[SlotBackend] = slots.all[:rows]
-    context = min(CONTEXT, used[0].context - tokens)
-    ids = torch.ones(tokens, dtype=torch.int64, device=used[0].device)
-    times = []
-    for _ in range(REPEATS + 1):
-        for slot in used:
-            slot.pretend(context)
-        started = time.perf_counter()
-        slots.read([PassRequest(slot, ids) for slot in used])
-        synchronize(used[0].device)
-        times.append(time.perf_counter() - started)
-    for slot in used:
-        slot.truncate(0)
-    return min(times[1:])
+def _seconds(slots: Slots, rows: int, tokens: int) -> float:
+    return slots.seconds(rows, tokens, CONTEXT, REPEATS)
 
 
 def _read(path: Path) -> SharedCosts | None:

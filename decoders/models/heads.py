@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..backends.eagle3.config import Eagle3Config
 from ..backends.eagle3.head import Eagle3Head, require_fit
 from ..backends.eagle3.model import Eagle3Backend, Eagle3Target
-from ..backends.llama.adapter import Adapter, AdapterHead
+from ..backends.exit_adapter import Adapter, AdapterHead
 from ..backends.llama.exit_head import ADAPTER, ReadOutHead, check_exit
 from ..backends.native import LlamaBackend
 from ..backends.recurrent.cell import CELL

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..backends.batched.slots import BatchSlots, Company
 from ..backends.config import text_config_of
 from ..backends.gguf.folder import saved_header
 from ..backends.llama.loading import parts
+from ..backends.native import LlamaBackend
 from ..backends.weights.packed import Rounding
 from ..backends.weights.pickled import numbers_in, pickled
 from ..common.errors import DraftpickError
 from ..common.machine import available_bytes
 from ..common.tensor_files import header_of
+from ..protocols import Backend
 
 GIB = 2**30
 STEP = 1024  # contexts are proposed in multiples of it
@@ -115,6 +120,38 @@ def require(name: str, need: Need, device: torch.device) -> None:
     raise OutOfMemory(
         f"{name} does not fit: {need}, but {free / GIB:.1f} GiB of {device} are free; {advice}"
     )
+
+
+def shares_passes(target: object) -> bool:
+    """Whether several answers can share the passes of such a target."""
+    return isinstance(target, LlamaBackend)
+
+
+def slots_of(
+    target: Backend,
+    n: int,
+    batch_invariant: bool,
+    read: Callable[[Any], Tensor],
+    share_step: Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]],
+    share_draft: Callable[[Any, Tensor, Tensor, int], Tensor],
+    turn: Callable[[], None],
+) -> BatchSlots:
+    """Room for n sequences that share the target's passes, and wait for each other by calls as of
+    Company. Raises DraftpickError where it has no passes to share, or none on its device that are
+    batch-invariant; OutOfMemory where there is no room."""
+    if not isinstance(target, LlamaBackend):
+        raise DraftpickError(
+            f"answers share the passes of the native backend alone, and this target runs by "
+            f"{type(target).__name__}; answer one at a time"
+        )
+    if batch_invariant and target.device.type != "cpu":
+        raise DraftpickError(
+            "on a GPU the last bits of an answer that shares passes depend on its company; for "
+            "batch-invariant answers serve one at a time (--slots 1)"
+        )
+    with explained(target.device, f"making room for {n} answers at once"):
+        company = Company(read, share_step, share_draft, None if batch_invariant else turn)
+        return BatchSlots(target, n, batch_invariant, company)
 
 
 @contextmanager

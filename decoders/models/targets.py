@@ -13,6 +13,7 @@ import torch
 
 from ..backends.config import config_of, text_config_of
 from ..backends.gguf.folder import files_of
+from ..backends.gguf.header import read_header
 from ..backends.weights.packed import Rounding
 from ..backends.weights.pickled import pickled
 from ..common.errors import DraftpickError, NoSuchName
@@ -276,13 +277,15 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Eight hex digits of the weights that are loaded: of each file's head, tail and size.
+    """Eight hex digits of a folder's or a GGUF file's weights: of each file's head, tail and size.
 
     That costs nothing to read. The files are the GGUF files that the folder names, its safetensors,
     or the pickles that stand in for them, whose tail has a checksum of every tensor. The
     config is left out: tools rewrite it without changing the model.
     Raises DraftpickError where there are neither.
     """
+    if folder.is_file():
+        return fingerprint_files(read_header(folder).files)
     files = files_of(folder) or [*sorted(folder.glob("*.safetensors")), *pickled(folder)]
     if not files:
         raise DraftpickError(

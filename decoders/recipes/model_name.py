@@ -29,14 +29,11 @@ def _by_weights(name: str) -> str:
     local = Path(name).expanduser()
     if name in {*shipped_folders(), *WHEELS, *KNOWN_FILES} or not local.exists():
         return name
-    from ..backends.gguf.header import read_header
     from ..common.errors import DraftpickError
-    from ..models.targets import fingerprint, fingerprint_files
+    from ..models.targets import fingerprint
     from ..sampling.draft_vocab import FILE
 
     try:
-        if local.is_file():
-            return f"@{fingerprint_files(read_header(local).files)}"
         vocab = local / FILE
         draft_tokens = hashlib.sha256(vocab.read_bytes()).hexdigest()[:8] if vocab.is_file() else ""
         return f"@{fingerprint(local)}{draft_tokens}"

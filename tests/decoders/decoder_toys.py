@@ -25,7 +25,7 @@ from transformers import (
 
 from decoders.backends.cpp_kernels import load_kernel
 from decoders.backends.cuda.recorded import Run
-from decoders.backends.llama.adapter import Adapter, AdapterHead
+from decoders.backends.exit_adapter import Adapter, AdapterHead
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.llama.model import Weights
 from decoders.backends.native import LlamaBackend

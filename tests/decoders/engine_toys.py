@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.llama.adapter import Adapter
+from decoders.backends.exit_adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.continuous_batching import ContinuousBatch

@@ -200,7 +200,7 @@ HEADS = {  # shipped name -> its file, a tensor of it
 def test_heads_and_tables(
     name: str, harm: Callable[[str], Callable[[State], None]], tiny: Tiny, tmp_path: Path
 ) -> None:
-    from decoders.backends.llama.adapter import Adapter
+    from decoders.backends.exit_adapter import Adapter
     from decoders.backends.llama.exit_head import AdapterConfig
     from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
     from decoders.methods.max_gram.next_token_table import NextTokenTable

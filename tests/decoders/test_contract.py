@@ -19,7 +19,7 @@ from t5_toys import seq2seq, seq2seq_model
 from collect.replay.batch import Batch
 from decoders import Engine
 from decoders.arms import KINDS, recipe
-from decoders.backends.llama.adapter import Adapter
+from decoders.backends.exit_adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.seq2seq_exit import plain_lens

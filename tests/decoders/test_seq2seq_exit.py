@@ -26,7 +26,7 @@ from collect.replay.batch import Batch
 from collect.replay.costs import measure
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.llama.adapter import Adapter
+from decoders.backends.exit_adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.transformers.hf import HFBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend

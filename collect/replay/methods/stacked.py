@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from decoders.backends.llama.adapter import AdapterHead
+from decoders.backends.exit_adapter import AdapterHead
 from decoders.backends.native import LlamaBackend
 from decoders.methods.catch_up import LATER
 from decoders.methods.early_exit.drafter import EarlyExitDrafter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -10,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.sync import synchronize
 from ...device_rounds import WIDEST
 from ..cpp.row_attention import SPAN, AttentionSpans, RowPass
 from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, Weights
 from ..llama.reading import SequenceSlice
 from ..native import LlamaBackend
-from ..recurrent.head import RecurrentHead
 from ..weights.int8 import WIDE
 from ..weights.packed import Matrix, Rounded, linear
 from .recorded_chains import TOKENS, RecordedChains
@@ -37,14 +38,15 @@ class Company:
     """Calls by which a sequence waits for others, to share its work with theirs.
 
     read: answers `extend`, in a pass with others.
-    share_step: as `RecurrentHead.step` of the head that it is given, together with others' steps.
-    share_draft: as `RecurrentHead.drafts` of one sequence, together with others'.
+    share_step: as `Cell.step` (methods/recurrent/drafter.py) of the cell that it is given, together
+        with others' steps.
+    share_draft: as `Cell.drafts` of one sequence, together with others'.
     turn: lets others go on, between two rounds of its own; None where it has none of its own.
     """
 
     read: Callable[[PassRequest], Tensor]
-    share_step: Callable[[RecurrentHead, Tensor, Tensor], tuple[Tensor, Tensor]]
-    share_draft: Callable[[RecurrentHead, Tensor, Tensor, int], Tensor]
+    share_step: Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]]
+    share_draft: Callable[[Any, Tensor, Tensor, int], Tensor]
     turn: Callable[[], None] | None = None
 
 
@@ -228,6 +230,22 @@ class BatchSlots:
         for i, own in zip(order, logits, strict=True):
             made[i] = own
         return made
+
+    def seconds(self, rows: int, tokens: int, context: int, repeats: int) -> float:
+        """The least of so many passes over `tokens` tokens of each of the first `rows`, which hold
+        `context` positions, or as many as they may. What they held is forgotten."""
+        used, times = self.all[:rows], list[float]()
+        ids = torch.ones(tokens, dtype=torch.int64, device=self.like.device)
+        for _ in range(repeats + 1):  # the first warms up
+            for slot in used:
+                slot.pretend(min(context, slot.context - tokens))
+            started = time.perf_counter()
+            self.read([PassRequest(slot, ids) for slot in used])
+            synchronize(self.like.device)
+            times.append(time.perf_counter() - started)
+        for slot in used:
+            slot.truncate(0)
+        return min(times[1:])
 
     def _chains(self, wanted: Sequence[PassRequest]) -> bool:
         """Whether a recording reads these; not what one slot has a recording of its own for."""

@@ -1,7 +1,7 @@
 """What lies above an early exit: from the states there to scores of draft tokens.
 
 On an encoder-decoder it is a lens alone, a norm and a linear map in front of the target's own head
-(`seq2seq_exit.py`). On the native backend there are trained layers below it (`adapter.py`).
+(`seq2seq_exit.py`). On the native backend there are trained layers below it (`exit_adapter.py`).
 """
 
 from __future__ import annotations

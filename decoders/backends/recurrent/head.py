@@ -115,8 +115,7 @@ class RecurrentHead:
         return state, self.score(state)
 
     def drafts(self, state: Tensor, token: Tensor, counts: Sequence[int]) -> list[Tensor]:
-        """The likeliest tokens in turn: `counts` [n] of them for each of the n sequences, target
-        ids. state, token: as of `step`."""
+        """As of Cell in methods/recurrent/drafter.py."""
         order = sorted(range(len(counts)), key=lambda i: -counts[i])  # those that end first, last
         most = [counts[i] for i in order]
         at = torch.tensor(order, device=state.device)

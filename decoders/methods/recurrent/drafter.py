@@ -7,7 +7,7 @@ is nothing to roll back and nothing to catch up with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -74,6 +74,11 @@ class Cell(Protocol):
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """As of Steps."""
+        ...
+
+    def drafts(self, state: Tensor, token: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """The likeliest tokens in turn: `counts` [n] of them for each of the n sequences, target
+        ids. state, token: as of `step`."""
         ...
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:

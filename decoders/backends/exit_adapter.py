@@ -16,18 +16,18 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ...common.naming import below
-from ...common.shared_weights import Shared
-from ...common.tensor_files import Shape as TensorShape
-from ...common.tensor_files import require
-from ...device_rounds import DeviceSequence, Make
-from ...sampling.draft_vocab import DraftVocab
-from ..cuda.recorded import TorchLayers
-from ..native import LlamaBackend
-from ..weights.packed import dense, linear, pack, rows_of
-from .exit_head import ADAPTER, AdapterConfig, Lens, load_parts
-from .loading import packed_layer
-from .model import LayerWeights, Shape, layer, moved, rope_at, rope_table, through
+from ..common.naming import below
+from ..common.shared_weights import Shared
+from ..common.tensor_files import Shape as TensorShape
+from ..common.tensor_files import require
+from ..device_rounds import DeviceSequence, Make
+from ..sampling.draft_vocab import DraftVocab
+from .cuda.recorded import TorchLayers
+from .llama.exit_head import ADAPTER, AdapterConfig, Lens, load_parts
+from .llama.loading import packed_layer
+from .llama.model import LayerWeights, Shape, layer, moved, rope_at, rope_table, through
+from .native import LlamaBackend
+from .weights.packed import dense, linear, pack, rows_of
 
 
 class Adapter(Lens):
