@@ -482,6 +482,14 @@ class Composed(Protocol):
     def work(self) -> int: ...
 
 
+@runtime_checkable
+class ModelDrafter(Protocol):
+    """A drafter by a model, of which it is told what a token costs. backend: that model."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+
 def work(drafter: Drafter) -> int:
     """Its passes since `reset`, each counted with the parameters that it read."""
     if isinstance(drafter, Composed):

@@ -179,8 +179,8 @@ class LlamaBackend(KeptStates):
     @property
     def precision(self) -> str:
         """float32, bfloat16, int8, int4, or "file" for a GGUF file's own."""
-        dtype = str(self.dtype).removeprefix("torch.")
-        return str(getattr(self.weights.layers[0].out, "precision", dtype))
+        out = self.weights.layers[0].out
+        return str(self.dtype).removeprefix("torch.") if isinstance(out, Tensor) else out.precision
 
     @property
     def narrow(self) -> int:

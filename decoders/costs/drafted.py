@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ..protocols import Backend, Drafter
+from ..protocols import Backend, Drafter, ModelDrafter
 from .passes import known, seconds_of
 
 ON_STATES = 0.06  # a cell or the target's first layers; the default target's, measured
@@ -22,8 +22,9 @@ def in_turn(drafter: Drafter, target: Backend) -> bool:
 
 
 def _own_model(drafter: Drafter, target: Backend) -> Backend | None:
-    model: Backend | None = getattr(drafter, "backend", None)
-    return None if model is target else model
+    if not isinstance(drafter, ModelDrafter) or drafter.backend is target:
+        return None
+    return drafter.backend
 
 
 def draft_cost(drafter: Drafter, target: Backend) -> float:

@@ -144,7 +144,7 @@ class Checkpoint:
     def load(self) -> tuple[Backend, DraftVocab | None]:
         """The model, with a cache of its own, and what it can say of the target's vocabulary."""
         backend = load_for(self.folder, self.target)
-        passes = getattr(self.target, "recorded", None)
+        passes = self.target.recorded if isinstance(self.target, LlamaBackend) else None
         if passes is not None and isinstance(backend, LlamaBackend):
             fits = fused.unsupported_reason(backend.shape, backend.weights) is None
             backend.record_passes(passes.record, fuse=passes.fused is not None and fits)

@@ -6,6 +6,7 @@ import itertools
 
 from torch import Tensor
 
+from ...costs.pass_costs import fastest
 from ...device_rounds import DeviceSequence, Shape
 from ..device import PRIOR, PRIOR_WEIGHT, REMEMBERED, Chain
 from ..max_gram.device import GAIN, LONG, SHORT, Copies
@@ -57,12 +58,9 @@ class HybridRoundDraft:
         """How many tokens the model drafts, by the most tokens a second."""
         share = self._right / self._tried
         accepted = [0.0, *itertools.accumulate(share**m for m in range(1, width + 1))]
-        worth = {
-            m: (1 + (1 - self._copied) * accepted[m] + self._copied * self._gain) / round_s
-            for (copied, m, _), round_s in seconds.items()
-            if copied == SHORT and m <= width
-        }
-        return max(worth, key=worth.__getitem__, default=0)
+        timed = {m: s for (copied, m, _), s in seconds.items() if copied == SHORT and m <= width}
+        tokens = [1 + (1 - self._copied) * accepted[m] + self._copied * self._gain for m in timed]
+        return list(timed)[fastest(tokens, list(timed.values()))] if timed else 0
 
     def width(self, shape: Shape) -> int:
         return shape[0]

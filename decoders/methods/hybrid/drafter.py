@@ -10,10 +10,11 @@ either alone.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...costs.pass_costs import PassCosts
+from ...costs.pass_costs import PassCosts, fastest
 from ...costs.probing import ProbeSchedule
 from ...device_rounds import DeviceDrafter
 from ...earlier.prefixes import agreeing
@@ -89,24 +90,22 @@ class HybridDrafter:
         copy = self.copying.copy(context, k, asked.sampling.temperature)
         cut = self._passes.best_cut(copy.chances)
         ratios = self._passes.ratios(max(k, cut))
-        share, expected, speeds, best = self._right / self._tried, 1.0, list[float](), 0.0
+        share = self._right / self._tried
         cost = self._draft_cost * (self._passes.turns() if self._in_turn else 1.0)
-        for n in range(1, k + 1):  # tokens that a round gives, in the time of a pass over one
-            expected += share**n
-            spent = ratios[n] + n * cost
-            speeds.append(expected / spent)
-            best = max(best, (n + 1) / spent)
+        lengths = range(1, k + 1)  # of the model's draft
+        expected = list(itertools.accumulate((share**n for n in lengths), initial=1.0))[1:]
+        spent = [ratios[n] + n * cost for n in lengths]  # in the time of a pass over one token
+        best = fastest(expected, spent)
         copying = (1 + sum(copy.chances[:cut])) / ratios[cut]
-        self._barred = best <= 1
-        if copying < max(speeds):
+        self._barred = all((n + 1) / s <= 1 for n, s in zip(lengths, spent, strict=True))
+        if copying < expected[best] / spent[best]:
             self._probes.reset()
         elif cut or self._barred or not self._probes.should_probe():  # it may be that of no draft
             return proposal(copy.cut(cut), self.copying.device)
         if self._behind:
             self.model.commit(context)
             self._behind = False
-        most = speeds.index(max(speeds)) + 1
-        made = self.model.propose(context, replace(asked, k=most))
+        made = self.model.propose(context, replace(asked, k=lengths[best]))
         self._drafted = made.ids.tolist()
         return made
 
