@@ -30,10 +30,10 @@ from .protocols import (
     work,
 )
 from .records import DecodeResult, Proposal, Sampling, StepStats, Verdict
-from .requests.guide import Guide
 from .sampling.filters import choose, logprobs, penalise, penalised, seen_mask
 from .sampling.randomness import RandomSource
 from .tally import Clock, Tally
+from .verify.guide import Guide
 from .verify.lossless import Lossless, compared
 
 

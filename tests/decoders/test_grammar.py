@@ -20,12 +20,12 @@ from decoders.methods.tree.widened import WidenedDrafter
 from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.protocols import Backend, Drafter, Job, Strategy
 from decoders.records import DecodeResult, Proposal, Request, Sampling
-from decoders.requests.guide import Guide
 from decoders.sampling.filters import choose
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.sampling.stopping import Stopper
 from decoders.testing.chance import Distribution, distance, every_outcome, transformers_filters
 from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, neural, speculative
+from decoders.verify.guide import Guide
 
 VOCAB, EOS = 5, 4
 PROMPT = [0, 1, 0]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..protocols import GrammarAt, GrammarState
 from ..records import Proposal
-from ..verify.step import joined
+from .step import joined
 
 FORCED = 16  # most tokens of a draft that the grammar forces
 
