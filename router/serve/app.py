@@ -25,12 +25,11 @@ from .answers import Answer, Answers, Round
 from .errors import ApiError
 from .isolation import KEY, user_of
 from .metrics import Metrics
-from .middleware import RequestLimits
+from .middleware import BODY_S, RequestLimits
 from .parsing import AUTO, Limits, RequestParser
 from .replies import ChatReply, Reply, TextReply
 from .scheduler import DEFAULT, Scheduler
 from .schemas import ChatBody, CompletionBody
-from .timeouts import BODY_S
 
 T = TypeVar("T")
 Work = TypeVar("Work", bound=Callable[..., Any])

@@ -27,8 +27,7 @@ from decoders.common.errors import DraftpickError
 from decoders.common.openmp import spin_briefly
 
 from .metrics import Reading
-from .sd_notify import READY, STOPPING, notify
-from .server import IDLE_S
+from .server import IDLE_S, READY, STOPPING, notify
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
 import sys
 import threading
@@ -10,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from decoders.common.errors import DraftpickError
 
-from .sd_notify import READY, STOPPING, notify
-from .timeouts import HeaderTimeout, limit_unread_time
-
 if TYPE_CHECKING:
     from .scheduler import Scheduler
+
 
 BACKLOG = 2048  # connections that the system holds while others are accepted
 # For which an idle connection is kept: longer than proxies in front keep theirs, usually a minute,
@@ -97,3 +98,68 @@ class _Server(uvicorn.Server):
     def _go(self) -> None:
         self._scheduler.close()
         self.force_exit = self.should_exit = True
+
+
+READY, STOPPING = "READY=1", "STOPPING=1"
+
+
+def notify(state: str) -> bool:
+    """Send `state` to the socket that NOTIFY_SOCKET names; returns whether it was sent. A failure
+    is printed on standard error."""
+    place = os.environ.get("NOTIFY_SOCKET")
+    if not place:
+        return False
+    if place.startswith("@"):  # an abstract socket
+        place = "\0" + place[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as own:
+            own.connect(place)
+            own.sendall(state.encode())
+    except OSError as error:
+        print(f"{state} could not be sent to the service manager: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+HEADERS_S = 30.0  # for a request's headers
+UNREAD_S = 60.0  # in which a client reads nothing of its answer
+
+
+def limit_unread_time(held: socket.socket) -> None:
+    """Close connections of a listening socket whose client stops reading (Linux only); otherwise
+    each could keep its answer in memory without end."""
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is not None and held.family in (socket.AF_INET, socket.AF_INET6):
+        held.setsockopt(socket.IPPROTO_TCP, option, int(UNREAD_S * 1000))
+
+
+class HeaderTimeout(H11Protocol):
+    """uvicorn's protocol; closes a connection whose request headers do not arrive in time.
+
+    uvicorn itself waits without limit for a connection's first byte and the rest of the headers.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:  # a request is answered
+            self._forget()
+        elif self._late is None:
+            self._late = self.loop.call_later(HEADERS_S, self.transport.abort)
+
+    def _forget(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None

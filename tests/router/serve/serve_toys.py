@@ -36,8 +36,7 @@ from router.routing.router import Router
 from router.serve.app import Settings, make_app
 from router.serve.queue import FairQueue
 from router.serve.scheduler import DEFAULT, GenerationRequest, Scheduler
-from router.serve.server import bound
-from router.serve.timeouts import HeaderTimeout
+from router.serve.server import HeaderTimeout, bound
 
 if TYPE_CHECKING:
     import openai

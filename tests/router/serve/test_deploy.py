@@ -20,7 +20,7 @@ import typer
 from serve_toys import Served, process
 
 from router.cli import make_app
-from router.serve.sd_notify import READY, STOPPING, notify
+from router.serve.server import READY, STOPPING, notify
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "docs" / "deploy"

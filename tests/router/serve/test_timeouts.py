@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPResponse
 import pytest
 from serve_toys import ToyPolicy, served, until
 
-from router.serve import timeouts as patience
+from router.serve import server as patience
 from router.serve.app import Settings
 from router.serve.server import bound
 
