@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,16 +60,6 @@ class TrainedRun:
     evaluated_on: str
     guarded: Guarded | None
     metrics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Store:
-    """An MLflow store that answers, and the experiment to log into."""
-
-    client: MlflowClient
-    uri: str
-    experiment: str
-    experiment_id: str
 
 
 @dataclass(frozen=True)
@@ -136,21 +125,14 @@ def train_run(
     Raises PolicyError for the user's mistakes, an unreachable store among them. A run that fails is
     marked FAILED, and a policy trained before the store broke is still in the task's `out`.
     """
-    with opened(tracking_uri, experiment) as store:
-        return run_task(store, task)
-
-
-@contextmanager
-def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
-    """The store, with what MLflow raises as PolicyError."""
     with using(tracking_uri) as uri:
-        import mlflow
+        from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
-        client = mlflow.MlflowClient()
+        client = MlflowClient()
         try:
             outer_run(client)
-            yield Store(client, uri, experiment, experiment_of(client, uri, experiment))
+            return _run(task, client, uri, experiment)
         except MlflowException as error:
             raise PolicyError(
                 f"the tracking store {masked(uri)} refused the run: {in_words(error)}; repair the "
@@ -163,13 +145,14 @@ def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
             ) from error
 
 
-def run_task(store: Store, task: Task) -> TrainedRun:
+def _run(task: Task, client: MlflowClient, uri: str, experiment: str) -> TrainedRun:
     """Train, evaluate and log in a run of its own (`own_run`)."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
     table, validation = task.split()
-    with own_run(store.client, store.experiment_id, task.run_name or task.policy) as run:
+    place = experiment_of(client, uri, experiment)
+    with own_run(client, place, task.run_name or task.policy) as run:
         run_id = str(run.info.run_id)
         mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
         judged = None
@@ -189,24 +172,22 @@ def run_task(store: Store, task: Task) -> TrainedRun:
         metrics = final_metrics(found, judged)
         try:
             about = {"asked": task.policy, **task.params}
-            log_run(store.client, run_id, fitted, found, table, validation, about, metrics)
+            log_run(client, run_id, fitted, found, table, validation, about, metrics)
             if judged is not None:
                 mlflow.set_tag("draftpick.verdict", judged.verdict)
-            registered = log_policy(
-                store.client, fitted, folder, found, task.log_model, task.register
-            )
+            registered = log_policy(client, fitted, folder, found, task.log_model, task.register)
         except MlflowException as error:
             raise PolicyError(
-                f"the tracking store {masked(store.uri)} stopped working while the run was "
+                f"the tracking store {masked(uri)} stopped working while the run was "
                 f"logged: {in_words(error)}; the trained policy is in {folder}"
             ) from error
     champion = False
     if registered is not None and task.register is not None:
-        champion = registered.endswith(f"/{holder(store.client, task.register, CHAMPION)}")
+        champion = registered.endswith(f"/{holder(client, task.register, CHAMPION)}")
     return TrainedRun(
         run_id=run_id,
-        experiment=store.experiment,
-        tracking_uri=store.uri,
+        experiment=experiment,
+        tracking_uri=uri,
         folder=folder,
         policy_uri=f"runs:/{run_id}/policy",
         registered=registered,
