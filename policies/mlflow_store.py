@@ -1,4 +1,4 @@
-"""Reaching an MLflow store: the default one, a check that fails fast, clean global state."""
+"""MLflow stores: the default one, a check that fails fast, clean global state, runs of our own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from decoders.common.loggers import quiet
@@ -18,6 +18,9 @@ from decoders.common.secrets import masked
 from decoders.common.wording import in_words
 
 from .errors import PolicyError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 SQLITE = "sqlite:///"
 SQLITE_QUOTED = "sqlite+pysqlite:///"  # the same to SQLAlchemy
@@ -29,6 +32,7 @@ QUIET = {
     "mlflow.store.db.utils": logging.CRITICAL,
 }
 PING_S = 4  # seconds that a first request to a tracking server may take
+OUTER = "MLFLOW_RUN_ID"  # of the environment: the run that a caller has begun, as `mlflow run` does
 LIMIT_S = 8.0  # seconds after which a store that says nothing counts as unreachable
 
 
@@ -195,3 +199,58 @@ def fetch(uri: str, folder: Path, tracking_uri: str | None) -> Path:
                 f"cannot fetch {uri} from {masked(store)}: {in_words(error)}; check the name, or "
                 "give the store with --tracking-uri"
             ) from error
+
+
+@contextmanager
+def own_run(client: MlflowClient, experiment_id: str, name: str) -> Iterator[Any]:
+    """A new run, the active one while the context lasts. It lies below the caller's active run, or
+    below the run that MLFLOW_RUN_ID names; what they hold stays as it is.
+
+    Raises PolicyError for an MLFLOW_RUN_ID that this store does not have (`outer_run`).
+    """
+    import mlflow
+    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+
+    active = mlflow.active_run()
+    parent = outer_run(client) if active is None else None
+    named = os.environ.pop(OUTER, None)  # MLflow would go on with that run, and forgets the name
+    try:
+        with mlflow.start_run(
+            experiment_id=experiment_id, run_name=name, nested=True, parent_run_id=parent
+        ) as begun:
+            if active is not None and not _has(client, active.info.run_id):  # of another store
+                client.delete_tag(begun.info.run_id, MLFLOW_PARENT_RUN_ID)
+            yield begun
+    finally:
+        if named is not None:
+            os.environ[OUTER] = named
+
+
+def outer_run(client: MlflowClient) -> str | None:
+    """The run that MLFLOW_RUN_ID names, None where it is not set. Raises PolicyError where the
+    store has no such run, or has deleted it."""
+    from mlflow.exceptions import MlflowException
+
+    named = os.environ.get(OUTER)
+    if not named:
+        return None
+    try:
+        if client.get_run(named).info.lifecycle_stage == "active":
+            return named
+        why = "was deleted"
+    except MlflowException as error:
+        why = f"is not in that store ({in_words(error)})"
+    raise PolicyError(
+        f"{OUTER} names the run {masked(named)!r}, which {why}; unset it, or give the store of "
+        "that run with --tracking-uri"
+    )
+
+
+def _has(client: MlflowClient, run_id: str) -> bool:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.get_run(run_id)
+    except MlflowException:
+        return False
+    return True

@@ -17,12 +17,11 @@ from ..errors import PolicyError
 from ..evaluation.decisions import Regret, decisions, regret
 from ..evaluation.evaluate import Evaluation, aligned, report
 from ..fitting import fit
-from ..mlflow_store import sqlite_path, using
+from ..mlflow_store import outer_run, own_run, sqlite_path, using
 from ..records import Fitted, RewardTable
 from ..selection.guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .card import FILE as CARD
 from .card import Judged, card, write_card
-from .own_run import outer_run, own_run
 from .registry import CHAMPION, TRAINING_IDS, check_name, holder, write_training_ids
 from .run_log import ModelLogger, final_metrics, log_policy, log_run
 
