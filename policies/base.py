@@ -1,4 +1,4 @@
-"""What all policies share: reading a query's embedding, choosing an arm, saving."""
+"""The code that all policies share: reading a query's embedding, choosing an arm, saving."""
 
 from __future__ import annotations
 

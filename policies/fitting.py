@@ -39,7 +39,7 @@ plugins.watched("policy", POLICIES)
 
 
 class GuardReport(Protocol):
-    """What a policy with a guard of its own promises; as a string, in one sentence."""
+    """The promise of a policy with a guard of its own; as a string, in one sentence."""
 
     def tables(self, judged: str, width: int) -> list[Table]:
         """The measurements behind it. judged: on which queries."""

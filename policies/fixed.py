@@ -14,7 +14,7 @@ from .records import ANY, Fitted, Float64, Origin, RewardTable, arm_index
 
 
 class ConstantPolicy(BasePolicy):
-    """The same distribution [A] for every query.
+    """A policy with one distribution [A] for every query.
 
     means: [A] mean rewards, where they are known: by them another arm answers where the chosen one
         cannot.

@@ -206,7 +206,7 @@ class RewardTable:
         return np.concatenate([self.embeddings, self.features[:, columns]], axis=1)
 
     def rows(self, index: Sequence[int] | NDArray[np.intp]) -> RewardTable:
-        """The same table with only these rows, in this order."""
+        """Take only these rows, in this order."""
         keep = np.asarray(index, dtype=np.intp)
         return replace(
             self,
@@ -230,7 +230,7 @@ class RewardTable:
         return np.asarray((~np.isnan(self.drawn)).any(axis=2).sum(axis=0), dtype=np.intp)
 
     def filled(self) -> RewardTable:
-        """What learners see: a failed arm earns the query's worst reward; empty queries go."""
+        """Fill gaps for learners: a failed arm earns the query's worst reward; empty queries go."""
         some = np.flatnonzero(~np.isnan(self.rewards).all(axis=1))
         if len(some) == 0:
             raise PolicyError("every arm failed on every query; collect again before training")
@@ -292,7 +292,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a policy comes from; stored next to its weights.
+    """The provenance of a policy; stored next to its weights.
 
     name: the fit function's name.
     arms: in the order of the policy's outputs.
@@ -327,7 +327,7 @@ ANY = "any"
 
 @dataclass(frozen=True)
 class EpochStats:
-    """What one epoch of training left behind, measured on the whole table after its last step.
+    """The figures of one epoch of training, measured on the whole table after its last step.
 
     loss: mean over the epoch's steps.
     entropy: of the policy, mean over training queries, nats.
@@ -353,7 +353,7 @@ class EpochStats:
 
 @runtime_checkable
 class Policy(Protocol):
-    """What the router needs of a policy.
+    """The methods of a policy that the router needs.
 
     x: [n, d + f] or [d + f] float32, numpy or torch: an embedding, then the features that the
         policy's origin names.

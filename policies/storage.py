@@ -27,7 +27,7 @@ _NAMED = ("name", "arms", "embedder")  # an origin's fields without a default
 
 @dataclass(frozen=True)
 class Stored:
-    """What a policy's folder holds.
+    """The content of a policy's folder.
 
     path: of its manifest.
     kind: who can make a policy of it.
@@ -96,7 +96,7 @@ def fingerprint(
 
 
 def read_stored(folder: Path) -> Stored:
-    """What `write` wrote. Raises PolicyError for what is missing or damaged."""
+    """Read what `write` wrote. Raises PolicyError for what is missing or damaged."""
     path = folder / MANIFEST if folder.is_dir() else folder
     if path.name != MANIFEST or not path.is_file():
         raise PolicyError(

@@ -73,7 +73,7 @@ def group_sums(values: NDArray[Any], index: NDArray[np.intp]) -> Float64:
 
 
 def group_means(values: NDArray[Any], index: NDArray[np.intp]) -> Float64:
-    """As `group_sums`, the means."""
+    """Average the rows of each group, in the shapes of `group_sums`."""
     counts = np.bincount(index)  # [G]
     return group_sums(values, index) / counts.reshape(-1, *[1] * (values.ndim - 1))
 

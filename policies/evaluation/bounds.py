@@ -43,7 +43,7 @@ class Gain:
 
     @property
     def above_zero(self) -> bool:
-        """Whether it is above 0 beyond doubt, at the confidence asked for."""
+        """Tell whether it is above 0 beyond doubt, at the confidence asked for."""
         return self.low > 0
 
     def as_json(self) -> dict[str, float | int | None]:
@@ -111,7 +111,7 @@ def gain_of(
 
 
 def costs_margin(mean: float, by_costs: Float64, level: float) -> float:
-    """By how much the error of the costs may move a mean, with a one-sided confidence.
+    """Bound how far the error of the costs may move a mean, with a one-sided confidence.
 
     by_costs: [R], what the mean is by each of their measurements; 0 for fewer than two.
 

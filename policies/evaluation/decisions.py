@@ -1,4 +1,4 @@
-"""What a policy takes on every query, what that earns, and where it loses to plain decoding."""
+"""Decisions of a policy on every query, their reward, and where it loses to plain decoding."""
 
 from __future__ import annotations
 

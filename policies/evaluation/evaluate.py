@@ -1,4 +1,4 @@
-"""What a policy is worth on a full reward table: exact, with a bootstrap interval over groups of
+"""The value of a policy on a full reward table: exact, with a bootstrap interval over groups of
 queries."""
 
 from __future__ import annotations

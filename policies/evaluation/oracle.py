@@ -16,7 +16,7 @@ from ..records import Float64, RewardTable
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """What choosing the best arm of every query earns.
+    """The reward of choosing the best arm of every query.
 
     values: [n], at least, where noise is taken off.
     at_most: [n], with the noise.
@@ -65,7 +65,7 @@ def oracle_of(table: RewardTable, seed: int = 0) -> Oracle:
 
 
 def _by_halves(rewards: Float64, rng: np.random.Generator) -> float:
-    """Of [k, A] rewards of one query, k > 1."""
+    """Judge one query by its [k, A] rewards, k > 1."""
     order = rng.permutation(len(rewards))
     one, other = rewards[order[: len(order) // 2]], rewards[order[len(order) // 2 :]]
     return (_chosen_on(one, other) + _chosen_on(other, one)) / 2

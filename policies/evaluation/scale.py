@@ -1,4 +1,4 @@
-"""What a gain is in proportion, by the scale of its reward: percent means nothing where a reward's
+"""The proportion of a gain, by the scale of its reward: percent means nothing where a reward's
 zero is arbitrary, as that of a share of time saved is."""
 
 from __future__ import annotations

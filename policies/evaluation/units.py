@@ -1,4 +1,4 @@
-"""What is counted: rows are averaged over their query, and only groups of queries are
+"""Units that are counted: rows are averaged over their query, and only groups of queries are
 independent."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Units:
 
 
 def units_of(table: RewardTable, kept: NDArray[np.bool_] | None = None) -> Units:
-    """Of the table's rows; of those that are kept [n] alone where it is given."""
+    """Count the table's rows; those that are kept [n] alone where it is given."""
     rows = range(len(table)) if kept is None else np.flatnonzero(kept).tolist()
     query = group_index([table.query_of[row] for row in rows])
     group_of = dict(zip(query.tolist(), (table.groups[row] for row in rows), strict=True))
@@ -60,6 +60,6 @@ def units_of(table: RewardTable, kept: NDArray[np.bool_] | None = None) -> Units
 
 
 def independent(queries: int) -> Units:
-    """Of queries with one row each that have nothing in common."""
+    """Count queries with one row each that have nothing in common."""
     each = np.arange(queries)
     return Units(each, each)

@@ -20,7 +20,7 @@ def fit_exact(
     entropy_bonus: float = 0.0,
     training: Training = Training(epochs=30),
 ) -> Fitted:
-    """The same MLP as REINFORCE; minimise -sum_a pi(a|x) r(x, a) - entropy_bonus * H."""
+    """Train REINFORCE's MLP exactly: minimise -sum_a pi(a|x) r(x, a) - entropy_bonus * H."""
 
     def loss(logits: Tensor, rewards: Tensor, generator: torch.Generator) -> Tensor:
         return exact_loss(logits, rewards, entropy_bonus)

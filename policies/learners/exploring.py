@@ -45,7 +45,7 @@ class ExploringPolicy:
 
     @property
     def fingerprint(self) -> str:
-        """Of the other policy, and what was added."""
+        """Describe the other policy, and what was added."""
         known = getattr(self.policy, "fingerprint", self.policy.name)
         return f"{known}+{'' if self.greedy else 'drawn+'}{self.share:g}"
 
@@ -61,7 +61,7 @@ class ExploringPolicy:
         return np.asarray((1 - self.share) * probs + self.share * drawn)
 
     def choose(self, x: Any, rng: np.random.Generator | None = None) -> Decision:
-        """As `Policy.choose`."""
+        """Choose an arm, as `Policy.choose`."""
         best = self.policy.choose(x)
         if rng is None:
             return best

@@ -16,7 +16,7 @@ from ..records import Float32, Float64, Origin
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """As in torch: y = weight @ x + bias.
+    """A linear layer as torch has it: y = weight @ x + bias.
 
     weight: [out, in] float32.
     bias: [out] float32.

@@ -63,13 +63,13 @@ class Training:
             raise PolicyError(f"patience must be at least 0, not {self.patience}")
 
     def options(self) -> dict[str, Any]:
-        """What a policy remembers of them."""
+        """List the options as a policy remembers them."""
         return asdict(self) | {"betas": self.betas, "eps": self.eps}
 
 
 @dataclass(frozen=True)
 class Head:
-    """What the outputs mean: see NetworkPolicy. center, scale: undo a scaling of the targets."""
+    """The outputs' meaning: see NetworkPolicy. center, scale: undo a scaling of the targets."""
 
     kind: str = "softmax"
     temperature: float = 0.0
@@ -161,7 +161,7 @@ def train(
 def _parts(
     table: RewardTable, training: Training, seed: int
 ) -> tuple[RewardTable, RewardTable | None]:
-    """What is trained on, and what keep_best chooses the epoch by; None where it is off."""
+    """Split into training rows and those that keep_best chooses by; None where it is off."""
     if not training.keep_best:
         return table, None
     usable = table.rows(np.flatnonzero(~np.isnan(table.rewards).all(axis=1)))

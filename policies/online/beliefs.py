@@ -1,4 +1,4 @@
-"""What is believed of every arm's reward: Bayesian linear regression that forgets.
+"""Beliefs about every arm's reward: Bayesian linear regression that forgets.
 
 For arm a and what is known of a request, z (see `context`), the reward is z . theta_a plus noise.
 The belief of theta_a is normal with mean V^-1 m and covariance s_a^2 V^-1, where V sums z z^T and m
@@ -128,7 +128,7 @@ class Beliefs:
         self._solve()
 
     def doubt(self, arm: int, rows: float) -> None:
-        """Of an arm that may have changed, let all that is known count as at most this number of
+        """Let all that is known of an arm, which may have changed, count as at most this number of
         rows, and keep LEFT queries of the table."""
         table = max(float(np.trace(self.table_precision[arm])), 1e-12)
         held = float(np.trace(self.precision[arm])) / table
@@ -140,7 +140,7 @@ class Beliefs:
         self._solve()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """By the names that the constructor gives them."""
+        """Name the arrays as the constructor does."""
         return {
             "precision": self.precision,
             "moment": self.moment,

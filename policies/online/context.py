@@ -1,4 +1,4 @@
-"""What the online regressions read of a request: few numbers, the offline prediction among them."""
+"""Inputs of the online regressions: few numbers, the offline prediction among them."""
 
 from __future__ import annotations
 

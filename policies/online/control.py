@@ -57,8 +57,8 @@ class Control:
 
     @property
     def radius(self) -> float:
-        """So far the sum may be from the truth, on either side; a gain lies between -1 / share and
-        1 / share times the limit."""
+        """Bound how far the sum may be from the truth, on either side; a gain lies between
+        -1 / share and 1 / share times the limit."""
         level = self.level / (self.tests * (self.tests + 1))
         scale = self.limit * max(1.0, 1 / self.share - 1)
         return float(stitched(self.squares, scale, level, scale**2))
@@ -73,7 +73,7 @@ class Control:
 
     @property
     def worse(self) -> bool:
-        """Whether the policy earns less than the best fixed arm, with confidence."""
+        """Tell whether the policy earns less than the best fixed arm, with confidence."""
         return self.rows > 0 and self.total + self.radius < 0
 
 

@@ -1,4 +1,4 @@
-"""Has an arm's reward changed? A cumulative sum of surprises says so."""
+"""Detection of a changed reward, by a cumulative sum of surprises."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DriftDetector:
     total: float = 0.0
 
     def add(self, surprise: float) -> bool:
-        """Whether the arm has changed; the test then starts again.
+        """Tell whether the arm has changed; the test then starts again.
 
         surprise: reward less expectation, in standard deviations of a reward.
         """

@@ -1,4 +1,4 @@
-"""From a reward table to a policy that goes on learning: the table is what it believes at first."""
+"""Training a policy that goes on learning: the reward table is what it believes at first."""
 
 from __future__ import annotations
 

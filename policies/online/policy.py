@@ -29,7 +29,7 @@ SETTLED = 3.0  # standard errors by which another arm must be better on average 
 
 @dataclass(frozen=True)
 class Status:
-    """Where an online policy stands.
+    """The state of an online policy.
 
     requests: learned from.
     best_fixed: the arm that it is compared with, and falls back to.

@@ -32,7 +32,7 @@ from .estimators import (
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a policy would have earned, by every estimator that the log allows.
+    """A policy's reward had it served, by every estimator that the log allows.
 
     logged: the mean reward of the log itself.
     values: estimator -> the policy's value: "ips", "snips", and "dm", "dr", "switch-dr" where
@@ -170,7 +170,7 @@ def resampled(terms: list[Terms], units: NDArray[np.intp], resamples: int, seed:
 
 
 def _between(found: Estimate, drawn: Float64, confidence: float) -> Estimate:
-    """With the percentile interval, where there is more than one unit."""
+    """Add the percentile interval, where there is more than one unit."""
     if not math.isfinite(found.standard_error):
         return found
     low, high = interval(drawn, confidence)

@@ -87,12 +87,12 @@ class Terms:
         return np.asarray((self.over - self.value * self.under) / self.under.mean())
 
     def estimate(self, units: NDArray[np.intp]) -> Estimate:
-        """With its standard error over independent units [n]."""
+        """Compute the value with its standard error over independent units [n]."""
         return Estimate(self.value, float(grouped_error(self.residual, units)))
 
 
 def simulate(policy: Policy, table: RewardTable, rng: np.random.Generator) -> Log:
-    """What the policy would have logged on the table: one sampled arm a query.
+    """Log as the policy would have on the table: one sampled arm a query.
 
     An arm that fails where it is drawn earns the worst reward of the others, as in a real log.
     """
@@ -114,7 +114,7 @@ class OffPolicyEstimator(ABC):
     """
 
     predicts: ClassVar[bool] = False
-    """Whether it reads predicted rewards."""
+    """Tell whether it reads predicted rewards."""
 
     @abstractmethod
     def terms(self, log: Log, action_probs: Float64, predicted: Float64 | None = None) -> Terms:

@@ -52,7 +52,7 @@ class Risk:
 
     @property
     def least_groups(self) -> int:
-        """With fewer groups to calibrate on no threshold is selected, even where nothing is
+        """Count the groups below which calibration selects no threshold, even where nothing is
         lost."""
         if self.confidence is None:
             return math.ceil(1 / self.max_loss - 1 - ROUNDING)

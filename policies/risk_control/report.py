@@ -1,4 +1,4 @@
-"""Whether the risk is controlled on held-out queries, and how training is told to see to it."""
+"""The check that risk is controlled on held-out queries, and how training is told to see to it."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def parted(table: RewardTable, share: float, seed: int) -> tuple[RewardTable, Re
 
 @dataclass(frozen=True, eq=False)
 class ThresholdGrid:
-    """What is learnt before the calibration: predictors, and the thresholds to test.
+    """Everything learnt before the calibration: predictors, and the thresholds to test.
 
     table: the training part.
     rewards, losses: predictors, whose scores are [n, A].

@@ -1,4 +1,4 @@
-"""What to do about a table's headroom: rules from its figures to sentences."""
+"""Advice on a table's headroom: rules from its figures to sentences."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the rules look at.
+    """The figures that the rules look at.
 
     choices: besides the best fixed arm, simplest first, the oracle among them.
     wins: each arm's share of rows on which it is the best.

@@ -39,7 +39,7 @@ class Usable:
     failed: int
 
     def words(self) -> str:
-        """What was left out, as a sentence; empty where nothing was."""
+        """Say what was left out; empty where nothing was."""
         sentences = []
         if self.dropped:
             sentences.append(f"{self.dropped} rows on which every arm failed are left out")

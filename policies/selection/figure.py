@@ -31,7 +31,7 @@ def draw_headroom(found: Headroom, path: Path) -> None:
 
 
 def headroom_figure(found: Headroom) -> Figure:
-    """What each choice earns, with its interval, next to where the gap to the oracle lies."""
+    """Draw what each choice earns, with its interval, next to where the gap to the oracle lies."""
     from matplotlib.figure import Figure
 
     rows = max(len(found.choices), len(found.parts))

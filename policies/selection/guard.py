@@ -78,7 +78,7 @@ class Tried:
 
 @dataclass(frozen=True, eq=False)
 class Guarded:
-    """What the guard saves, and why.
+    """The policy that the guard saves, and why.
 
     fitted: the policy to save, trained on all rows.
     saved: its name: a candidate's, or "best-fixed".

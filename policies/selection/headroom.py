@@ -1,4 +1,4 @@
-"""What a policy could gain over the best fixed arm, before any is trained.
+"""The gain that a policy could have over the best fixed arm, before any is trained.
 
 Every choice is made on other queries than those that it is judged on (five folds), but for the
 oracle and the best fixed arm, which is chosen on all of them, as the guard does.
@@ -78,7 +78,7 @@ class ArmWins:
 
 @dataclass(frozen=True)
 class Headroom:
-    """What there is to gain, where it lies, and what to do about it.
+    """The gain that is possible, where it lies, and what to do about it.
 
     queries: how many count; one asked in several ways counts once. groups: how many independent
         groups they are in.
@@ -299,7 +299,7 @@ def _wins(rows: RewardTable) -> list[ArmWins]:
 
 
 def _lead(rows: RewardTable, arm: str) -> float:
-    """By how much the best arm leads this one, mean over the rows on which it is another."""
+    """Average the lead of the best arm over this one, over the rows on which it is another."""
     behind = rows.rewards.max(axis=1) - rows.rewards[:, rows.arms.index(arm)]
     return float(behind[behind > 0].mean()) if (behind > 0).any() else 0.0
 

@@ -1,4 +1,4 @@
-"""Whether a policy may take another one's place: by what both earn on queries new to both."""
+"""Promotion: a policy takes another one's place by what both earn on queries new to both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PairedComparison:
 
     @property
     def passed(self) -> bool:
-        """Whether the candidate is not worse by more than the margin, with confidence."""
+        """Tell whether the candidate is not worse by more than the margin, with confidence."""
         return self.gain.low >= -self.margin - 1e-12  # rounding is no loss
 
     def verdict(self, candidate: str) -> str:

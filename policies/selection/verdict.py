@@ -18,7 +18,7 @@ def verdict(
     units: Units,
     arms: int,
 ) -> str:
-    """What was saved and why, and where the best fixed arm was, how many queries would settle it.
+    """Say what was saved and why; of the best fixed arm also how many queries would settle it.
 
     gains: each candidate's gain over the best fixed arm, and how much that is in words.
     """

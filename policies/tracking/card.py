@@ -28,7 +28,7 @@ MIN_SHARE = 0.005  # of a task's queries, below which an arm is not shown
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What a policy is worth on the queries that judge it. on: as `TrainedRun.evaluated_on`."""
+    """A policy's worth on the queries that judge it. on: as `TrainedRun.evaluated_on`."""
 
     on: str
     evaluation: Evaluation

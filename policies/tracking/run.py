@@ -33,7 +33,7 @@ HELD_OUT = 0.2  # of every task's queries, where nothing else is asked for
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What train_run leaves behind.
+    """The outcome of train_run.
 
     folder: the policy on this disk.
     policy_uri: ``runs:/<id>/policy``.
@@ -63,7 +63,7 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class Task:
-    """What to train.
+    """A training that is asked for.
 
     policy: a name in `POLICIES`, or "auto", which tries several and needs the guard.
     guard: save the policy only if it beats the best fixed arm with confidence, and that arm
@@ -109,7 +109,7 @@ class Task:
         return self.guard and self.policy not in CONSTANT
 
     def split(self) -> tuple[RewardTable, RewardTable | None]:
-        """What is trained on, and what is held out."""
+        """Split into what is trained on, and what is held out."""
         if self.validation is not None:
             return self.table, self.validation
         share = HELD_OUT if self.held_out is None and not self.guards else self.held_out or 0.0

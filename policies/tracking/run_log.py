@@ -1,4 +1,4 @@
-"""What a training run writes to MLflow, in the run that is active."""
+"""Records of a training run in MLflow, in the run that is active."""
 
 from __future__ import annotations
 

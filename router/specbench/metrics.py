@@ -221,7 +221,7 @@ def wall_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarray:
 
 
 def _decode_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarray:
-    """Likewise, without prefills."""
+    """Make the same table without prefills."""
     rows = [
         (a.decoded, a.decode_s, b.decoded, b.decode_s) for a, b in zip(ours, theirs, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What a run writes down: one row a question, with every method's answer in it."""
+"""Records of a run: one row a question, with every method's answer in it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Answer:
 
     @property
     def disturbed(self) -> bool:
-        """Whether other processes took so much that its seconds say little."""
+        """Tell whether other processes took so much that its seconds say little."""
         return self.others is not None and self.others > QUIET
 
     @property
@@ -92,7 +92,7 @@ class Row:
 
     @property
     def disturbed(self) -> bool:
-        """Whether any of its answers was."""
+        """Tell whether any of its answers was."""
         return any(answer.disturbed for answer in self.answers.values())
 
     def to_json(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def choose_methods(router: Router, arms: Sequence[str] | None) -> list[str]:
 
 @dataclass(frozen=True)
 class Asker:
-    """What a run asks of every question.
+    """A run's methods and how each question is asked.
 
     methods: arms, and `routed` where the router has a policy, and candidates.
     seed: of the order of the methods and of the answers.
