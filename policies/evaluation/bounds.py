@@ -14,7 +14,7 @@ from .units import Units
 RARE = (
     0.05  # of the groups: a loss on so many is to be seen with CONFIDENCE before a bound is given
 )
-LEAST = math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - RARE))  # groups, 59
+MIN_BOUNDED_GROUPS = math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - RARE))  # groups, 59
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def gain_of(
     by_costs: [R], the mean gain by each measurement of the costs; the bounds then include what
         these differ by (`costs_margin`).
 
-    Of fewer than LEAST groups there is no bound. Of more, a lower bound is that of the groups and
+    Fewer than MIN_BOUNDED_GROUPS have no bound. Of more, a lower bound is that of the groups and
     one more as bad as the worst of them, an upper one that with one more as good as the best: what
     is rare and large weighs as if it were seen once more. Student's t trusts the mean to be normal,
     the bootstrap's percentiles trust the sample to show its tails; the lower of the two lower
@@ -99,9 +99,9 @@ def gain_of(
     needed = None
     if mean > 0:
         ratio = _normal(level) * float(moved.std(ddof=1)) / mean
-        needed = math.ceil(max(ratio**2, LEAST) * float(sizes.mean()))
+        needed = math.ceil(max(ratio**2, MIN_BOUNDED_GROUPS) * float(sizes.mean()))
     low, high = -math.inf, math.inf
-    if n >= LEAST:
+    if n >= MIN_BOUNDED_GROUPS:
         sums, more = counts[:, :n] @ moved, counts[:, n]  # [B] each
         worst, best = moved.min(), moved.max()
         low = mean + _lower(np.append(moved, worst), sums + more * worst, level)

@@ -19,7 +19,7 @@ from ..evaluation.units import Units, units_of
 from ..records import ANY, Fitted, Float64, Origin, RewardTable
 
 PAIR = ("temperature", "requests-running")  # drafts fail more often, and cost more
-MOST = 8  # distinct values of a feature that have a bin each
+MAX_BINS = 8  # distinct values of a feature that have a bin each
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,9 @@ def splitting_features(table: RewardTable) -> list[str]:
     found: dict[bytes, str] = {}
     for name in names:
         x = table.features[:, table.feature_names.index(name)]
-        _, first, which = np.unique(bins_of(x, MOST).of(x), return_index=True, return_inverse=True)
+        _, first, which = np.unique(
+            bins_of(x, MAX_BINS).of(x), return_index=True, return_inverse=True
+        )
         if len(first) > 1:
             found.setdefault(first[which].tobytes(), name)  # each row's first companion
     return list(found.values())
@@ -145,7 +147,7 @@ def fit_binned(
     *,
     feature: str = "temperature",
     second_feature: str = "",
-    most: int = MOST,
+    most: int = MAX_BINS,
     prior: float = 10.0,
     caution: float = 1.0,
 ) -> Fitted:

@@ -18,7 +18,7 @@ from ..records import Float64
 
 SHRINK = 15.0  # rows by which every weight but the mean is drawn to the table's, for ever
 RIDGE = 0.05  # of a query, in every direction: a weight that the table says nothing of is about 0
-LEAST_NOISE = 1e-12
+MIN_NOISE = 1e-12
 LEFT = 1.0  # queries of the table that are kept once the world was found to have changed
 BREAKS = np.array([0.0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6.5, 8.5])  # standard deviations
 POINTS, WEIGHTS = np.polynomial.legendre.leggauss(6)
@@ -83,7 +83,7 @@ class Beliefs:
         squares = np.trace(per_query, axis1=1, axis2=2)[:, None, None] * np.eye(z.shape[2])
         fit = np.linalg.solve(per_query + 1e-6 * squares, moment[..., None])[..., 0]  # [A, k]
         residual = rewards - np.einsum("nak,ak->na", z, fit)
-        noise = np.maximum(np.square(residual).mean(axis=0), LEAST_NOISE)
+        noise = np.maximum(np.square(residual).mean(axis=0), MIN_NOISE)
         per_query = per_query + RIDGE * np.eye(z.shape[2])
         moment = moment + RIDGE * fit  # drawn to the fit, which stays as it is
         more = queries - kept
@@ -120,7 +120,7 @@ class Beliefs:
         self.noise_rows[arm] += 1
         surprise = self.residual(z, arm, reward) ** 2 * self.noise[arm]
         self.noise[arm] += (surprise - self.noise[arm]) / self.noise_rows[arm]
-        self.noise[arm] = max(self.noise[arm], LEAST_NOISE)
+        self.noise[arm] = max(self.noise[arm], MIN_NOISE)
         self.precision *= keep
         self.moment *= keep
         self.precision[arm] += np.outer(z[arm], z[arm])

@@ -10,7 +10,7 @@ from ..errors import PolicyError
 
 SLACK = 0.5  # standard deviations; half of the smallest change that is meant to be found
 THRESHOLD = 10.0  # chance alone needs tens of thousands of normal rewards to get there
-LEAST = 10  # rewards
+MIN_REWARDS = 10  # rewards
 USUAL = 20.0  # surprises of 0 that an arm's usual surprise begins with
 CUT = 4.0  # one surprise counts for no more
 
@@ -40,7 +40,7 @@ class DriftDetector:
         self.rows, self.total = self.rows + 1, self.total + one
         self.above = max(0.0, self.above + (one - usual) - SLACK)
         self.below = max(0.0, self.below - (one - usual) - SLACK)
-        if self.rows < LEAST or max(self.above, self.below) < THRESHOLD:
+        if self.rows < MIN_REWARDS or max(self.above, self.below) < THRESHOLD:
             return False
         self.rows, self.above, self.below, self.total = 0, 0.0, 0.0, 0.0
         return True
@@ -48,9 +48,9 @@ class DriftDetector:
     def evidence(self) -> float:
         """The larger sum over the threshold: at 1 a change is called. Raises PolicyError where
         there are too few rewards to say anything."""
-        if self.rows < LEAST:
+        if self.rows < MIN_REWARDS:
             raise PolicyError(
-                f"a drift detector needs {LEAST} rewards of an arm, and has seen "
+                f"a drift detector needs {MIN_REWARDS} rewards of an arm, and has seen "
                 f"{self.rows}; answer more requests"
             )
         return max(self.above, self.below) / THRESHOLD

@@ -9,7 +9,7 @@ from ..evaluation.bounds import Gain
 from ..evaluation.scale import in_words, relative
 
 SMALL = 0.02  # in proportion, as of `scale.relative`: less than this is not worth a policy
-MOST = 0.8  # the share of rows that makes an arm the best nearly everywhere
+NEARLY_ALL = 0.8  # the share of rows that makes an arm the best nearly everywhere
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _enough(facts: Facts, oracle: Gain) -> str:
 
 def _missing(facts: Facts) -> str:
     share = facts.wins[facts.best_fixed]
-    if share >= MOST:
+    if share >= NEARLY_ALL:
         why = f"{facts.best_fixed} is the best arm of {share:.0%} of the rows"
     else:
         why = (

@@ -17,7 +17,7 @@ from ..fixed import best_fixed_index, one_hot
 from ..records import Float64, RewardTable, by_task
 
 FOLDS = 5
-LEAST = 20  # groups of queries below which nothing is estimated
+MIN_GROUPS = 20  # groups of queries below which nothing is estimated
 
 # (training rows, other rows) -> [m, A], a distribution over arms for each of the other rows
 Chooser = Callable[[RewardTable, RewardTable], Float64]
@@ -124,7 +124,7 @@ def learned(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
     return chooser
 
 
-def too_few(units: Units, purpose: str, least: int = LEAST) -> str:
+def too_few(units: Units, purpose: str, least: int = MIN_GROUPS) -> str:
     """A sentence for a table of fewer groups than that."""
     what = "" if units.groups == units.queries else " independent sources"
     return f"{units} are too few {purpose}; collect at least {least}{what}"

@@ -26,7 +26,7 @@ from ..fixed import fit_best_fixed
 from ..learners.binned import splitting_features, splitting_pairs
 from ..records import Fitted, Float64, RewardTable
 from .crossfit import (
-    LEAST,
+    MIN_GROUPS,
     best_fixed,
     cross_fit,
     earned,
@@ -169,7 +169,7 @@ def guarded(
     arm = str(best.policy.origin.options["arm"])
     probs, skipped = {FIXED: best_fixed(judged, judged)}, dict[str, str]()
     tried, saved, base_mean = list[Tried](), FIXED, float("nan")
-    if units.groups >= LEAST and len(judged.arms) > 1:
+    if units.groups >= MIN_GROUPS and len(judged.arms) > 1:
         crossed, skipped = _cross_fitted(asked, judged, seed, strict=policy != AUTO)
         probs |= crossed
         values = {name: units.by_query(earned(judged, each)) for name, each in probs.items()}

@@ -23,11 +23,11 @@ from ..evaluation.oracle import oracle_of
 from ..evaluation.scale import percent
 from ..evaluation.units import Units, units_of
 from ..fixed import best_fixed_index
-from ..learners.binned import MOST, bins_of, splitting_features, splitting_pairs
+from ..learners.binned import MAX_BINS, bins_of, splitting_features, splitting_pairs
 from ..records import Float64, RewardTable
 from .advice import Choice, Facts, advice
 from .crossfit import (
-    LEAST,
+    MIN_GROUPS,
     Chooser,
     best_fixed,
     cross_fit,
@@ -133,7 +133,7 @@ def headroom(
             f"the table has one arm, {rows.arms[0]}, so that there is nothing to choose; collect "
             "with more arms"
         )
-    if units.groups < LEAST:
+    if units.groups < MIN_GROUPS:
         raise PolicyError(too_few(units, "to estimate the headroom"))
     oracle = oracle_of(rows, seed)
     folds = folds_of(rows, seed)
@@ -263,7 +263,7 @@ def _parts(
     tasks = sorted(set(rows.tasks))
     members = [("task", task, np.array([t == task for t in rows.tasks])) for task in tasks]
     for name in features:
-        bins = bins_of(_column(rows, name), MOST)
+        bins = bins_of(_column(rows, name), MAX_BINS)
         which = bins.of(_column(rows, name))
         members += [(name, words, which == i) for i, words in enumerate(bins.names())]
     gap = float((oracle - fixed).sum())

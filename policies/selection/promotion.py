@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ..errors import PolicyError
-from ..evaluation.bounds import LEAST, Gain, gain_of, resamples
+from ..evaluation.bounds import MIN_BOUNDED_GROUPS, Gain, gain_of, resamples
 from ..evaluation.evaluate import aligned
 from ..evaluation.scale import relative
 from ..evaluation.units import independent, units_of
@@ -112,8 +112,8 @@ def compare_on(
     shared = [i for i, query in enumerate(table.query_ids) if query in places]
     found = usable(table.rows(shared)) if shared else None
     units = independent(0) if found is None else units_of(found.table)
-    if found is None or units.groups < LEAST:
-        raise PolicyError(too_few(units, "to compare policies on", LEAST))
+    if found is None or units.groups < MIN_BOUNDED_GROUPS:
+        raise PolicyError(too_few(units, "to compare policies on", MIN_BOUNDED_GROUPS))
     rows = found.table
     ours = aligned(candidate, rows)
     if other is None:

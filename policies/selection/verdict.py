@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..evaluation.bounds import LEAST as BOUNDED
-from ..evaluation.bounds import Gain
+from ..evaluation.bounds import MIN_BOUNDED_GROUPS, Gain
 from ..evaluation.scale import in_words, percent
 from ..evaluation.units import Units
-from .crossfit import LEAST, too_few
+from .crossfit import MIN_GROUPS, too_few
 
 
 def verdict(
@@ -31,13 +30,13 @@ def verdict(
     kept = f"Saved: the best fixed arm ({best_fixed})."
     if arms < 2:
         return f"{kept} The table has no other arm to choose."
-    if units.groups < LEAST:
+    if units.groups < MIN_GROUPS:
         return f"{kept} {too_few(units, 'to estimate what a policy gains')}."
     if not gains:
         return f"{kept} No policy could be trained."
     name, (gain, words) = max(gains.items(), key=lambda item: item[1][0].mean)
-    if units.groups < BOUNDED:
-        sure = too_few(units, "to say with confidence what a policy gains", BOUNDED)
+    if units.groups < MIN_BOUNDED_GROUPS:
+        sure = too_few(units, "to say with confidence what a policy gains", MIN_BOUNDED_GROUPS)
         return f"{kept} {sure} (so far the best, {name}: {words})."
     if gain.needed is None and gain.mean > 0:
         return (

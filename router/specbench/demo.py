@@ -47,7 +47,7 @@ def run_demo(
     tokens = ["--max-new-tokens", str(max_new_tokens)]
     summary = ["collect", "--summary", rewards]
     train = ["train", "--rewards", rewards]
-    from policies.selection.crossfit import LEAST  # queries; of fewer nothing is estimated
+    from policies.selection.crossfit import MIN_GROUPS  # queries; of fewer nothing is estimated
 
     try:
         _banner("1/5  collect: every arm answers the training queries")
@@ -57,7 +57,7 @@ def run_demo(
         summed = _capture(command, [*summary, "--json"])
 
         _banner("2/5  headroom and train: a policy is kept only if it pays with 95% confidence")
-        if summed["queries"]["overall"] >= LEAST:
+        if summed["queries"]["overall"] >= MIN_GROUPS:
             _run(command, ["headroom", rewards])
         trained = _capture(command, [*train, "--out", policy, "--json"])
         _print_values(trained)

@@ -105,7 +105,7 @@ def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) 
     that says something else than what the policy was trained on.
     """
     from policies import PolicyError
-    from policies.online.drift import LEAST
+    from policies.online.drift import MIN_REWARDS
 
     from ..logs.rewards import LOG_REWARDS
     from ..logs.rows import usable
@@ -134,7 +134,7 @@ def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) 
     few = [arm for arm in policy.arms if drift[arm] is None]
     if few:
         remarks.append(
-            f"a drift detector needs {LEAST} rewards of an arm to say anything; too few of "
+            f"a drift detector needs {MIN_REWARDS} rewards of an arm to say anything; too few of "
             f"{', '.join(few)}"
         )
     if rows.broken:

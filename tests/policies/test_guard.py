@@ -20,7 +20,7 @@ from decoders.common.errors import NoSuchName
 from policies import PolicyError, RewardTable, guarded
 from policies.evaluation import bootstrap, bounds
 from policies.evaluation.bootstrap import CONFIDENCE
-from policies.evaluation.bounds import LEAST, Gain, gain_of, resamples
+from policies.evaluation.bounds import MIN_BOUNDED_GROUPS, Gain, gain_of, resamples
 from policies.evaluation.decisions import decisions, regret
 from policies.evaluation.units import independent
 from policies.learners.binned import bins_of
@@ -293,20 +293,28 @@ def test_bounds_are_the_more_careful_of_two_with_one_more_query_as_bad_as_the_wo
             high = best.mean() + margin * best.std(ddof=1)
             high = max(high, np.quantile(counts @ best / 61, 1 - level))
             assert gain.low == pytest.approx(low) and gain.high == pytest.approx(high)
-    assert bounded(np.full(60, 0.5)).needed == LEAST
+    assert bounded(np.full(60, 0.5)).needed == MIN_BOUNDED_GROUPS
     assert bounded(np.full(60, -0.5)).needed is None
 
 
 def test_of_too_few_queries_there_is_no_bound() -> None:
     """What one query in twenty shows is missed by 58 of them with a chance of more than 5%."""
-    assert 0.95**LEAST < 0.05 < 0.95 ** (LEAST - 1)
-    few, enough = bounded(np.full(LEAST - 1, 0.5)), bounded(np.full(LEAST, 0.5))
-    assert (few.low, few.high, few.above_zero, few.needed) == (-np.inf, np.inf, False, LEAST)
+    assert 0.95**MIN_BOUNDED_GROUPS < 0.05 < 0.95 ** (MIN_BOUNDED_GROUPS - 1)
+    few, enough = (
+        bounded(np.full(MIN_BOUNDED_GROUPS - 1, 0.5)),
+        bounded(np.full(MIN_BOUNDED_GROUPS, 0.5)),
+    )
+    assert (few.low, few.high, few.above_zero, few.needed) == (
+        -np.inf,
+        np.inf,
+        False,
+        MIN_BOUNDED_GROUPS,
+    )
     assert enough.low == enough.high == 0.5
     found = guarded(separable(40), policy="regression")
     assert found.saved == "best-fixed" and len(found.tried) == 1
     assert "40 queries are too few to say with confidence what a policy gains" in found.verdict
-    assert f"at least {LEAST} (so far the best, regression: 0." in found.verdict
+    assert f"at least {MIN_BOUNDED_GROUPS} (so far the best, regression: 0." in found.verdict
 
 
 @pytest.mark.parametrize("kind", ["exponential", "rare", "tied"])

@@ -22,7 +22,7 @@ from policies.online import OnlinePolicy
 from policies.online.beliefs import SHRINK, Beliefs, thompson
 from policies.online.budget import Budget
 from policies.online.control import Control, stitched
-from policies.online.drift import LEAST, DriftDetector
+from policies.online.drift import MIN_REWARDS, DriftDetector
 
 
 def learner(data: RewardTable | None = None, **options: Any) -> Any:
@@ -349,7 +349,7 @@ def test_a_worse_policy_is_switched_back_and_a_change_gives_it_another_try() -> 
     assert policy.status.switched_back
     assert policy.status.gain_high < 0
     np.testing.assert_array_equal(policy.distribution(real.inputs)[:, 0], 1.0)
-    policy._state.detectors = [DriftDetector(LEAST, 100.0, 0.0) for _ in ARMS]
+    policy._state.detectors = [DriftDetector(MIN_REWARDS, 100.0, 0.0) for _ in ARMS]
     serve(policy, real, [0], rng)
     assert not policy.status.switched_back
     assert policy._state.control.tests == 2
@@ -376,9 +376,11 @@ def test_a_detector_is_silent_until_something_changes() -> None:
 
 def test_a_detector_without_enough_rows_says_so() -> None:
     detector = DriftDetector()
-    for _ in range(LEAST - 1):
+    for _ in range(MIN_REWARDS - 1):
         detector.add(1.0)
-    with pytest.raises(PolicyError, match=f"needs {LEAST} rewards of an arm.*has seen {LEAST - 1}"):
+    with pytest.raises(
+        PolicyError, match=f"needs {MIN_REWARDS} rewards of an arm.*has seen {MIN_REWARDS - 1}"
+    ):
         detector.evidence()
     detector.add(1.0)
     assert 0 < detector.evidence() < 1

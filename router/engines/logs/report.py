@@ -75,7 +75,7 @@ def report(
     from collect.traffic.figures import drafting, speeds
     from collect.traffic.replayed import require_known, reward_table
     from policies.errors import PolicyError
-    from policies.selection.crossfit import LEAST
+    from policies.selection.crossfit import MIN_GROUPS
     from policies.selection.headroom import headroom
 
     traffic, costs = source.traffic, source.costs
@@ -102,10 +102,10 @@ def report(
     found, why_not = None, ""
     if costs is None and reward is None:
         why_not = "what choosing an arm by query would add depends on what passes cost"
-    elif len(traffic.arms) < 2 or len(set(traffic.groups)) < LEAST:
+    elif len(traffic.arms) < 2 or len(set(traffic.groups)) < MIN_GROUPS:
         why_not = (
             f"{len(set(traffic.groups))} conversations are too few to say what choosing an arm by "
-            f"query would add; that takes {LEAST}, and two arms"
+            f"query would add; that takes {MIN_GROUPS}, and two arms"
         )
     else:
         try:
