@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module, metadata
 from pathlib import Path
@@ -73,6 +75,83 @@ def test_policies_stand_on_the_ground_alone(graph: grimp.ImportGraph) -> None:
     assert all(module.startswith(f"{GROUND}.") for module in found | below)
 
 
+OUTER = (
+    "decoders.papers", "decoders.endpoints",
+    "collect.align", "collect.endpoints", "collect.traffic",
+    "policies.online", "policies.risk_control",
+    "router.engines", "router.mlflow_model", "router.specbench", "router.theory", "router.training",
+)  # fmt: skip
+PLUGINS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+
+
+def is_outer(module: str) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in OUTER)
+
+
+def test_the_inner_ring_imports_nothing_of_the_outer(graph: grimp.ImportGraph) -> None:
+    assert set(OUTER) <= graph.modules
+    out = [
+        f"{importer} imports {imported}"
+        for importer in graph.modules
+        for imported in graph.find_modules_directly_imported_by(importer)
+        if is_outer(imported) and not is_outer(importer)
+    ]
+    assert not out
+
+
+def registers(path: Path) -> bool:
+    """Whether importing the module puts something into a dict of another one."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    brought = {
+        name.asname or name.name
+        for each in tree.body
+        if isinstance(each, ast.ImportFrom)
+        for name in each.names
+        if name.name.isupper()
+    }
+    filled = [each.target for each in tree.body if isinstance(each, ast.AugAssign)]
+    for each in tree.body:
+        if isinstance(each, ast.Assign):
+            filled += [at.value for at in each.targets if isinstance(at, ast.Subscript)]
+    return any(isinstance(each, ast.Name) and each.id in brought for each in filled)
+
+
+def test_what_the_outer_ring_registers_is_an_entry_point() -> None:
+    registering = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for room in OUTER
+        for path in (ROOT / room.replace(".", "/")).rglob("*.py")
+        if registers(path)
+    }
+    assert registering == set(PLUGINS["draftpick"].values())
+
+
+def test_the_inner_ring_answers_alone() -> None:
+    """As on a machine that runs a checkout which is not installed, so that no entry point tells of
+    the outer ring."""
+    code = """
+from importlib import metadata
+metadata.entry_points = lambda **asked: ()
+import router.cli
+from collect import shipped
+from decoders import DraftpickError, Engine, EngineOptions
+from decoders.arms import recipe
+from router.routing.loading import shipped_for
+options, policy = shipped_for(EngineOptions())
+assert set(policy.arms) <= set(options.recipes())
+try:
+    recipe(name="a", kind="endpoint", url="http://localhost/v1", model="m")
+except ValueError as error:
+    assert "pip install" in str(error)
+import sys
+print(*sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not [module for module in done.stdout.split() if is_outer(module)]
+
+
 def test_no_circle_and_no_import_that_runs_up(graph: grimp.ImportGraph) -> None:
     """In the whole tree and among the parts of every package: they can be put on floors such that
     each imports from lower ones only."""
@@ -125,8 +204,6 @@ def test_the_package_is_ours(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_types_are_shipped(package: str) -> None:
-    import tomllib
-
     assert (ROOT / package / "py.typed").is_file()
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert "py.typed" in settings["package-data"][package]
