@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -44,6 +46,22 @@ def write_my_parts(folder: Path) -> None:
     for path, source in MODULE.findall(CONTRIBUTING.read_text(encoding="utf-8")):
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(source)
+
+
+@contextmanager
+def registered(name: str) -> Iterator[SimpleNamespace]:
+    """One module of that package, by itself; what it registers is forgotten afterwards."""
+    source = dict(MODULE.findall(CONTRIBUTING.read_text(encoding="utf-8")))[f"my_parts/{name}.py"]
+    module: dict[str, Any] = {"__name__": f"my_parts.{name}"}
+    with forgotten(CONTRIBUTING):
+        exec(compile(source, f"my_parts/{name}.py", "exec"), module)
+        yield SimpleNamespace(**module)
+
+
+def part(name: str) -> SimpleNamespace:
+    """The same for its classes alone: contract suites run over them as over ours."""
+    with registered(name) as module:
+        return module
 
 
 @contextmanager

@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import tokenizer
+from tiny_models import WORDS, tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
 )
 
 from decoders import EngineOptions
 from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
+from decoders.testing.tokenizers import save_llama, word_tokenizer
 from router.cli import main
 from router.routing.router import Router
 
@@ -26,16 +25,12 @@ from router.routing.router import Router
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One layer, too few for the exit that ships."""
-    folder = tmp_path_factory.mktemp("other") / "model"
-    size = tokenizer(folder, unk_token="<unk>", eos_token="</s>")
-    torch.manual_seed(0)
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=size, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
-            num_attention_heads=4, max_position_embeddings=256, eos_token_id=None,
-        )
-    ).save_pretrained(folder)  # fmt: skip
-    return folder
+    words = word_tokenizer(["<unk>", "</s>", *WORDS], "<unk>", unk_token="<unk>", eos_token="</s>")
+    return save_llama(
+        tmp_path_factory.mktemp("other") / "model", words, intermediate_size=48,
+        num_hidden_layers=1, num_key_value_heads=4, max_position_embeddings=256,
+        tie_word_embeddings=False, eos_token_id=None,
+    )  # fmt: skip
 
 
 def test_it_answers_by_prompt_lookup_and_says_how_to_do_better(

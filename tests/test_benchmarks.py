@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from decoders.testing.tokenizers import word_tokenizer
+
 ROOT = Path(__file__).resolve().parent.parent
 Main = Callable[..., None]
 WORDS = ["a", "boat", "car", "house", "red", "blue", "green", "white", "sees", "the", "and", "?"]
@@ -38,18 +40,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Main:
 @pytest.fixture
 def model(tmp_path: Path, script: Main) -> Path:
     """A random Llama with a tokenizer of a few words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     source = tmp_path / "source"
-    vocabulary = {word: at for at, word in enumerate(["<unk>", "<s>", "</s>", *WORDS])}
-    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
-    )
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(source)
+    word_tokenizer(
+        ["<unk>", "<s>", "</s>", *WORDS], "<unk>", TEMPLATE,
+        unk_token="<unk>", bos_token="<s>", eos_token="</s>",
+    ).save_pretrained(source)  # fmt: skip
     config = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
     (source / "config.json").write_text(json.dumps(config))
     folder = tmp_path / "model"

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from stored_tables import table_of
+from strangers import part
 from tiny_models import WIDTH, WORDS, sentence_model, target_model
 
 import policies
@@ -82,10 +83,13 @@ def documented() -> Embedder:
     return found
 
 
-@pytest.fixture(params=["sentence", "letters", "documented"])
+@pytest.fixture(params=["sentence", "letters", "documented", "stranger"])
 def embedder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Embedder:
     if request.param == "letters":
         return Letters()
+    if request.param == "stranger":
+        made: Embedder = part("letters").LettersEmbedder()
+        return made
     if request.param == "documented":
         monkeypatch.setitem(EMBEDDERS, "lengths", EMBEDDERS["target"])  # gone after the test
         return documented()

@@ -22,6 +22,7 @@ from decoders.common import plugins
 from decoders.common.errors import DraftpickError
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal
+from decoders.testing.tokenizers import save_llama, word_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -402,21 +403,9 @@ arms:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of two layers over 120 words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("strangers") / "tiny"
-    plain = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="w0"))
-    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=plain).save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
-        initializer_range=0.3, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    sizes = {"max_position_embeddings": 256, "tie_word_embeddings": False}
+    return save_llama(folder, word_tokenizer(WORDS, "w0"), initializer_range=0.3, **sizes)
 
 
 def run(commands: list[list[str]], folder: Path, *path: Path) -> list[tuple[int, str, str]]:

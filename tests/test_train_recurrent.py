@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from decoders.common.errors import DraftpickError
+from decoders.testing.tokenizers import save_llama, word_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -41,30 +42,14 @@ def call(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> None
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a random Llama over forty words."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("target")
-    names = {word: i for i, word in enumerate(["<unk>", "<s>", "</s>", *WORDS])}
-    plain = Tokenizer(models.WordLevel(names, unk_token="<unk>"))
-    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(
-        tokenizer_object=plain, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
-    ).save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=43,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        eos_token_id=2,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    words = word_tokenizer(
+        ["<unk>", "<s>", "</s>", *WORDS], "<unk>",
+        unk_token="<unk>", bos_token="<s>", eos_token="</s>",
+    )  # fmt: skip
+    return save_llama(
+        tmp_path_factory.mktemp("target"), words,
+        max_position_embeddings=128, tie_word_embeddings=False,
+    )  # fmt: skip
 
 
 @pytest.fixture

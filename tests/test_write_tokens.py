@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from decoders.testing.tokenizers import save_llama, word_tokenizer
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -36,32 +38,13 @@ Write = Callable[..., None]
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model of random weights with a chat template."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from tokenizers import pre_tokenizers
 
+    words = word_tokenizer(WORDS, "a", TEMPLATE, eos_token="</s>")
+    words.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    words.add_special_tokens({"additional_special_tokens": WORDS[:2]})
     folder = tmp_path_factory.mktemp("target")
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
-    fast.add_special_tokens({"additional_special_tokens": WORDS[:2]})
-    fast.chat_template = TEMPLATE
-    fast.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=16,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-        bos_token_id=None,
-        eos_token_id=END,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return save_llama(folder, words, intermediate_size=48, initializer_range=0.2)
 
 
 @pytest.fixture(scope="module")

@@ -7,26 +7,24 @@ from pathlib import Path
 
 import torch
 
+from decoders.testing.tokenizers import save_llama, word_tokenizer
+
 WORDS = ["sum", "add", "two", "three", "river", "sea", "lake", "city", "what", "is", "the", "of"]
 WIDTH = 16
 
 
 def tokenizer(folder: Path, **special: str) -> int:
     """A tokenizer of the words above; how many ids it has."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import processors
 
-    vocab = {word: i for i, word in enumerate([*special.values(), *WORDS])}
-    plain = Tokenizer(models.WordLevel(vocab, unk_token=special["unk_token"]))
-    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words = [*special.values(), *WORDS]
+    made = word_tokenizer(words, special["unk_token"], model_max_length=32, **special)
     if "cls_token" in special:
-        plain.post_processor = processors.BertProcessing(
-            (special["sep_token"], vocab[special["sep_token"]]),
-            (special["cls_token"], vocab[special["cls_token"]]),
+        made.backend_tokenizer.post_processor = processors.BertProcessing(
+            *((special[name], words.index(special[name])) for name in ("sep_token", "cls_token"))
         )
-    made = PreTrainedTokenizerFast(tokenizer_object=plain, model_max_length=32, **special)
     made.save_pretrained(folder)
-    return len(vocab)
+    return len(words)
 
 
 def sentence_model(folder: Path, seed: int = 0) -> Path:
@@ -56,15 +54,7 @@ def sentence_model(folder: Path, seed: int = 0) -> Path:
 
 def target_model(folder: Path) -> Path:
     """A random Llama of two layers."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    size = tokenizer(folder, unk_token="<unk>", eos_token="</s>")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=max(size, 128),  # costs are measured on a hundred different tokens
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
-        eos_token_id=1, tie_word_embeddings=True,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    words = ["<unk>", "</s>", *WORDS]
+    made = word_tokenizer(words, "<unk>", model_max_length=32, unk_token="<unk>", eos_token="</s>")
+    # costs are measured on a hundred different tokens
+    return save_llama(folder, made, vocab_size=128)

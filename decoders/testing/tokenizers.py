@@ -35,11 +35,11 @@ class Letters:
 
 
 def word_tokenizer(
-    words: Sequence[str], unknown: str, template: str | None = None, **special: str
+    words: Sequence[str], unknown: str, template: str | None = None, **named: Any
 ) -> PreTrainedTokenizerFast:
     """Makes a tokenizer of words between spaces, whose ids are their places in the list.
 
-    unknown: the word that others are read as. special: `eos_token` and its like, among the words.
+    unknown: the word that others are read as. named: `eos_token` and its like, among the words.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -47,7 +47,7 @@ def word_tokenizer(
     vocabulary = {word: place for place, word in enumerate(words)}
     plain = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made = PreTrainedTokenizerFast(tokenizer_object=plain, **special)
+    made = PreTrainedTokenizerFast(tokenizer_object=plain, **named)
     made.chat_template = template
     return made
 

@@ -14,6 +14,7 @@ from collect.align.tokens import Text, Tokens, pack
 from decoders.backends.native import LlamaBackend
 from decoders.models import targets
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.testing.tokenizers import save_llama, word_tokenizer
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -21,30 +22,12 @@ WORDS = [f"w{i}" for i in range(40)]
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a random two-layer Llama over forty words, `</s>` ending an answer."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
+    words = word_tokenizer(
+        ["<unk>", "<s>", "</s>", *WORDS], "<unk>",
+        unk_token="<unk>", bos_token="<s>", eos_token="</s>",
+    )  # fmt: skip
     folder = tmp_path_factory.mktemp("target")
-    vocab = {word: i for i, word in enumerate(["<unk>", "<s>", "</s>", *WORDS])}
-    plain = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(
-        tokenizer_object=plain, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
-    ).save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=len(vocab),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        eos_token_id=2,
-        tie_word_embeddings=True,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return save_llama(folder, words, num_hidden_layers=3, max_position_embeddings=128)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@ queries one after the other, however they are batched and wherever a run was sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,11 @@ from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.earlier.answers import EarlierAnswers
 from decoders.records import Request
+from decoders.testing.tokenizers import Letters
 from decoders.testing.toys import ToyBackend
 
 V, MOST = 16, 24
 SIZES = {"vocab_size": V, "max_position_embeddings": 128}
-
-
-class Letters:
-    """Token i is the i-th letter."""
-
-    chat_template = None
-
-    def encode(self, text: str, **_: Any) -> list[int]:
-        return [ord(letter) - ord("a") for letter in text]
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return "".join(chr(ord("a") + i) for i in ids)
 
 
 TEXTS = ["abcab", "fedcba", "abcab", "kab", "fedcba", "bcab", "ffff", "kab", "abcabd"]

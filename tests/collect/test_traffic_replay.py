@@ -11,7 +11,7 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import target_model, tokenizer
+from tiny_models import WORDS, target_model
 
 from collect.traffic.logged import AbsentTarget, LoggedReplay, before_each, configurations
 from collect.traffic.records import KnownText
@@ -22,6 +22,7 @@ from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.models import targets
+from decoders.testing.tokenizers import save_llama, word_tokenizer
 
 CPU = torch.device("cpu")
 MOST = 40  # tokens of an answer
@@ -34,24 +35,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def draft_model(folder: Path) -> Path:
     """Another model of the same words."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    tokenizer(folder, unk_token="<unk>", eos_token="</s>")
-    torch.manual_seed(3)
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=128,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=512,
-            eos_token_id=1,
-            tie_word_embeddings=True,
-        )
-    ).save_pretrained(folder)
-    return folder
+    words = word_tokenizer(["<unk>", "</s>", *WORDS], "<unk>", unk_token="<unk>", eos_token="</s>")
+    return save_llama(
+        folder, words, 3, vocab_size=128, hidden_size=16, intermediate_size=32,
+        num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+    )  # fmt: skip
 
 
 def test_a_replay_without_the_target_is_what_decoding_does(folder: Path, tmp_path: Path) -> None:

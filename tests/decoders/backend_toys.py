@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from decoder_toys import CPU, FITS_INT4, FITS_ROWS, WINDOWS, Tiny, by_rows, native
 from replayed import traced
+from strangers import part
 from t5_toys import seq2seq
 
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
+from decoders.models.loaders import LoadRequest
 from decoders.models.targets import ROUNDINGS
 from decoders.protocols import Backend, decoder_prefix
 from decoders.testing.toys import ToyBackend
@@ -31,6 +33,7 @@ DECODERS = (
     "native-qwen3-with-exit",
     "hf",
     "hf-windows",
+    "stranger",
 )
 
 
@@ -46,6 +49,9 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
         if kind.endswith("-with-exit"):
             encoder_decoder.open_exit(1)
         return encoder_decoder
+    if kind == "stranger":
+        made: Backend = part("rereading").load(LoadRequest(tiny(), CPU, torch.float32))
+        return made
     if kind == "toy":
         toy = ToyBackend.random(16, seed=0)
         toy.context = 96

@@ -53,7 +53,7 @@ from decoders.protocols import (
     RequestScope,
     StateBackend,
 )
-from decoders.records import DecodeResult, Sampling
+from decoders.records import DecodeResult, Proposal, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.tree_shape import TreeShape
@@ -386,3 +386,23 @@ class Watched(ToyBackend):
     def extend(self, ids: Tensor) -> Tensor:
         self.widths.append(len(ids))
         return super().extend(ids)
+
+
+def watched(
+    drafter: Drafter, before: Callable[[list[int]], None] = lambda context: None
+) -> list[tuple[list[int], int, Proposal]]:
+    """Fills with what is proposed after which context, and how many tokens were asked for.
+
+    before: is told of each context first.
+    """
+    seen: list[tuple[list[int], int, Proposal]] = []
+    propose = drafter.propose
+
+    def noting(context: list[int], asked: DraftRequest) -> Proposal:
+        before(context)
+        made = propose(context, asked)
+        seen.append((list(context), asked.k, made))
+        return made
+
+    drafter.propose = noting  # type: ignore[method-assign]
+    return seen

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import Tiny, native, random_cell, save_cell
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from decoders import Engine
 from decoders.arms import recipe
@@ -22,6 +20,7 @@ from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume
 from decoders.records import DecodeResult, Prefilled, Request
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.testing.tokenizers import word_tokenizer
 
 PROMPT = [7, 11, 7, 11, 7]
 
@@ -30,9 +29,7 @@ WORDS = [f"w{i}" for i in range(15)]
 
 
 def tokenizer(words: list[str]) -> Any:
-    raw = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*words, "<end>"])}, "<end>"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<end>")
+    return word_tokenizer([*words, "<end>"], "<end>", eos_token="<end>", pad_token="<end>")
 
 
 def with_tokenizer(model: Path, place: Path, words: list[str] | None) -> Path:

@@ -31,6 +31,14 @@ def backend(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> Backen
     return make(request.param, tiny, tiny_t5)
 
 
+@pytest.fixture
+def careful(backend: Backend) -> Backend:
+    """A backend that says what is wrong: a stranger's may leave that to the engine."""
+    if type(backend).__module__ == "my_parts.rereading":
+        pytest.skip("the engine checks for it")
+    return backend
+
+
 @pytest.fixture(scope="module", params=DECODERS)
 def decoder(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> Backend:
     """Reads the prompt and the answer as one sequence."""
@@ -81,9 +89,9 @@ def test_a_prompt_of_one_token(backend: Backend) -> None:
     close(backend.extend(ids(*decoder_prefix(backend, [5])))[-1], one)
 
 
-def test_an_empty_prompt_is_refused(backend: Backend) -> None:
+def test_an_empty_prompt_is_refused(careful: Backend) -> None:
     with pytest.raises(DraftpickError, match="empty"):
-        backend.prefill([])
+        careful.prefill([])
 
 
 def test_prefill_equals_extending_from_nothing(backend: Backend) -> None:
@@ -120,23 +128,23 @@ def test_rolling_back_into_the_prompt(decoder: Backend) -> None:
     close(rolled, decoder.prefill([*PROMPT[:3], 11]).logits)
 
 
-def test_truncation_goes_backwards_only(backend: Backend) -> None:
-    backend.prefill(PROMPT)
-    for length in (held(backend) + 1, -1):
+def test_truncation_goes_backwards_only(careful: Backend) -> None:
+    careful.prefill(PROMPT)
+    for length in (held(careful) + 1, -1):
         with pytest.raises(ValueError, match="truncate"):
-            backend.truncate(length)
-    backend.truncate(held(backend))
-    assert backend.length == held(backend)
+            careful.truncate(length)
+    careful.truncate(held(careful))
+    assert careful.length == held(careful)
 
 
-def test_the_context_is_filled_and_not_overrun(backend: Backend) -> None:
-    backend.prefill([1] * (backend.context - 2))
-    backend.extend(ids(*[1] * (backend.context - backend.length)))
-    assert backend.length == backend.context
+def test_the_context_is_filled_and_not_overrun(careful: Backend) -> None:
+    careful.prefill([1] * (careful.context - 2))
+    careful.extend(ids(*[1] * (careful.context - careful.length)))
+    assert careful.length == careful.context
     with pytest.raises(ContextTooLong, match="96"):
-        backend.extend(ids(1))
+        careful.extend(ids(1))
     with pytest.raises(ContextTooLong):
-        backend.prefill([1] * (backend.context + 1))
+        careful.prefill([1] * (careful.context + 1))
 
 
 # -- the same numbers as transformers -------------------------------------------------------------

@@ -27,6 +27,7 @@ from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
+from decoders.testing.tokenizers import Letters
 from decoders.testing.toys import ListedLengths, ToyBackend
 
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9]
@@ -218,16 +219,6 @@ def test_an_encoder_decoder(
     assert short > 0
 
 
-def test_an_encoder_decoder_s_repetition_penalty(tiny_t5: Tiny) -> None:
-    """Only what the decoder has written counts as seen, the source does not."""
-    target, model = seq2seq(tiny_t5(seed=1)), seq2seq_model(tiny_t5(seed=1))
-    for penalty in (1.4, 0.8):
-        request = Request(10, Sampling(repetition_penalty=penalty))
-        expected = theirs(model, PROMPTS[1], 3, 10, repetition_penalty=penalty)
-        for strategy in (plain(3), drafted(seq2seq(tiny_t5(seed=1)), 3)):
-            same(search(strategy, target, PROMPTS[1], request), expected)
-
-
 # -- what is drafted changes nothing but the passes -----------------------------------------------
 
 V = 6
@@ -297,10 +288,6 @@ def test_fewer_passes_than_tokens(tiny: Tiny) -> None:
 
 
 def test_a_stop_string_ends_a_beam_as_an_end_token_does() -> None:
-    class Letters:
-        def decode(self, ids: list[int], **options: Any) -> str:
-            return "".join("abcdef"[token] for token in ids)
-
     for seed in range(6):
         target = ToyBackend.random(V, seed, 1.0)
         by_id = search(plain(3), target, [0], Request(10), (2,))

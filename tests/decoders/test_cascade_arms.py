@@ -26,7 +26,7 @@ from decoders.models import targets
 from decoders.options import EngineOptions
 from decoders.papers.cs_drafting.horizontal import HorizontalDrafter
 from decoders.papers.cs_drafting.vertical import VerticalDrafter
-from decoders.records import Request, Sampling
+from decoders.records import Request
 from decoders.sampling.draft_vocab import DraftVocab
 from router.commands.arms import arms_json
 
@@ -90,28 +90,9 @@ def file(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "arms.yaml"
 
 
-def names() -> list[str]:
-    return ["vertical", "two-deep", "horizontal", "nest", "nest-of-a-tree", "hierarchy"]
-
-
 @pytest.fixture
 def engine(tiny: Tiny, file: Path) -> Engine:
     return Engine(native(tiny()), load_arms(file), eos_ids=(15,))
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("name", names())
-def test_every_arm_answers_as_the_target_does(name: str, engine: Engine) -> None:
-    drafted = 0
-    for prompt in ([3], PROMPT, [3, 1, 4, 1, 5, 9, 2]):
-        for request in (Request(24), Request(24, Sampling(repetition_penalty=1.3))):
-            result = engine.decode(name, prompt, request)
-            assert result.ids == engine.decode("autoregressive", prompt, request).ids
-            drafted += result.drafted
-        again = [engine.decode(name, prompt, Request(9, Sampling(0.8), seed=3)) for _ in range(2)]
-        if name != "vertical":  # its length follows the clock
-            assert again[0].ids == again[1].ids
-    assert drafted > 0 and engine.arms[name].lossless
 
 
 def test_what_is_built(engine: Engine) -> None:

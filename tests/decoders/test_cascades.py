@@ -3,16 +3,11 @@ and what a nest drafts, against a plain recursion without any cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
 from cascade_toys import (
     V,
-    cascades,
     hierarchy,
-    part_of_vocabulary,
     seeds,
     toy,
     vertical,
@@ -20,17 +15,10 @@ from cascade_toys import (
 from decoder_toys import (
     CPU,
     Watched,
-    balanced,
-    generate,
     greedy,
     max_gram,
-    native,
-    random_exit,
-    reduced,
-    transformers_model,
 )
-from effort import examples, slow_after
-from exactness import LENGTHS, PROMPT, SAMPLINGS, check, small_llama
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -39,15 +27,12 @@ from decoders.methods.catch_up import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part, cs_drafter
 from decoders.papers.rules.lenient import Lenient
-from decoders.protocols import Drafter, DraftRequest
+from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.testing.chance import (
-    distance,
     every_outcome,
-    loop_distribution,
-    reference_distribution,
 )
 from decoders.testing.toys import (
     ListedLengths,
@@ -60,135 +45,6 @@ from decoders.testing.toys import (
 )
 
 GREEDY = Sampling()
-
-
-# -- the distribution, every outcome walked -------------------------------------------------------
-
-CASCADES: dict[str, Callable[[], Drafter]] = {
-    "strict": lambda: vertical(toy(11), neural(3, 7)),
-    "lenient": lambda: vertical(toy(11), neural(3, 7), 2, 2.0),
-    "lenient-max-gram": lambda: vertical(toy(11), max_gram([1, 2, -1], shortest=1), 2, 3.0),
-    "two-deep": lambda: vertical(toy(12), vertical(toy(11), max_gram(shortest=1), 1, 3.0), 2, 1.5),
-    "part-of-vocabulary": lambda: vertical(part_of_vocabulary([0, 2], 3, 5), neural(3, 7), 2, 2.0),
-    "inner-sits-out": lambda: vertical(toy(11), neural(3, 7), ListedLengths([0, 1, 2]), 2.0),
-    "horizontal": lambda: HorizontalDrafter(
-        [Part(neural(3, 7), 1), Part(max_gram([1, 2, -1], shortest=1), 1)]
-    ),
-    "horizontal-unsure": lambda: HorizontalDrafter(
-        [Part(neural(3, 7), 1, 0.5), Part(reduced([0, 2], 3, 8), 1)]
-    ),
-    "horizontal-of-vertical": lambda: HorizontalDrafter(
-        [Part(vertical(toy(11), max_gram(shortest=1), 2, 2.0), 1), Part(neural(3, 7), 1)]
-    ),
-    "vertical-of-horizontal": lambda: vertical(
-        toy(11), HorizontalDrafter([Part(max_gram(shortest=1), 1), Part(neural(3, 7), 1)]), 2, 2.0
-    ),
-    "cs-drafting": lambda: cs_drafter(
-        [toy(11), toy(12)], max_gram(shortest=1), [[1, 1, 1], [0, 1, 1], [0, 0, 2]], 2.0, 8
-    ),
-    "hierarchy": lambda: hierarchy(toy(11), neural(3, 7)),
-}
-
-
-@pytest.mark.parametrize("sampling", slow_after(1, ["all", "plain"]))
-@pytest.mark.parametrize("name", CASCADES)
-def test_the_distribution_is_the_target_s(name: str, sampling: str) -> None:
-    """Four new tokens: drafts of two, verified within and without."""
-    target, request = toy(3), Request(4, SAMPLINGS[sampling])
-    distribution = loop_distribution(target, speculative(CASCADES[name](), 2), PROMPT, request)
-    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
-
-
-DEEPER: dict[str, Callable[[], Drafter]] = {
-    "lenient": lambda: vertical(toy(1, 2), neural(2, 7), 1, 1.5),
-    "two-deep": lambda: vertical(toy(2, 2), vertical(toy(1, 2), max_gram(shortest=1), 1, 3.0), 1),
-    "cs-drafting": lambda: cs_drafter(
-        [toy(1, 2), toy(2, 2)], max_gram(shortest=1), [[1, 1, 1], [0, 1, 1], [0, 0, 2]], 2.0, 8
-    ),
-}
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("name", DEEPER)
-def test_several_verifications_for_one_of_the_target_s(name: str) -> None:
-    target, request = toy(3, 2), Request(5, Sampling(1.0))
-    distribution = loop_distribution(target, speculative(DEEPER[name](), 3), [0, 1, 0], request)
-    check(distribution, reference_distribution(target.next_logits, [0, 1, 0], request))
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("length", ["confident", "sits-out"])
-@pytest.mark.parametrize("name", ["lenient", "horizontal", "cs-drafting", "hierarchy"])
-def test_the_target_s_draft_length_does_not_change_the_distribution(name: str, length: str) -> None:
-    target, request = toy(4), Request(4, SAMPLINGS["plain"])
-    distribution = loop_distribution(
-        target, speculative(CASCADES[name](), LENGTHS[length]()), PROMPT, request
-    )
-    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
-
-
-@pytest.mark.parametrize("name", ["lenient", "cs-drafting", "hierarchy"])
-def test_the_distribution_of_answers_that_end_early_and_of_a_short_prompt(name: str) -> None:
-    target, request = toy(5), Request(4, Sampling(1.0))
-    distribution = loop_distribution(
-        target, speculative(CASCADES[name](), 2), [2], request, eos=(1,)
-    )
-    check(distribution, reference_distribution(target.next_logits, [2], request, eos=(1,)))
-
-
-def test_an_early_exit_with_max_gram_after_it_keeps_the_distribution(
-    tiny: Callable[..., Path],
-) -> None:
-    target, fresh = small_llama(tiny), small_llama(tiny)
-    request = Request(4, Sampling(1.0))
-    parts = [Part(random_exit(target, 1, seed=2), 1), Part(max_gram(shortest=1), 1)]
-    distribution = loop_distribution(
-        target, speculative(HorizontalDrafter(parts), 2), PROMPT, request
-    )
-    check(
-        distribution,
-        reference_distribution(lambda context: fresh.prefill(context).logits, PROMPT, request),
-    )
-
-
-class MiddleDistribution(Lenient):
-    """Wrong on purpose: lenient, but claims the verifying model's own distribution."""
-
-    def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
-    ) -> Verdict:
-        made = super().verify(proposal, target_logits, sampling, chance)
-        distribution = probabilities(target_logits, sampling)[: made.accepted + 1]
-        return Verdict(made.accepted, made.next_token, made.draft_ids, distribution)
-
-
-class InnerDistribution(Lenient):
-    """Wrong on purpose: claims the inner draft's distribution for what was accepted."""
-
-    def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
-    ) -> Verdict:
-        made = super().verify(proposal, target_logits, sampling, chance)
-        assert made.distribution is not None
-        drafted = (
-            made.distribution[:0] if proposal.probs is None else proposal.probs[: made.accepted]
-        )
-        distribution = torch.cat([drafted, made.distribution[made.accepted :]])
-        return Verdict(made.accepted, made.next_token, made.draft_ids, distribution)
-
-
-@pytest.mark.parametrize("wrong", [MiddleDistribution, InnerDistribution])
-def test_a_wrong_distribution_is_caught(
-    wrong: type[Lenient], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, request = toy(3), Request(4, Sampling(1.0))
-    monkeypatch.setattr("decoders.papers.cs_drafting.vertical.Lenient", wrong)
-    distribution = loop_distribution(
-        target, speculative(vertical(toy(11), neural(3, 7), 2, 2.0), 2), PROMPT, request
-    )
-    assert (
-        distance(distribution, reference_distribution(target.next_logits, PROMPT, request)) > 1e-4
-    )
 
 
 # -- the verification -----------------------------------------------------------------------------
@@ -275,52 +131,6 @@ def test_lenience_spares_verifications() -> None:
         return len(verifier_model.widths)
 
     assert verifications(1e6) == 4 < verifications(1.0)  # 20 tokens in fives
-
-
-# -- temperature 0 --------------------------------------------------------------------------------
-
-
-@given(
-    st.integers(0, 999),
-    st.lists(st.integers(0, V - 1), min_size=1, max_size=10),
-    cascades,
-    st.lists(st.integers(0, 9), min_size=1, max_size=4),
-    st.integers(1, 30),
-    st.sets(st.integers(0, V - 1), max_size=2),
-    st.sampled_from([1.0, 1.0, 1.6]),
-)
-@examples(300)
-def test_every_nest_writes_the_target_s_own_ids(
-    seed: int,
-    prompt: list[int],
-    make: Callable[[], Drafter],
-    pattern: list[int],
-    most: int,
-    eos: set[int],
-    penalty: float,
-) -> None:
-    target = ToyBackend.random(V, seed)
-    request = Request(most, Sampling(repetition_penalty=penalty))
-    alone = run(target, autoregressive(), prompt, request, eos_ids=tuple(eos))
-    chunks: list[list[int]] = []
-    strategy = speculative(make(), ListedLengths(pattern))
-    result = run(target, strategy, prompt, request, eos_ids=tuple(eos), emit=chunks.append)
-    assert (result.ids, result.finish_reason) == (alone.ids, alone.finish_reason)
-    assert [token for chunk in chunks for token in chunk] == result.ids
-    assert result.draft_calls == strategy.drafter.calls
-    balanced(result, most)
-
-
-@given(cascades, seeds, st.lists(st.integers(0, 6), min_size=1, max_size=4))
-@examples(60)
-def test_the_books_of_sampled_answers_balance(
-    make: Callable[[], Drafter], seed: int, pattern: list[int]
-) -> None:
-    target, strategy = toy(seed, V), speculative(make(), ListedLengths(pattern))
-    request = Request(20, Sampling(0.9, top_p=0.9), seed=seed)
-    result = run(target, strategy, [1, 2], request, eos_ids=(4,))
-    balanced(result, 20)
-    assert result.draft_calls == strategy.drafter.calls
 
 
 # -- what a nest drafts: a plain recursion, everything read from its start ------------------------
@@ -478,88 +288,6 @@ def test_a_middle_model_that_agrees_with_the_small_one_runs_once() -> None:
 
 # -- contract -------------------------------------------------------------------------------------
 
-ON_A_CYCLE: dict[str, Callable[[ToyBackend], Drafter]] = {
-    "vertical": lambda model: vertical(model, max_gram(), 3, 2.0),
-    "horizontal": lambda model: HorizontalDrafter(
-        [Part(NeuralDrafter(model), 2), Part(max_gram(), 4)]
-    ),
-    "cs-drafting": lambda model: cs_drafter(
-        [model], max_gram(), [[2, 4], [0, 4]], lenience=2.0, longest=64
-    ),
-    "hierarchy": lambda model: hierarchy(model, max_gram(), 3),
-}
-
-
-@pytest.mark.parametrize("k", [2, 3, 5, 9])
-@pytest.mark.parametrize("name", ON_A_CYCLE)
-def test_an_end_inside_a_draft(name: str, k: int) -> None:
-    target = cycle(0, 1, 2, 3, 4)
-    drafter = ON_A_CYCLE[name](ToyBackend(target.table))
-    result = run(target, speculative(drafter, k), [0, 1, 2, 3, 4, 0], Request(30), eos_ids=(3,))
-    assert (result.ids, result.finish_reason, result.rounds) == ([1, 2, 3], "eos", 1)
-    balanced(result, 30)
-
-
-@pytest.mark.parametrize("name", ON_A_CYCLE)
-def test_everything_accepted(name: str) -> None:
-    target = cycle(0, 1, 2, 3, 4)
-    drafter = ON_A_CYCLE[name](ToyBackend(target.table))
-    result = run(target, speculative(drafter, 4), [0, 1, 2, 3, 4, 0], Request(21))
-    assert (result.rounds, result.drafted, result.accepted) == (4, 16, 16)
-    assert result.ids == [1, 2, 3, 4, 0] * 4 + [1]
-    balanced(result, 21)
-
-
-@pytest.mark.parametrize("name", ON_A_CYCLE)
-def test_nothing_accepted(name: str) -> None:
-    target, backwards = cycle(0, 1, 2, 3, 4), cycle(4, 3, 2, 1, 0)
-    drafter = ON_A_CYCLE[name](backwards)
-    if isinstance(drafter, HorizontalDrafter):
-        drafter.parts = drafter.parts[:1]  # Max-Gram, let out alone, is right in time
-    result = run(target, speculative(drafter, 3), [0], Request(12))
-    assert (result.accepted, result.rounds) == (0, 11)
-    balanced(result, 12)
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 7])
-@pytest.mark.parametrize("name", ON_A_CYCLE)
-def test_never_more_than_asked_and_never_drafted_in_vain(name: str, most: int) -> None:
-    target = cycle(0, 1, 2)
-    longest = most + 1  # a model that is led past the prompt and the answer says so
-    drafter = ON_A_CYCLE[name](ToyBackend(target.table, context=longest))
-    result = run(target, speculative(drafter, 9), [0], Request(most))
-    assert len(result.ids) == most
-    assert result.drafted + result.rounds + 1 <= most
-    balanced(result, most)
-
-
-class Words:
-    """Token i is the i-th letter."""
-
-    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        return "".join(chr(ord("a") + i) for i in ids)
-
-
-@pytest.mark.parametrize("name", ON_A_CYCLE)
-def test_a_stop_string_inside_a_draft(name: str) -> None:
-    target = cycle(0, 1, 2, 3, 4)
-    drafter = ON_A_CYCLE[name](ToyBackend(target.table))
-    request = Request(30, stop=("cd",))
-    result = run(target, speculative(drafter, 8), [0, 1, 2, 3, 4, 0], request, tokenizer=Words())
-    assert (result.text, result.finish_reason) == ("bcd", "stop")
-
-
-@pytest.mark.parametrize("name", ON_A_CYCLE)
-def test_seeds_reproduce(name: str) -> None:
-    target, model = ToyBackend.random(6, seed=0, sharpness=0.5), toy(1, 6)
-    strategy = speculative(ON_A_CYCLE[name](model), 4)
-    one, same, other = (
-        run(target, strategy, [1, 2, 1], Request(20, Sampling(1.0), seed=seed))
-        for seed in (5, 5, 6)
-    )
-    assert one.ids == same.ids != other.ids
-    assert (one.drafted, one.draft_calls) == (same.drafted, same.draft_calls)
-
 
 class Counted(ToyBackend):
     """Counts its passes."""
@@ -635,34 +363,3 @@ def test_max_gram_is_as_if_it_had_read_the_last_context_alone(
     fresh.reset(contexts[-1])
     assert drafter._ends == fresh._ends
     assert drafter.guess(contexts[-1], 5) == fresh.guess(contexts[-1], 5)
-
-
-# -- against transformers -------------------------------------------------------------------------
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("name", ["vertical", "cs-drafting", "exit-first", "hierarchy"])
-def test_ids_equal_transformers_generate(name: str, tiny: Callable[..., Path]) -> None:
-    target, model = native(tiny()), transformers_model(tiny())
-    one, two = native(tiny(seed=5, num_hidden_layers=2)), native(tiny(seed=6, num_hidden_layers=1))
-    drafters: dict[str, Callable[[], Drafter]] = {
-        "vertical": lambda: vertical(one, NeuralDrafter(two), 3, 2.0),
-        "cs-drafting": lambda: cs_drafter(
-            [one, two], max_gram(shortest=1), [[1, 2, 3], [0, 2, 2], [0, 0, 4]], 2.0, 64
-        ),
-        "exit-first": lambda: HorizontalDrafter(
-            [
-                Part(max_gram(), 2),
-                Part(random_exit(target, 2, seed=1, noise=0.05), 3, 0.2),
-                Part(max_gram(shortest=1), 2),
-            ]
-        ),
-        "hierarchy": lambda: hierarchy(one, NeuralDrafter(two), 3),
-    }
-    strategy = speculative(drafters[name](), 9)
-    drafted = 0
-    for prompt in ([3], [3, 1, 4, 1, 5, 9], [2] * 9, [7, 11, 7, 11, 7]):
-        result = run(target, strategy, prompt, Request(24))
-        assert result.ids == generate(model, prompt, 24)
-        drafted += result.drafted
-    assert drafted > 0

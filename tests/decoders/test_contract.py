@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import pytest
 import torch
 from backend_toys import make
-from decoder_toys import TickingClock, Tiny, native, random_cell, save_cell, transformers_model
+from decoder_toys import TickingClock, Tiny, random_cell, save_cell, transformers_model
 from eagle3_toys import save_head
 from t5_toys import seq2seq, seq2seq_model
 
@@ -23,7 +23,6 @@ from decoders.backends.exit_adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.seq2seq_exit import plain_lens
-from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
@@ -39,6 +38,7 @@ from decoders.records import DecodeResult, Proposal, Request, Sampling, StepStat
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
+from decoders.testing.tokenizers import Letters
 from decoders.testing.toys import ListedLengths, run
 
 SMALL = {"kind": "neural", "drafter": "small"}
@@ -141,17 +141,11 @@ EVERYWHERE = (
     "beam",
     "token-cascade",
 )
+TOKEN_BY_TOKEN = ("token-cascade", "oracle-cascade", "calm")  # an end changes nothing before it
 SAME_TWICE = [m for m in METHODS if not m.startswith("beam") and m != "neural-adaptive"]
 PROMPTS = ([3], [3, 1, 4, 1, 5, 1])
 LONG = 12
 IN_BATCHES = ("native-float32", "hf", "hf-seq2seq")  # others have near-ties in a batch
-
-
-class Letters:
-    """Token i is the i-th letter."""
-
-    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
-        return "".join(chr(ord("a") + i) for i in ids)
 
 
 @pytest.fixture(scope="module")
@@ -309,9 +303,23 @@ def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None
         stopped = answer(engine, name, prompt, Request(LONG, stop=(stop, "zz")))
         assert stop not in stopped.text[:-1]
         assert stopped.text.endswith(stop) == (stopped.finish_reason == "stop")
-        if lossless:
+        if lossless or name in TOKEN_BY_TOKEN:
             assert ended.ids == free.ids[: free.ids.index(end) + 1]
             assert stopped.text == Letters().decode(free.ids[: len(stopped.ids)])
+
+
+@pytest.mark.parametrize("backend", ["native-float32", "hf", "hf-seq2seq"])
+def test_arms_take_turns_on_one_prompt(backend: str, engines: Callable[[str], Engine]) -> None:
+    """Read once, answered by each arm in turn and back again, each as if it were alone."""
+    engine, request = engines(backend), Request(LONG)
+    names = [name for name in engine.arm_names if name != "neural-adaptive"]  # by a clock
+    alone = {name: engine.decode(name, PROMPTS[1], request) for name in names}
+    prefilled = engine.prefill(PROMPTS[1])
+    for name in [*names, *reversed(names)]:
+        result = engine.decode(name, PROMPTS[1], request, prefilled)
+        assert result.ids == alone[name].ids, name
+        if not engine.arms[name].reads_earlier and "hybrid" not in name:  # what they learn stays
+            assert result.accepted_per_position == alone[name].accepted_per_position, name
 
 
 @pytest.mark.instructions
@@ -538,16 +546,3 @@ def test_an_end_inside_a_draft_that_stands(name: str, pair: tuple[Engine, Engine
         text = Letters().decode(free)
         stopped = answer(engine, name, prompt, Request(17, stop=(stop,)))
         assert stopped.text == text[: text.index(stop) + 2] and stopped.finish_reason == "stop"
-
-
-def test_what_needs_the_layers_says_so(tiny: Tiny, tiny_t5: Tiny, tmp_path: Path) -> None:
-    Adapter.begin(native(tiny()), AdapterConfig(1)).save(tmp_path)
-    bodies = {name: {"kind": name, **METHODS[name]} for name in ON_ITS_LAYERS}
-    arms = {
-        name: recipe(name=name, **placed(body, {"exit": str(tmp_path)}))
-        for name, body in bodies.items()
-    }
-    engine = Engine(make("hf", tiny, tiny_t5), arms)
-    for name in ON_ITS_LAYERS:
-        with pytest.raises(DraftpickError, match=f"arm '{name}': .* needs the native backend"):
-            engine.decode(name, [3], Request(2))

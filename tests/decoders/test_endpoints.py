@@ -23,6 +23,7 @@ from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.stream import pause_s
 from decoders.records import Request, Sampling
 from decoders.testing.fake_server import FakeEndpoint, listening
+from decoders.testing.tokenizers import word_tokenizer
 
 HELLO = chat_ids([{"role": "user", "content": "why is the sky blue"}])
 
@@ -466,12 +467,11 @@ def test_a_query_in_the_address_stays_behind_the_path(server: FakeEndpoint) -> N
 
 def letters(folder: Any) -> None:
     """A tokenizer whose tokens are characters."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import Regex, pre_tokenizers
 
-    plain = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
-    plain.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="?").save_pretrained(folder)
+    made = word_tokenizer(["?"], "?", unk_token="?")
+    made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    made.save_pretrained(folder)
 
 
 def test_what_is_not_counted_is_counted_by_a_tokenizer_or_not_at_all(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Leaves, Tiny, generate, native, transformers_model
+from decoder_toys import CPU, Leaves, Tiny, native, transformers_model
 from engine_toys import PROMPT, WORDS, adapter_folder, reading, tokenizer, with_tokenizer
 from t5_toys import cut_model
 from transformers import AutoModelForCausalLM
@@ -30,7 +30,6 @@ from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.testing.toys import ToyBackend
 
-ENDS_SOON = [3, 1, 4, 1, 5, 9, 2]
 K = LengthRecipe(k=3)
 
 
@@ -69,29 +68,6 @@ def engine(tiny: Tiny, target_folder: Path, tmp_path: Path) -> Engine:
 
 
 # -- decoding -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("prompt", "reason"), [(PROMPT, "length"), (ENDS_SOON, "eos")])
-def test_every_arm_answers_as_transformers(
-    engine: Engine, tiny: Tiny, prompt: list[int], reason: str
-) -> None:
-    theirs = generate(transformers_model(tiny()), prompt, 14, eos_token_id=[15])
-    for name in engine.arm_names:
-        result = engine.decode(name, prompt, Request(14))
-        assert (result.ids, result.arm, result.prompt_ids) == (theirs, name, prompt)
-        assert result.text == engine.tokenizer.decode(theirs, skip_special_tokens=True)
-        assert result.finish_reason == reason
-
-
-def test_a_prefill_serves_every_arm(engine: Engine) -> None:
-    """Read once, answered by each arm in turn: what an answer leaves behind is rolled back."""
-    prefilled = engine.prefill(PROMPT)
-    alone = {name: engine.decode(name, PROMPT, Request(12)) for name in engine.arm_names}
-    prefilled = engine.prefill(PROMPT)
-    for name in [*engine.arm_names, *reversed(engine.arm_names)]:
-        result = engine.decode(name, PROMPT, Request(12), prefilled)
-        assert result.ids == alone[name].ids
-        assert result.accepted_per_position == alone[name].accepted_per_position
 
 
 def test_a_drafter_that_loads_after_the_prefill_drafts_as_well(
@@ -141,27 +117,6 @@ def test_what_others_read_is_not_taken_for_ours(engine: Engine) -> None:
     other = Engine(ToyBackend.random(16, seed=1), arms())  # which holds nothing of use
     before = other.prefill(PROMPT).logits
     assert torch.equal(other.prefill(PROMPT, reuse=True).logits, before)
-
-
-def test_a_request_s_own_ends(engine: Engine) -> None:
-    free = engine.decode("copy", PROMPT, Request(10, eos_ids=())).ids
-    cut = engine.decode("copy", PROMPT, Request(10, eos_ids=(free[3],)))
-    assert cut.ids == free[: free.index(free[3]) + 1]
-
-
-def test_seeds_reproduce_and_differ(engine: Engine) -> None:
-    request = [Request(14, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
-    for name in engine.arm_names:
-        one, two, other = (engine.decode(name, PROMPT, r).ids for r in request)
-        assert one == two != other
-
-
-def test_stop_strings(engine: Engine) -> None:
-    free = engine.decode("autoregressive", PROMPT, Request(10))
-    word = free.text.split()[4]
-    result = engine.decode("small", PROMPT, Request(10, stop=(word,)))
-    assert result.finish_reason == "stop"
-    assert result.ids == free.ids[: len(result.ids)] and word in result.text
 
 
 @pytest.mark.parametrize("arm", ["autoregressive", "small", "copy", "exit"])

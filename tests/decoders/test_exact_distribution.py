@@ -5,107 +5,191 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from decoder_toys import hybrid, max_gram, random_exit, reduced, suffix
-from exactness import LENGTHS, MOST, PROMPT, SAMPLINGS, check, small_llama
+from cascade_toys import toy, vertical
+from decoder_toys import max_gram, random_exit, recurrent
+from effort import slow_after
+from exactness import (
+    DRAFTERS,
+    LENGTHS,
+    MOST,
+    PROMPT,
+    SAMPLINGS,
+    SHORT,
+    Case,
+    copier,
+    cs_nest,
+    parts,
+    small_llama,
+    tree,
+    widened,
+)
 from hypothesis import given
 from hypothesis import strategies as st
+from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
 from torch import Tensor
 
+from decoders.lengths import FixedLength
 from decoders.methods.plain.drafter import NullDrafter
+from decoders.methods.tree.drafter import TreeDrafter
+from decoders.methods.tree.widened import WidenedDrafter
+from decoders.papers.rules.lenient import Lenient
 from decoders.protocols import Drafter
 from decoders.records import Proposal, Request, Sampling, Verdict
+from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator, RandomSource
-from decoders.testing.chance import distance, loop_distribution, reference_distribution
-from decoders.testing.toys import ToyBackend, neural, run, speculative
+from decoders.testing.chance import EXACT, distribution_error, reference_distribution
+from decoders.testing.toys import ListedLengths, ToyBackend, neural, run, speculative
 from decoders.verify import Lossless
+from decoders.verify import tree as tree_module
 from decoders.verify.step import acceptance, draft_distribution, leading
+from decoders.verify.tree import verify_tree
 
-EARLIER = [([0, 1], [0, 2, 1, 0, 0]), ([1, 0], [1, 0, 1, 2]), ([0, 1, 0], [0, 2, 2])]
-DRAFTERS: dict[str, Callable[[], Drafter]] = {
-    "neural": lambda: neural(3, seed=7),
-    "reduced": lambda: reduced([0, 2], 3, seed=8),
-    "max-gram": lambda: max_gram(shortest=1),
-    "bigram": lambda: max_gram([1, 2, -1], shortest=2),
-    "hybrid": lambda: hybrid(neural(3, seed=7)),
-    "suffix": lambda: suffix(*EARLIER),
-    "suffix-tree": lambda: suffix(*EARLIER, width=2),
-    "hybrid-suffix": lambda: hybrid(neural(3, seed=7), copying=suffix(*EARLIER)),
-    "hybrid-dear": lambda: hybrid(neural(3, seed=7), draft_cost=5.0),
+
+def error(case: Case) -> float:
+    target = ToyBackend.random(case.vocab, case.seed, 1.0)
+    strategy = speculative(case.drafter(target), case.length(), case.verifier())
+    return distribution_error(target, strategy, case.prompt, case.request, case.eos)
+
+
+@pytest.mark.every(6)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_the_distribution_is_the_target_s(name: str, sampling: str) -> None:
+    """Four new tokens: drafts of two, verified."""
+    most = 3 if name in SHORT else MOST
+    assert error(Case(DRAFTERS[name], sampling=SAMPLINGS[sampling], most=most)) < EXACT
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("length", ["confident", "sits-out", "stranger"])
+@pytest.mark.parametrize("name", [name for name in DRAFTERS if "tree" not in name])
+def test_the_draft_s_length_does_not_change_the_distribution(name: str, length: str) -> None:
+    sampling = SAMPLINGS["plain" if "-" in name else "all"]
+    assert error(Case(DRAFTERS[name], LENGTHS[length], sampling, seed=4)) < EXACT
+
+
+@pytest.mark.parametrize(
+    "name", ["neural", "reduced", "max-gram", "lenient", "cs-drafting", "hierarchy"]
+)
+def test_answers_that_end_early_and_a_short_prompt(name: str) -> None:
+    assert error(Case(DRAFTERS[name], prompt=[2], eos=(1,), seed=5)) < EXACT
+
+
+DEEPER = {
+    "several verifications for one": Case(
+        lambda _: vertical(toy(1, 2), neural(2, 7), 1, 1.5), lambda: FixedLength(3), vocab=2
+    ),
+    "of two models": Case(
+        lambda _: vertical(toy(2, 2), vertical(toy(1, 2), copier(), 1, 3.0), 1),
+        lambda: FixedLength(3), vocab=2,
+    ),
+    "of a nest": Case(lambda _: cs_nest(2), lambda: FixedLength(3), vocab=2),
+    "a draft after a sibling": Case(
+        lambda _: widened(neural(2, 7), 2), lambda: FixedLength(1), vocab=2
+    ),
+    "and a verified one": Case(
+        lambda _: widened(vertical(toy(11, 2), neural(2, 7), 1, 2.0), 2),
+        lambda: FixedLength(1), vocab=2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("name", DEEPER)
+def test_a_second_draft_keeps_the_distribution(name: str) -> None:
+    """Five tokens of two: drafts that follow on a round of every kind."""
+    assert error(DEEPER[name]._replace(most=5)) < EXACT
+
+
+TREES = {
+    "two depths": Case(lambda _: tree(2, 2), sampling=SAMPLINGS["top_k"]),
+    "two depths of every branch": Case(
+        lambda _: tree(2, 2, every=True), sampling=SAMPLINGS["top_k"]
+    ),
+    "a chain after the children": Case(
+        lambda _: tree(2), sampling=Sampling(1.0, top_k=2), prompt=[2]
+    ),
+    "ends": Case(
+        lambda _: tree(2, 1, seed=8), lambda: ListedLengths([1, 0, 2]), most=3, eos=(1,)
+    ),
+    "ends of every branch": Case(
+        lambda _: tree(2, 1, every=True, seed=8), lambda: ListedLengths([1, 0, 2]),
+        most=3, eos=(1,),
+    ),
+    "cut short": Case(
+        lambda _: tree(2, 2, every=True, seed=8), LENGTHS["confident"], SAMPLINGS["top_k"]
+    ),
+    "two depths, all": Case(lambda _: tree(2, 2), sampling=SAMPLINGS["all"]),
+    "two depths, plain": Case(lambda _: tree(2, 2)),
+    "a chain along each branch": Case(lambda _: tree(2, 1, every=True)),
+    "three siblings of a nest": Case(lambda _: widened(cs_nest(), 3, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", slow_after(6, TREES))
+def test_deeper_trees_keep_the_distribution(name: str) -> None:
+    assert error(TREES[name]) < EXACT
+
+
+ON_A_MODEL: dict[str, Callable[[Any], Drafter]] = {
+    "exit": lambda target: random_exit(target, 1, seed=2),
+    "exit-then-copies": lambda target: parts(random_exit(target, 1, seed=2), copier()),
+    "exit-siblings": lambda target: widened(random_exit(target, 1, seed=2), 2, 2),
+    "recurrent": lambda target: recurrent(target, 2),
 }
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_the_distribution_is_the_target_s(drafter: str, sampling: str) -> None:
-    target = ToyBackend.random(3, seed=3, sharpness=1.0)
-    request = Request(MOST, SAMPLINGS[sampling])
-    distribution = loop_distribution(target, speculative(DRAFTERS[drafter](), 2), PROMPT, request)
-    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("length", ["confident", "sits-out"])
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_the_draft_s_length_does_not_change_the_distribution(drafter: str, length: str) -> None:
-    target = ToyBackend.random(3, seed=4, sharpness=1.0)
-    request = Request(MOST, SAMPLINGS["all"])
-    distribution = loop_distribution(
-        target, speculative(DRAFTERS[drafter](), LENGTHS[length]()), PROMPT, request
-    )
-    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
-
-
-@pytest.mark.parametrize("drafter", ["neural", "reduced", "max-gram"])
-def test_the_distribution_of_answers_that_end_early(drafter: str) -> None:
-    target = ToyBackend.random(3, seed=5, sharpness=1.0)
-    request = Request(MOST, Sampling(1.0))
-    distribution = loop_distribution(
-        target, speculative(DRAFTERS[drafter](), 2), PROMPT, request, eos=(1,)
-    )
-    check(distribution, reference_distribution(target.next_logits, PROMPT, request, eos=(1,)))
-
-
-def test_a_prompt_of_one_token() -> None:
-    target = ToyBackend.random(3, seed=6, sharpness=1.0)
-    request = Request(MOST, Sampling(1.0))
-    distribution = loop_distribution(target, speculative(DRAFTERS["neural"](), 2), [2], request)
-    check(distribution, reference_distribution(target.next_logits, [2], request))
-
-
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("sampling", ["plain", "all"])
-@pytest.mark.parametrize("length", ["fixed", "confident", "sits-out"])
-def test_an_early_exit_keeps_the_distribution(
-    tiny: Callable[..., Path], sampling: str, length: str
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("name", ON_A_MODEL)
+def test_a_llama_s_distribution(
+    name: str, length: str, sampling: str, tiny: Callable[..., Path]
 ) -> None:
-    target = small_llama(tiny)
-    fresh = small_llama(tiny)  # never opened for an exit, reads each context from its start
-    request = Request(MOST, SAMPLINGS[sampling])
-    strategy = speculative(random_exit(target, 1, seed=2), LENGTHS[length]())
-    distribution = loop_distribution(target, strategy, PROMPT, request)
-    check(
-        distribution,
-        reference_distribution(lambda context: fresh.prefill(context).logits, PROMPT, request),
+    """Against a model that was never opened for an exit and reads each context from its start."""
+    target, fresh = small_llama(tiny), small_llama(tiny)
+    most = 3 if name == "exit-siblings" and length != "sits-out" else MOST
+    strategy = speculative(ON_A_MODEL[name](target), LENGTHS[length]())
+    request = Request(most, SAMPLINGS[sampling])
+    assert (
+        distribution_error(
+            target, strategy, PROMPT, request, next_logits=lambda ids: fresh.prefill(ids).logits
+        )
+        < EXACT
     )
 
 
-def test_an_early_exit_over_a_reduced_vocabulary_keeps_the_distribution(
-    tiny: Callable[..., Path],
-) -> None:
-    from decoders.sampling.draft_vocab import DraftVocab
-
+def test_an_exit_over_a_reduced_vocabulary(tiny: Callable[..., Path]) -> None:
     target, fresh = small_llama(tiny, 4), small_llama(tiny, 4)
-    request = Request(MOST, Sampling(1.0, top_k=3))
     strategy = speculative(random_exit(target, 1, seed=2, vocab=DraftVocab([0, 3], 4)), 2)
-    distribution = loop_distribution(target, strategy, PROMPT, request)
-    check(
-        distribution,
-        reference_distribution(lambda context: fresh.prefill(context).logits, PROMPT, request),
+    request = Request(MOST, Sampling(1.0, top_k=3))
+    assert (
+        distribution_error(
+            target, strategy, PROMPT, request, next_logits=lambda ids: fresh.prefill(ids).logits
+        )
+        < EXACT
+    )
+
+
+def test_a_t5_s_distribution(tiny_t5: Callable[..., Path]) -> None:
+    folder = tiny_t5(seed=1, **EXIT_T5)
+    target, source = seq2seq(folder, torch.float64), [1, 2, 0]
+    logits = from_scratch(seq2seq_model(folder, torch.float64), source)
+    request = Request(MOST, Sampling(1.2, top_k=2))  # few outcomes, each of many slow passes
+    assert (
+        distribution_error(
+            target,
+            speculative(recurrent(target, 2), 2),
+            source,
+            request,
+            next_logits=lambda ids: logits([target.start_id, *ids[len(source) :]]),
+        )
+        < EXACT
     )
 
 
@@ -136,37 +220,118 @@ class Credulous(Lossless):
         return Verdict(accepted, int(chance.draw(p[accepted])), proposal.ids.tolist())
 
 
-@pytest.mark.parametrize("wrong", [Shortcut, Credulous])
-@pytest.mark.parametrize("drafter", ["neural", "reduced", "max-gram"])
-def test_a_wrong_rule_is_caught(drafter: str, wrong: type[Lossless]) -> None:
-    target = ToyBackend.random(3, seed=3, sharpness=1.0)
-    request = Request(MOST, Sampling(1.0))
-    distribution = loop_distribution(
-        target, speculative(DRAFTERS[drafter](), 2, wrong()), PROMPT, request
-    )
-    assert sum(distribution.values()) == pytest.approx(
-        1.0, abs=1e-9
-    )  # a distribution, but not the target's
-    assert (
-        distance(distribution, reference_distribution(target.next_logits, PROMPT, request)) > 1e-3
-    )
+class NoResidual(Lossless):
+    """Wrong on purpose: a second child is tried against the target's own distribution again."""
+
+    def verify(
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+    ) -> Verdict:
+        if proposal.parents is None:
+            return super().verify(proposal, target_logits, sampling, chance)
+        real = tree_module.try_children
+
+        def careless(probs: Tensor, draft: Proposal, shape: Any) -> tuple[Tensor, Tensor]:
+            left = real(probs, draft, shape)[1]
+            assert draft.probs is not None
+            at = draft.ids.unsqueeze(1)
+            own = probs[shape.row].gather(1, at) / draft.probs.gather(1, at)
+            return own.squeeze(1), left
+
+        tree_module.try_children = careless
+        try:
+            return verify_tree(proposal, target_logits, sampling, chance)
+        finally:
+            tree_module.try_children = real
 
 
-def test_a_draft_that_lies_about_its_distribution_is_caught() -> None:
-    target, drafter = ToyBackend.random(3, seed=3, sharpness=1.0), neural(3, seed=7)
+class Forgetful(TreeDrafter):
+    """Wrong on purpose: says that every child was drawn from the whole distribution."""
+
+    def propose(self, *args: Any, **kwargs: Any) -> Proposal:
+        made = super().propose(*args, **kwargs)
+        assert made.probs is not None
+        return Proposal(made.ids, made.probs[:1].expand_as(made.probs), made.parents)
+
+
+class Careless(WidenedDrafter):
+    """Wrong on purpose: says that a sibling was drawn from the whole distribution."""
+
+    def propose(self, *args: Any, **kwargs: Any) -> Proposal:
+        made = super().propose(*args, **kwargs)
+        assert made.probs is not None
+        if made.parents is None:
+            return made
+        whole = made.probs[[parent + 1 for parent in made.parents]]
+        return Proposal(made.ids, whole, parents=made.parents)
+
+
+def flattering(drafter: Drafter) -> Drafter:
+    """Makes a drafter lie about its distribution."""
     propose = drafter.propose
 
-    def flattered(*args: object, **kwargs: object) -> Proposal:
-        honest = propose(*args, **kwargs)  # type: ignore[arg-type]
+    def flattered(*args: Any, **kwargs: Any) -> Proposal:
+        honest = propose(*args, **kwargs)
         assert honest.probs is not None
         return Proposal(honest.ids, honest.probs.sqrt() / honest.probs.sqrt().sum(-1, True))
 
     drafter.propose = flattered  # type: ignore[method-assign]
-    request = Request(MOST, Sampling(1.0))
-    distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
-    assert (
-        distance(distribution, reference_distribution(target.next_logits, PROMPT, request)) > 1e-3
-    )
+    return drafter
+
+
+WRONG = {
+    **{
+        f"{name}-{rule.__name__}": Case(DRAFTERS[name], verifier=rule)
+        for name in ("neural", "reduced", "max-gram")
+        for rule in (Shortcut, Credulous)
+    },
+    "no residual": Case(lambda _: tree(2), most=3, verifier=NoResidual),
+    "forgetful": Case(
+        lambda _: Forgetful(ToyBackend.random(3, 7, 1.0), None, (2,), 512),
+        lambda: FixedLength(1), most=3,
+    ),
+    "careless": Case(lambda _: Careless(neural(3, 7), (2,), 512), most=3),
+    "liar": Case(lambda _: flattering(neural(3, 7))),
+    "recurrent liar": Case(lambda target: flattering(recurrent(target, 2))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_caught(name: str) -> None:
+    assert error(WRONG[name]) > 1e-3
+
+
+class MiddleDistribution(Lenient):
+    """Wrong on purpose: lenient, but claims the verifying model's own distribution."""
+
+    def verify(
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+    ) -> Verdict:
+        made = super().verify(proposal, target_logits, sampling, chance)
+        distribution = probabilities(target_logits, sampling)[: made.accepted + 1]
+        return Verdict(made.accepted, made.next_token, made.draft_ids, distribution)
+
+
+class InnerDistribution(Lenient):
+    """Wrong on purpose: claims the inner draft's distribution for what was accepted."""
+
+    def verify(
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+    ) -> Verdict:
+        made = super().verify(proposal, target_logits, sampling, chance)
+        assert made.distribution is not None
+        drafted = (
+            made.distribution[:0] if proposal.probs is None else proposal.probs[: made.accepted]
+        )
+        distribution = torch.cat([drafted, made.distribution[made.accepted :]])
+        return Verdict(made.accepted, made.next_token, made.draft_ids, distribution)
+
+
+@pytest.mark.parametrize("wrong", [MiddleDistribution, InnerDistribution])
+def test_a_wrong_distribution_of_a_verified_draft_is_caught(
+    wrong: type[Lenient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoders.papers.cs_drafting.vertical.Lenient", wrong)
+    assert error(Case(DRAFTERS["lenient"])) > 1e-4
 
 
 # -- and with real randomness ---------------------------------------------------------------------
@@ -178,7 +343,7 @@ def test_samples_fit_the_distribution() -> None:
 
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
     request, chance, n = Request(3, Sampling(0.9)), Generator(torch.device("cpu"), 11), 3000
-    strategy = speculative(DRAFTERS["neural"](), 2)
+    strategy = speculative(neural(3, 7), 2)
     counts = Counter(
         tuple(run(target, strategy, PROMPT, request, chance=chance).ids) for _ in range(n)
     )

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, SlowToy, TickingClock, Tiny, max_gram, native, random_exit, reduced
+from decoder_toys import (
+    Tiny,
+    Watched,
+    max_gram,
+    native,
+    random_exit,
+    reduced,
+)
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
@@ -18,20 +25,16 @@ from decoders.arms import load_arms, recipe
 from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.methods.neural.drafter import NeuralDrafter
-from decoders.papers.calm.strategy import Calm
 from decoders.papers.cascades.sequence import SequenceCascade
 from decoders.papers.cascades.token import OracleCascade, TokenCascade
-from decoders.protocols import Backend, Job, Strategy
-from decoders.records import DecodeResult, Request, Sampling
-from decoders.sampling.randomness import Generator
-from decoders.sampling.stopping import Stopper
+from decoders.records import Request, Sampling
 from decoders.testing.chance import (
     Distribution,
     distance,
     loop_distribution,
     reference_distribution,
 )
-from decoders.testing.toys import ToyBackend, autoregressive, neural, run
+from decoders.testing.toys import ToyBackend, autoregressive, run
 
 Logits = Callable[[list[int]], Tensor]
 
@@ -51,12 +54,6 @@ def large() -> ToyBackend:
 
 def small() -> ToyBackend:
     return ToyBackend.random(V, seed=11, sharpness=1.0)
-
-
-def toy_logits(model: ToyBackend) -> Logits:
-    return lambda context: model.table[
-        context[-2] if len(context) > 1 else context[-1], context[-1]
-    ]
 
 
 def raw(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
@@ -282,21 +279,9 @@ def test_an_oracle_never_prefers_a_model_to_itself() -> None:
     assert result.accepted_per_position == [15]
 
 
-class Asked(ToyBackend):
-    """Notes how many tokens each pass reads."""
-
-    def __init__(self, table: Tensor) -> None:
-        super().__init__(table)
-        self.widths: list[int] = []
-
-    def extend(self, ids: Tensor) -> Tensor:
-        self.widths.append(len(ids))
-        return super().extend(ids)
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2, 4, 5])
 def test_a_token_cascade_asks_the_target_once_for_each_deferred_token(seed: int) -> None:
-    target = Asked(ToyBackend.random(5, seed).table)
+    target = Watched(ToyBackend.random(5, seed).table)
     draft = ToyBackend.random(5, seed + 50, sharpness=1.0)
     result = run(target, TokenCascade("t", NeuralDrafter(draft), 0.55), [3, 0], Request(20))
     q = draft.next_logits
@@ -319,134 +304,10 @@ def test_a_token_cascade_asks_the_target_once_for_each_deferred_token(seed: int)
 
 
 def test_a_kept_sequence_does_not_ask_the_target() -> None:
-    target, draft = Asked(ToyBackend.random(6, 1).table), ToyBackend.random(6, 2)
+    target, draft = Watched(ToyBackend.random(6, 1).table), ToyBackend.random(6, 2)
     strategy = SequenceCascade("t", NeuralDrafter(draft), 1.0)
     run(target, strategy, [4, 2], Request(9))
     assert target.widths == [2]
-
-
-# -- every answer ---------------------------------------------------------------------------------
-
-STRATEGIES = ["token", "oracle", "sequence-draft", "sequence-target", "calm"]
-
-
-def make(name: str, tiny: Tiny) -> tuple[Backend, Strategy]:
-    if name == "calm":
-        return native(tiny(seed=4, num_hidden_layers=5)), Calm(name, 0.93, decay=0.0)
-    target, drafter = ToyBackend.random(6, 1), neural(6, 2)
-    made: dict[str, Strategy] = {
-        "token": TokenCascade(name, drafter, 0.5),
-        "oracle": OracleCascade(name, drafter, 0.1),
-        "sequence-draft": SequenceCascade(name, drafter, 1.0),
-        "sequence-target": SequenceCascade(name, drafter, 0.0),
-    }
-    return target, made[name]
-
-
-class Letters:
-    """Token i is the i-th letter."""
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
-        return "".join(chr(ord("a") + i) for i in ids)
-
-
-def balanced(result: DecodeResult, most: int) -> None:
-    assert sum(result.accepted_per_position) == result.accepted <= result.drafted
-    assert 1 <= len(result.ids) <= most
-    assert 1 <= result.target_calls <= 1 + result.rounds
-    assert result.mean_accepted >= 1.0
-
-
-@pytest.mark.parametrize("prompt", [[3], [3, 1, 4, 1, 5, 1]])
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_ends(name: str, prompt: list[int], tiny: Tiny) -> None:
-    """However an answer ends, it is the free one up to there."""
-    target, strategy = make(name, tiny)
-    free = run(target, strategy, prompt, Request(16))
-    assert (len(free.ids), free.finish_reason) == (16, "length")
-    balanced(free, 16)
-    for most in range(1, 8):
-        result = run(target, strategy, prompt, Request(most))
-        assert (result.ids, result.finish_reason) == (free.ids[:most], "length")
-        balanced(result, most)
-    for token in set(free.ids):
-        result = run(target, strategy, prompt, Request(16), eos_ids=(token, 99))
-        cut = free.ids[: free.ids.index(token) + 1]
-        assert (result.ids, result.finish_reason) == (cut, "eos")
-        balanced(result, 16)
-    letters = Letters()
-    for at in range(1, 16, 5):
-        stop = letters.decode(free.ids[at - 1 : at + 1])
-        request = Request(16, stop=(stop, "zz"))
-        result = run(target, strategy, prompt, request, tokenizer=letters)
-        end = letters.decode(free.ids).index(stop) + 2
-        assert (result.ids, result.finish_reason) == (free.ids[:end], "stop")
-        assert result.text == letters.decode(free.ids[:end])
-
-
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.3, top_p=0.9)])
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_what_is_streamed_is_the_answer(name: str, sampling: Sampling, tiny: Tiny) -> None:
-    target, strategy = make(name, tiny)
-    for eos in ((), (2,)):
-        chunks: list[list[int]] = []
-        request = Request(15, sampling, seed=3)
-        result = run(target, strategy, [1, 5], request, eos_ids=eos, emit=chunks.append)
-        assert [token for chunk in chunks for token in chunk] == result.ids
-        assert all(chunks)
-        assert len(chunks) == (1 if name == "sequence-draft" else len(result.ids))
-        assert (result.arm, result.prompt_ids) == (name, [1, 5])
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_seeds_reproduce(name: str, tiny: Tiny) -> None:
-    target, strategy = make(name, tiny)
-    one, two, other, fresh = (
-        run(target, strategy, [1], Request(14, Sampling(1.5), seed=seed)).ids
-        for seed in (5, 5, 6, None)
-    )
-    assert one == two != other
-    assert fresh != one
-    assert (
-        run(target, strategy, [1], Request(9)).ids
-        == run(target, strategy, [1], Request(9, seed=8)).ids
-    )
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_clocks(name: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts add up to the whole; passes take a second, the reader of a chunk takes two."""
-    clock = TickingClock()
-    target, strategy = make(name, tiny)
-    if isinstance(target, ToyBackend):
-        target = SlowToy(target.table, clock)
-        model = NeuralDrafter(SlowToy(ToyBackend.random(6, 2, 1.0).table, clock))
-        object.__setattr__(strategy, "drafter", model)
-    request, prompt = Request(16), [1, 2]
-    prefilled = target.prefill(prompt)
-    job = Job(
-        target,
-        prompt,
-        prefilled,
-        request,
-        Stopper(request, ()),
-        Generator(CPU),
-        lambda ids, *told: clock.sleep(2.0),
-    )
-    monkeypatch.setattr("time.perf_counter", clock)
-    started = clock()
-    result = strategy.decode(job)
-    whole = clock() - started
-    monkeypatch.undo()
-    parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
-    assert parts == pytest.approx(result.wall_s)
-    assert parts - prefilled.prefill_s == pytest.approx(whole, abs=10 * clock.tick)
-    chunks, near = 1 if name == "sequence-draft" else 16, 1000 * clock.tick
-    assert result.other_s >= 2.0 * chunks
-    if name != "calm":
-        assert result.verify_s == pytest.approx(result.target_calls - 1, abs=near)
-        assert result.draft_s == pytest.approx(result.draft_calls - 1, abs=near)
-        assert result.prefill_s >= 1.0
 
 
 # -- recipes --------------------------------------------------------------------------------------

@@ -22,11 +22,9 @@ from decoder_toys import (
     save_cell,
 )
 from effort import slow_after
-from exactness import LENGTHS, MOST, PROMPT, SAMPLINGS, check
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
 from torch import Tensor
 
 from collect.replay.unbatched import UnbatchedDrafter
@@ -40,21 +38,15 @@ from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.weights.int4 import Int4Weight
 from decoders.backends.weights.int8 import Int8Weight
 from decoders.common.errors import Damaged, DraftpickError
-from decoders.lengths import FixedLength
 from decoders.methods.recurrent.drafter import RecurrentDrafter
 from decoders.methods.tree.widened import WidenedDrafter
-from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
-from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator, RandomSource
-from decoders.testing.chance import distance, loop_distribution, reference_distribution
 from decoders.testing.toys import (
     ListedLengths,
-    ToyBackend,
     autoregressive,
-    neural,
     run,
     speculative,
 )
@@ -250,91 +242,6 @@ def test_more_than_one_unread_token(tiny: Tiny) -> None:
     assert made.ids.tolist() == drafted
 
 
-# -- distributions --------------------------------------------------------------------------------
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("vocab", [None, [0, 2]])
-def test_the_distribution_is_the_target_s(sampling: str, vocab: list[int] | None) -> None:
-    target = ToyBackend.random(3, seed=3, sharpness=1.0)
-    request = Request(MOST, SAMPLINGS[sampling])
-    drafter = recurrent(target, 2, None if vocab is None else DraftVocab(vocab, 3))
-    distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
-    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
-
-
-@pytest.mark.parametrize("length", ["confident", "sits-out"])
-def test_the_draft_s_length_does_not_change_the_distribution(length: str) -> None:
-    target = ToyBackend.random(3, seed=4, sharpness=1.0)
-    request = Request(MOST, SAMPLINGS["all"])
-    distribution = loop_distribution(
-        target, speculative(recurrent(target, 5), LENGTHS[length]()), PROMPT, request
-    )
-    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
-
-
-def test_a_tree_keeps_the_distribution() -> None:
-    target = ToyBackend.random(3, seed=4, sharpness=1.0)
-    request = Request(MOST, Sampling(1.0))
-    drafter = WidenedDrafter(recurrent(target, 5), (2,), target.context)
-    distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
-    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
-
-
-@pytest.mark.parametrize("cascade", ["verified", "after another", "before another"])
-def test_a_cascade_keeps_the_distribution(cascade: str) -> None:
-    target = ToyBackend.random(3, seed=4, sharpness=1.0)
-    request = Request(MOST, Sampling(1.0))
-    drafter, other = recurrent(target, 5), neural(3, seed=7)
-    made: Any = {
-        "verified": lambda: VerticalDrafter(other.backend, drafter, FixedLength(1)),
-        "after another": lambda: HorizontalDrafter([Part(other, 1), Part(drafter, 1)]),
-        "before another": lambda: HorizontalDrafter([Part(drafter, 1), Part(other, 1)]),
-    }[cascade]()
-    distribution = loop_distribution(target, speculative(made, 2), PROMPT, request)
-    check(distribution, reference_distribution(target.next_logits, PROMPT, request))
-
-
-@pytest.mark.parametrize("sampling", ["plain", "all"])
-def test_the_distribution_of_a_llama(sampling: str, tiny: Tiny) -> None:
-    folder = tiny("llama", seed=1, vocab_size=3, num_hidden_layers=2, initializer_range=0.15)
-    target, fresh = native(folder, torch.float64), native(folder, torch.float64)
-    request = Request(MOST, SAMPLINGS[sampling])
-    distribution = loop_distribution(target, speculative(recurrent(target, 2), 2), PROMPT, request)
-    check(
-        distribution,
-        reference_distribution(lambda context: fresh.prefill(context).logits, PROMPT, request),
-    )
-
-
-def test_the_distribution_of_a_t5(tiny_t5: Tiny) -> None:
-    folder = tiny_t5(seed=1, **EXIT_T5)
-    target, source = seq2seq(folder, torch.float64), [1, 2, 0]
-    logits = from_scratch(seq2seq_model(folder, torch.float64), source)
-    request = Request(MOST, Sampling(1.2, top_k=2))  # few outcomes, each of many slow passes
-    distribution = loop_distribution(target, speculative(recurrent(target, 2), 2), source, request)
-    check(distribution, reference_distribution(logits, [target.start_id], request))
-
-
-def test_a_draft_that_lies_about_its_distribution_is_caught() -> None:
-    target = ToyBackend.random(3, seed=3, sharpness=1.0)
-    drafter = recurrent(target, 2)
-    propose = drafter.propose
-
-    def flattered(*args: Any, **kwargs: Any) -> Proposal:
-        honest = propose(*args, **kwargs)
-        assert honest.probs is not None
-        return Proposal(honest.ids, honest.probs.sqrt() / honest.probs.sqrt().sum(-1, True))
-
-    drafter.propose = flattered  # type: ignore[method-assign]
-    request = Request(MOST, Sampling(1.0))
-    distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
-    assert (
-        distance(distribution, reference_distribution(target.next_logits, PROMPT, request)) > 1e-3
-    )
-
-
 # -- recorded -------------------------------------------------------------------------------------
 
 
@@ -466,24 +373,6 @@ def cell(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cell")
     save_cell(folder, random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
     return folder
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["rule"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_every_verifier(rule: dict[str, Any], temperature: float, tiny: Tiny, cell: Path) -> None:
-    arms = {
-        "a": recipe(kind="recurrent", name="a", drafter=str(cell), verifier=rule),
-        "autoregressive": recipe(kind="autoregressive", name="autoregressive"),
-    }
-    engine = Engine(native(tiny()), arms)
-    request = Request(20, Sampling(temperature), seed=2)
-    made = engine.decode("a", LONGER, request)
-    assert made.accepted + made.rounds + 1 == len(made.ids) == 20
-    plain = engine.decode("autoregressive", LONGER, request)
-    if temperature == 0 and rule["rule"] in ("lossless", "lossy", "lossy_star"):
-        assert made.ids == plain.ids
-    if rule["rule"] in ("chow", "diff", "opt", "bild", "bild_star"):
-        assert made.ids != plain.ids  # a random cell is not the target
 
 
 # -- recipes and engines --------------------------------------------------------------------------

@@ -8,23 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import Tiny, grown, max_gram
-from t5_toys import from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
+from decoder_toys import Tiny, max_gram
+from t5_toys import from_scratch, generate_t5, seq2seq, seq2seq_model
 from torch import Tensor
 
-from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong
-from decoders.lengths import AdaptiveLength, FixedLength
-from decoders.loop import SpeculativeDecoding
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.drafter import TreeDrafter
-from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
 from decoders.protocols import Drafter, EncoderDecoder, decoder_prefix
 from decoders.records import Request, Sampling
-from decoders.sampling.draft_vocab import DraftVocab
-from decoders.sampling.tree_shape import TreeShape
 from decoders.testing.chance import distance, loop_distribution, reference_distribution
-from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, run, speculative
+from decoders.testing.toys import ToyBackend, autoregressive, run, speculative
 
 SOURCES = [[3], [3, 1, 4, 1, 5, 9, 1], [2] * 9, [7, 11, 7, 11, 7, 1]]
 
@@ -123,81 +117,30 @@ def test_source_and_answer_are_bounded_each(tiny_t5: Tiny) -> None:
 
 # -- greedy ---------------------------------------------------------------------------------------
 
-TREES = {"tree": TreeShape((3, 2)), "tree-every": TreeShape((3, 2), every=True)}
-EXITS = ("exit", "exit-reduced", "exit-sits-out", "exit-then-copy")
-ARMS = ("autoregressive", "neural", "adaptive", "reduced", "sits-out", "max-gram", *TREES, *EXITS)
 
-
-def exit_arm(name: str, target: HFSeq2SeqBackend) -> SpeculativeDecoding:
-    if name == "exit":
-        return speculative(lens_exit(target, 1), 4)
-    if name == "exit-reduced":
-        return speculative(
-            lens_exit(target, 1, vocab=DraftVocab([*range(12)], 16)), AdaptiveLength(5)
-        )
-    if name == "exit-sits-out":
-        return speculative(lens_exit(target, 1), ListedLengths([2, 0, 0, 3, 0]))
-    parts = [
-        Part(lens_exit(target, 1), 2, 0.08),
-        Part(max_gram(shortest=1, source_apart=True), 3),
-    ]
-    return speculative(HorizontalDrafter(parts), 5)
-
-
-def arm(name: str, tiny_t5: Tiny, target: HFSeq2SeqBackend) -> SpeculativeDecoding:
-    if name == "autoregressive":
-        return autoregressive()
-    if name in EXITS:
-        return exit_arm(name, target)
-    if name == "max-gram":
-        return speculative(max_gram(shortest=1, source_apart=True), 4)
-    if name == "reduced":
-        vocab = DraftVocab([1, 2, 3, 5, 8, 9, 13], 16)
-        drafter = seq2seq(tiny_t5(seed=6, vocab_size=vocab.size))
-        return speculative(NeuralDrafter(drafter, vocab), 3)
-    drafter = seq2seq(tiny_t5(seed=5, num_layers=1, num_decoder_layers=1))
-    if name in TREES:
-        return speculative(grown(drafter, None, TREES[name], drafter.context), 3)
-    lengths = {
-        "neural": FixedLength(3),
-        "adaptive": AdaptiveLength(5, 0.2),
-        "sits-out": ListedLengths([2, 0, 0, 3, 0]),
-    }
-    return speculative(NeuralDrafter(drafter), lengths[name])
-
-
-def check_ids(name: str, folder: Path, tiny_t5: Tiny, penalty: float = 1.0) -> int:
-    """All sources answered as transformers answers them; how many tokens were drafted."""
-    target, model, drafted = seq2seq(folder), seq2seq_model(folder), 0
-    strategy = arm(name, tiny_t5, target)
+@pytest.mark.parametrize("penalty", [1.0, 0.8, 1.3])
+def test_ids_equal_transformers_generate(folder: Path, penalty: float) -> None:
+    """Plain decoding's, whose ids every arm writes (tests/decoders/test_contract.py)."""
+    target, model = seq2seq(folder), seq2seq_model(folder)
     for source in SOURCES:
         theirs = generate_t5(model, source, 14, repetition_penalty=penalty)
-        result = run(target, strategy, source, Request(14, Sampling(repetition_penalty=penalty)))
-        assert result.ids == theirs
-        assert result.prompt_ids == source
-        assert result.target_calls == 1 + result.rounds
-        assert len(result.ids) == 1 + result.rounds + result.accepted
-        drafted += result.drafted
-    return drafted
+        request = Request(14, Sampling(repetition_penalty=penalty))
+        assert run(target, autoregressive(), source, request).ids == theirs
 
 
-@pytest.mark.every(5)
-@pytest.mark.parametrize("name", ["autoregressive", "neural", "max-gram", *TREES, *EXITS])
-def test_every_shape_s_ids_equal_transformers_generate(
-    name: str, folder: Path, tiny_t5: Tiny
-) -> None:
-    drafted = check_ids(name, folder, tiny_t5)
-    assert drafted > 0 or name == "autoregressive"
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("penalty", [0.8, 1.3])
-@pytest.mark.parametrize("name", ARMS)
-def test_every_arm_s_ids_equal_transformers_generate(
-    name: str, penalty: float, tiny_t5: Tiny
-) -> None:
-    drafted = check_ids(name, tiny_t5(), tiny_t5, penalty)
-    assert drafted > 0 or name == "autoregressive"
+def test_several_ends_as_in_transformers(tiny_t5: Tiny) -> None:
+    """Every token of a free answer, with the one that follows it, ends an answer once."""
+    target, model = seq2seq(tiny_t5()), seq2seq_model(tiny_t5())
+    strategy, reasons = speculative(max_gram(shortest=1, source_apart=True), 4), set()
+    for source in SOURCES[1:3]:
+        for token in sorted(set(generate_t5(model, source, 12))):
+            eos = [token, (token + 1) % 16]
+            theirs = generate_t5(model, source, 12, eos_token_id=eos)
+            result = run(target, strategy, source, Request(12), eos_ids=tuple(eos))
+            assert result.ids == theirs
+            assert (result.finish_reason == "eos") == (theirs[-1] in eos)
+            reasons.add(result.finish_reason)
+    assert "eos" in reasons
 
 
 def test_the_answers_differ(tiny_t5: Tiny) -> None:
@@ -212,36 +155,6 @@ def test_a_drafter_that_is_the_target_is_always_right(tiny_t5: Tiny) -> None:
     target, strategy = seq2seq(tiny_t5()), speculative(NeuralDrafter(seq2seq(tiny_t5())), 3)
     result = run(target, strategy, SOURCES[1], Request(21))
     assert (result.rounds, result.drafted, result.accepted) == (5, 15, 15)
-
-
-@pytest.mark.parametrize("name", ARMS)
-def test_several_ends_as_in_transformers(name: str, tiny_t5: Tiny) -> None:
-    """Every token of a free answer, with the one that follows it, ends an answer once."""
-    target, model = seq2seq(tiny_t5()), seq2seq_model(tiny_t5())
-    strategy, reasons = arm(name, tiny_t5, target), set()
-    for source in SOURCES[1:3]:
-        for token in sorted(set(generate_t5(model, source, 12))):
-            eos = [token, (token + 1) % 16]
-            theirs = generate_t5(model, source, 12, eos_token_id=eos)
-            result = run(target, strategy, source, Request(12), eos_ids=tuple(eos))
-            assert result.ids == theirs
-            assert (result.finish_reason == "eos") == (theirs[-1] in eos)
-            reasons.add(result.finish_reason)
-    assert "eos" in reasons
-
-
-@pytest.mark.every(5)
-@pytest.mark.parametrize("most", [1, 2, 3, 7])
-@pytest.mark.parametrize("name", ARMS)
-def test_as_many_tokens_as_asked(name: str, most: int, tiny_t5: Tiny) -> None:
-    target, model = seq2seq(tiny_t5()), seq2seq_model(tiny_t5())
-    strategy, chunks = arm(name, tiny_t5, target), list[list[int]]()
-    for source in SOURCES:
-        chunks.clear()
-        result = run(target, strategy, source, Request(most), emit=chunks.append)
-        assert result.ids == generate_t5(model, source, most)
-        assert (len(result.ids), result.finish_reason) == (most, "length")
-        assert [token for chunk in chunks for token in chunk] == result.ids
 
 
 # -- sampled: every draw and every acceptance walked ----------------------------------------------

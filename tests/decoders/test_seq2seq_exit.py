@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Tiny, native
+from decoder_toys import CPU, Tiny, native, watched
 from t5_toys import (
     EXIT_T5,
     cut_model,
@@ -22,8 +22,6 @@ from t5_toys import (
 )
 from torch import Tensor
 
-from collect.replay.batch import Batch
-from collect.replay.costs import measure
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.exit_adapter import Adapter
@@ -32,11 +30,9 @@ from decoders.backends.transformers.hf import HFBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.transformers.seq2seq_exit import LensHead, plain_lens
 from decoders.common.errors import ContextTooLong, DraftpickError
-from decoders.costs.measured import Costs
 from decoders.lengths import FixedLength
-from decoders.methods.early_exit.drafter import EarlyExitDrafter
-from decoders.protocols import DraftLength, DraftRequest, ExitBackend
-from decoders.records import Proposal, Request, Sampling
+from decoders.protocols import DraftLength, ExitBackend
+from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.testing.chance import distance, loop_distribution, reference_distribution
 from decoders.testing.toys import ListedLengths, run, speculative
@@ -197,20 +193,6 @@ def test_the_context_is_not_overrun(folder: Path) -> None:
 # -- the drafter ----------------------------------------------------------------------------------
 
 
-def watched(drafter: EarlyExitDrafter) -> list[tuple[list[int], list[int]]]:
-    """Fills with what is proposed after which context."""
-    seen: list[tuple[list[int], list[int]]] = []
-    real = drafter.propose
-
-    def propose(context: list[int], asked: DraftRequest) -> Proposal:
-        made = real(context, asked)
-        seen.append((list(context), made.ids.tolist()))
-        return made
-
-    drafter.propose = propose  # type: ignore[method-assign]
-    return seen
-
-
 @pytest.mark.every(4)
 @pytest.mark.parametrize("pattern", [[4], [2, 0, 0, 1, 0], [0, 0, 3]])
 @pytest.mark.parametrize("layer", [1, 2])
@@ -225,8 +207,8 @@ def test_untrained_it_is_the_model_cut_off_after_its_layer(
     result = run(target, speculative(drafter, ListedLengths(pattern)), SOURCE, Request(30))
     assert result.ids == generate_t5(seq2seq_model(folder), SOURCE, 30)
     assert len(seen) > 3
-    for context, drafted in seen:
-        for token in drafted:
+    for context, _, made in seen:
+        for token in made.ids.tolist():
             assert token == int(cut(context).argmax())
             context.append(token)
     assert 0 < result.accepted < result.drafted
@@ -327,41 +309,9 @@ def test_the_distribution_is_the_target_s(
 
 # -- arms -----------------------------------------------------------------------------------------
 
-EOS = 1
 EXIT: dict[str, Any] = {"kind": "early_exit"}
-ARMS: dict[str, dict[str, Any]] = {
-    "exit": {**EXIT, "length": {"k": 3}},
-    "adaptive": {**EXIT, "length": {"kind": "adaptive", "k": 5}},
-    "bild-0": {
-        **EXIT,
-        "length": {"k": 6, "min_confidence": 0.1},
-        "verifier": {"rule": "bild", "rollback": 0},
-    },
-    "row": {
-        "kind": "horizontal",
-        "parts": [
-            {**EXIT, "length": {"k": 2}},
-            {"kind": "max_gram", "shortest": 1, "length": {"k": 3}},
-        ],
-    },
-}
-LOSSY: dict[str, dict[str, Any]] = {
-    "lossy": {**EXIT, "verifier": {"rule": "lossy_star", "alpha": 0.3}},
-    "bild": {**EXIT, "length": {"k": 10}, "verifier": {"rule": "bild", "rollback": 2.0}},
-    "diff": {**EXIT, "verifier": {"rule": "diff", "alpha": 0.05}},
-    "token": {"kind": "token_cascade", "alpha": 0.5, "drafter": EXIT},
-    "oracle": {"kind": "oracle_cascade", "alpha": 0.0, "drafter": EXIT},
-}
-
-
-def named(body: Any, adapter: Path) -> Any:
-    """A recipe's mapping, the adapter's folder put where an exit is."""
-    if isinstance(body, list):
-        return [named(part, adapter) for part in body]
-    if not isinstance(body, dict):
-        return body
-    made = {key: named(value, adapter) for key, value in body.items()}
-    return {**made, "drafter": str(adapter)} if body.get("kind") == "early_exit" else made
+SOURCES = [SOURCE, [3], [7, 11, 7, 11, 1], [*range(2, 16), 1]]
+CASCADES = {"token": ("token_cascade", 0.5), "oracle": ("oracle_cascade", 0.0)}
 
 
 @pytest.fixture(scope="module")
@@ -375,52 +325,23 @@ def model(tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def adapter(model: Path, tmp_path: Path) -> Path:
+def engine_of(target: Any, **bodies: dict[str, Any]) -> Engine:
+    bodies["autoregressive"] = {"kind": "autoregressive"}
+    return Engine(target, {name: recipe(name=name, **body) for name, body in bodies.items()})
+
+
+@pytest.mark.parametrize("name", CASCADES)
+def test_cascades_from_scratch(name: str, model: Path, tmp_path: Path) -> None:
     plain_lens(seq2seq(model), 1).save(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def engine(model: Path, adapter: Path) -> Engine:
-    arms = {"autoregressive": recipe(kind="autoregressive")}
-    for name, body in (ARMS | LOSSY).items():
-        arms[name] = recipe(name=name, **named(body, adapter))
-    return Engine(seq2seq(model), arms, eos_ids=(EOS,))
-
-
-SOURCES = [SOURCE, [3], [7, 11, 7, 11, EOS], [*range(2, 16), EOS]]
-
-
-def test_every_arm_on_one_prefill(engine: Engine, model: Path) -> None:
-    """Each in turn and back again, each as if it were alone; the lossless as transformers."""
-    lossless = ["autoregressive", *ARMS]
-    assert [name for name in engine.arm_names if engine.arm(name).lossless] == lossless
-    reference, accepted = seq2seq_model(model), Counter[str]()
-    for source in SOURCES:
-        theirs = generate_t5(reference, source, 16, eos_token_id=EOS)
-        alone = {name: engine.decode(name, source, Request(16)) for name in engine.arm_names}
-        prefilled = engine.prefill(source)
-        for name in [*engine.arm_names, *reversed(engine.arm_names)]:
-            result = engine.decode(name, source, Request(16), prefilled)
-            assert result.ids == alone[name].ids, name
-            if name != "adaptive":  # its lengths depend on what passes cost
-                assert result.accepted_per_position == alone[name].accepted_per_position, name
-            assert result.ids == theirs or name not in lossless, name
-            accepted[name] += result.accepted
-    never = {name for name, count in accepted.items() if not count}
-    assert {"autoregressive"} <= never <= {"autoregressive", "adaptive"}  # busy, it may not draft
-
-
-@pytest.mark.parametrize("name", ["token", "oracle"])
-def test_cascades_from_scratch(name: str, engine: Engine, model: Path) -> None:
-    alpha = LOSSY[name]["alpha"]
+    kind, alpha = CASCADES[name]
+    drafter = {**EXIT, "drafter": str(tmp_path)}
+    engine = engine_of(seq2seq(model), a={"kind": kind, "alpha": alpha, "drafter": drafter})
     large, small = seq2seq_model(model), cut_model(model, 1)
     deferred = 0
     for source in SOURCES:
         p, q = from_scratch(large, source), from_scratch(small, source)
         context = [0]
-        for token in engine.decode(name, source, Request(16, eos_ids=())).ids:
+        for token in engine.decode("a", source, Request(16, eos_ids=())).ids:
             sure = float(q(context).softmax(-1).max())
             bar = 1 - alpha if name == "token" else float(p(context).softmax(-1).max()) - alpha
             deferred += sure < bar
@@ -429,114 +350,50 @@ def test_cascades_from_scratch(name: str, engine: Engine, model: Path) -> None:
     assert 0 < deferred < 16 * len(SOURCES)
 
 
-def test_seeds_streams_and_counts(engine: Engine) -> None:
-    for name in engine.arm_names[1:]:
-        if name == "adaptive":  # as above
-            continue
-        chunks: list[list[int]] = []
-
-        class Caught:
-            def put(self, some: Tensor, chunks: list[list[int]] = chunks) -> None:
-                chunks.append(some.flatten().tolist())
-
-            def end(self) -> None: ...
-
-        requests = [Request(14, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
-        one, two, other = (engine.decode(name, SOURCE, r, streamer=Caught()) for r in requests)
-        assert one.ids == two.ids != other.ids
-        streamed = [token for chunk in chunks for token in chunk]
-        assert streamed == [t for r in (one, two, other) for t in (*SOURCE, *r.ids)]
-        assert sum(one.accepted_per_position) == one.accepted <= one.drafted
-        assert len(one.ids) == 14
+def layer_2(folder: Path, tiny: Tiny, tiny_t5: Tiny) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"exit_layer": 2}))
 
 
-def test_it_loads_after_the_prefill_too(model: Path, adapter: Path) -> None:
-    """A routed query reads its prompt first and learns its arm after."""
-    arms = {"exit": recipe(name="exit", **named(ARMS["exit"], adapter))}
-    early, late = (Engine(seq2seq(model), dict(arms)) for _ in range(2))
-    early.strategy("exit")
-    first = early.decode("exit", SOURCE, Request(14))
-    second = late.decode("exit", SOURCE, Request(14), late.prefill(SOURCE))
-    assert first.ids == second.ids
-    assert first.accepted_per_position == second.accepted_per_position
+REFUSED: dict[str, tuple[Callable[[Path, Tiny, Tiny], Any], str]] = {
+    "of another width": (
+        lambda folder, tiny, tiny_t5: plain_lens(seq2seq(tiny_t5(d_model=16)), 1).save(folder),
+        r"'odd': .* hidden states of 16, this target's have 32",
+    ),
+    "of another vocabulary": (
+        lambda folder, tiny, tiny_t5: DraftVocab([1, 2], 99).save(folder),
+        "vocabulary of 99, this target has 16",
+    ),
+    "with layers of a Llama": (
+        lambda folder, tiny, tiny_t5: Adapter.begin(native(tiny()), AdapterConfig(1)).save(folder),
+        r"'odd': .*1 layer\(s\) of a decoder-only target",
+    ),
+    "after the last layer": (layer_2, "1 to 1, not 2"),
+    "on a decoder": (lambda *_: None, "native backend, .* or a T5-like target"),
+}
 
 
-def test_collection_writes_and_replays(engine: Engine, model: Path) -> None:
-    """One by one: the exit's own answer is the cut model's, and its rounds are the loop's."""
-    batch = Batch(engine, Costs((0.01,) * 4, {"exit": 0.001}))
-    answers = batch.target(SOURCES, 14).ids
-    alone = batch.arm("exit", SOURCES, 9).ids
-    cut = cut_model(model, 1)
-    assert alone == [generate_t5(cut, source, 9) for source in SOURCES]
-    replays = batch.replay("exit", SOURCES, answers, 14)
-    for source, replayed in zip(SOURCES, replays, strict=True):
-        live = engine.decode("exit", source, Request(14))
-        assert (replayed.rounds, replayed.drafted, replayed.accepted) == (
-            live.rounds,
-            live.drafted,
-            live.accepted,
-        )
-    assert sum(replayed.accepted for replayed in replays) > 0
-
-
-def test_costs_are_measured(tiny_t5: Tiny) -> None:
-    target = HFSeq2SeqBackend(seq2seq_model(tiny_t5(vocab_size=128)), context=256)
-    costs = measure(target, {"exit": lens_exit(target, 1)})
-    assert min(costs.verify_s) > 0 and costs.draft_s["exit"] >= 0
-
-
-# -- what does not go together --------------------------------------------------------------------
-
-
-def refused(target: Any, adapter: Path, words: str) -> None:
-    arms = {
-        "autoregressive": recipe(kind="autoregressive"),
-        "odd": recipe(name="odd", **named(ARMS["exit"], adapter)),
-    }
-    engine = Engine(target, arms)
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_adapter_that_does_not_fit(case: str, tiny: Tiny, tiny_t5: Tiny, tmp_path: Path) -> None:
+    change, words = REFUSED[case]
+    plain_lens(seq2seq(tiny_t5()), 1).save(tmp_path)
+    change(tmp_path, tiny, tiny_t5)
+    target = HFBackend.load(tiny(), CPU, torch.float32) if "decoder" in case else seq2seq(tiny_t5())
+    engine = engine_of(target, odd={**EXIT, "drafter": str(tmp_path)})
     with pytest.raises(DraftpickError, match=words):
         engine.decode("odd", SOURCE, Request(3))
     assert engine.decode("autoregressive", SOURCE, Request(3)).ids  # the rest still works
 
 
-def test_an_adapter_of_another_width(tiny_t5: Tiny, tmp_path: Path) -> None:
-    plain_lens(seq2seq(tiny_t5(d_model=16)), 1).save(tmp_path)
-    refused(seq2seq(tiny_t5()), tmp_path, r"'odd': .* hidden states of 16, this target's have 32")
-
-
-def test_an_adapter_of_another_vocabulary(tiny_t5: Tiny, adapter: Path) -> None:
-    DraftVocab([1, 2], 99).save(adapter)
-    refused(seq2seq(tiny_t5()), adapter, "vocabulary of 99, this target has 16")
-
-
-def test_an_adapter_with_layers_of_a_llama(tiny: Tiny, tiny_t5: Tiny, tmp_path: Path) -> None:
-    Adapter.begin(native(tiny()), AdapterConfig(1)).save(tmp_path)
-    refused(seq2seq(tiny_t5()), tmp_path, r"'odd': .*1 layer\(s\) of a decoder-only target")
-
-
-def test_an_exit_after_the_last_layer(tiny_t5: Tiny, adapter: Path) -> None:
-    config = json.loads((adapter / "config.json").read_text())
-    (adapter / "config.json").write_text(json.dumps(config | {"exit_layer": 2}))
-    refused(seq2seq(tiny_t5()), adapter, "1 to 1, not 2")
-
-
-def test_a_decoder_only_model_on_the_transformers_backend(tiny: Tiny, adapter: Path) -> None:
-    target = HFBackend.load(tiny(), CPU, torch.float32)
-    refused(target, adapter, "native backend, .* or a T5-like target")
-
-
 def test_two_layers_of_one_target(tiny_t5: Tiny, tmp_path: Path) -> None:
     target = seq2seq(tiny_t5(num_decoder_layers=3))
-    arms = {"autoregressive": recipe(name="autoregressive", kind="autoregressive")}
-    for layer in (1, 2):
-        place = tmp_path / str(layer)
-        place.mkdir()
-        plain_lens(target, layer).save(place)
-        arms[str(layer)] = recipe(name=str(layer), **named(ARMS["exit"], place))
-    engine = Engine(target, arms)
-    plain, request = [3, 1, 4], Request(12)
-    expected = engine.decode("autoregressive", plain, request).ids
+    for layer in "12":
+        (tmp_path / layer).mkdir()
+        plain_lens(target, int(layer)).save(tmp_path / layer)
+    exits = {layer: {**EXIT, "drafter": str(tmp_path / layer)} for layer in "12"}
+    engine, request = engine_of(target, **exits), Request(12)
+    expected = engine.decode("autoregressive", [3, 1, 4], request).ids
     for arm in ("1", "2", "1"):
-        made = engine.decode(arm, plain, request)
+        made = engine.decode(arm, [3, 1, 4], request)
         assert made.ids == expected and made.drafted > 0
     assert engine.arm_parameters("1") < engine.arm_parameters("2")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_toys import CPU, Tiny, native
+from decoder_toys import Tiny, greedy, native, watched
 from effort import examples
-from exactness import SAMPLINGS, check
+from exactness import SAMPLINGS
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -26,11 +26,9 @@ from decoders.lengths import FixedLength
 from decoders.methods.neural.translated import By, TranslatedDrafter
 from decoders.methods.neural.translation import Translation
 from decoders.models.token_texts import TokenTexts
-from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
-from decoders.sampling.randomness import Generator
-from decoders.testing.chance import loop_distribution, reference_distribution
+from decoders.testing.chance import EXACT, distribution_error
 from decoders.testing.toys import ToyBackend, run, speculative
 
 
@@ -80,44 +78,31 @@ def translated(by: By, seed: int, ours: Any = None, theirs: Any = None) -> Trans
     return TranslatedDrafter(model, translation, shared.drafter, vocab, by)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+ENDS = (Spelled(["a", "b", "</s>"], eos=2), Spelled(["</s>", "b", "a", "ba"], eos=0))
+
+
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, "ends"])
 @pytest.mark.parametrize("by", ["text", "tokens"])
 def test_the_distribution_is_the_target_s(by: By, sampling: str) -> None:
-    target = ToyBackend.random(3, seed=3, sharpness=1.0)
-    request, prompt = Request(4, SAMPLINGS[sampling]), [0, 1, 0]
-    found = loop_distribution(target, speculative(translated(by, 7), 2), prompt, request)
-    check(found, reference_distribution(target.next_logits, prompt, request))
-
-
-@pytest.mark.parametrize("by", ["text", "tokens"])
-def test_the_distribution_of_answers_that_end_early(by: By) -> None:
-    target = ToyBackend.random(3, seed=5, sharpness=1.0)
-    ours, theirs = Spelled(["a", "b", "</s>"], eos=2), Spelled(["</s>", "b", "a", "ba"], eos=0)
-    request, prompt = Request(4, Sampling(1.0)), [0, 1, 0]
-    drafter = translated(by, 8, ours, theirs)
-    found = loop_distribution(target, speculative(drafter, 2), prompt, request, eos=(2,))
-    check(found, reference_distribution(target.next_logits, prompt, request, eos=(2,)))
+    ends = sampling == "ends"
+    target = ToyBackend.random(3, seed=5 if ends else 3, sharpness=1.0)
+    drafter = translated(by, 8, *ENDS) if ends else translated(by, 7)
+    request = Request(4, SAMPLINGS.get(sampling, Sampling(1.0)))
+    eos = (2,) if ends else ()
+    assert distribution_error(target, speculative(drafter, 2), [0, 1, 0], request, eos) < EXACT
 
 
 @pytest.mark.parametrize("by", ["text", "tokens"])
 def test_a_cache_that_is_kept_drafts_as_one_that_is_read_anew(by: By) -> None:
     target = ToyBackend.random(3, seed=3, sharpness=2.0)
-    kept, seen = translated(by, 7), list[tuple[list[int], list[int]]]()
-    propose = kept.propose
-
-    def watched(context: list[int], asked: DraftRequest) -> Any:
-        made = propose(context, asked)
-        seen.append((list(context), made.ids.tolist()))
-        return made
-
-    kept.propose = watched  # type: ignore[method-assign]
+    kept = translated(by, 7)
+    seen = watched(kept)
     run(target, speculative(kept, FixedLength(3)), [0, 1, 0], Request(60))
     assert len(seen) > 10
-    for context, ids in seen:
+    for context, k, made in seen:
         fresh = translated(by, 7)
         fresh.reset(context)
-        asked = DraftRequest(min(3, 63 - len(context) - 1), Sampling(), Generator(CPU, 0))
-        assert fresh.propose(context, asked).ids.tolist() == ids
+        assert fresh.propose(context, greedy(k)).ids.tolist() == made.ids.tolist()
 
 
 def test_text_carries_tokens_that_the_target_lacks() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from effort import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from policy_tables import ARMS, OPTIONS, data_for, separable, table, tiny
+from strangers import registered
 
 import policies
 from decoders.common.errors import NoSuchName
@@ -21,13 +23,20 @@ from policies import POLICIES, Policy, PolicyError
 from policies.base import from_rewards
 
 
-@pytest.fixture(params=sorted(POLICIES))
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(params=[*sorted(POLICIES), "stranger"])
+def name(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A stranger's policy keeps the contract too."""
+    if request.param != "stranger":
+        yield request.param
+        return
+    with registered("centroid"):
+        yield "centroid"
 
 
 def fitted(name: str, seed: int = 0, failures: bool = False) -> Policy:
-    return policies.fit(name, data_for(name, failures=failures), None, seed, **OPTIONS[name]).policy
+    return policies.fit(
+        name, data_for(name, failures=failures), None, seed, **OPTIONS.get(name, {})
+    ).policy
 
 
 def some_inputs(policy: Policy, n: int, seed: int) -> np.ndarray:

@@ -29,6 +29,7 @@ from decoders import Engine
 from decoders.arms import arms_of
 from decoders.continuous_batching import batch_engine
 from decoders.records import Request
+from decoders.testing.tokenizers import Letters
 from decoders.testing.toys import ToyBackend
 from policies import Decision
 from router.records import RouteChoice, RouteDecision, RoutedResult
@@ -45,19 +46,6 @@ CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 40}
 LETTERS = "abcdefghijklmnopqrstuvwxyz .\n"
 EOS = len(LETTERS)
-
-
-class LetterTokenizer:
-    """A token a letter; the last id ends answers and has no text."""
-
-    chat_template = None
-
-    def encode(self, text: str, **_: Any) -> list[int]:
-        return [max(LETTERS.find(letter), 0) for letter in text.lower()]
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        special = "" if skip_special_tokens else "<end>"
-        return "".join(special if token == EOS else LETTERS[token] for token in ids)
 
 
 class SlowToy(ToyBackend):
@@ -104,7 +92,7 @@ def native_engine(folder: Path) -> Engine:
             folder, "llama", 3, {"vocab_size": len(LETTERS) + 1, "max_position_embeddings": 512}
         )
     arms = arms_of({"arms": {"copy": ARMS["copy"]}}, Path("toys"))
-    return Engine(native(folder), arms, name="tiny", tokenizer=LetterTokenizer(), eos_ids=(EOS,))
+    return Engine(native(folder), arms, name="tiny", tokenizer=Letters(LETTERS), eos_ids=(EOS,))
 
 
 def toy_engine(pause_s: float = 0.0) -> Engine:
@@ -117,7 +105,7 @@ def toy_engine(pause_s: float = 0.0) -> Engine:
         target,
         arms_of({"arms": ARMS}, Path("toys")),
         name="toy",
-        tokenizer=LetterTokenizer(),
+        tokenizer=Letters(LETTERS),
         eos_ids=(EOS,),
     )
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import openai
 import pytest
-from serve_toys import LetterTokenizer, Served
+from serve_toys import LETTERS, Served
 
 from decoders.common.seeds import derived_seed
 from decoders.records import Request, Sampling
+from decoders.testing.tokenizers import Letters
 
 ASKED: list[Any] = [{"role": "user", "content": "abcabcab"}]
-IDS = LetterTokenizer().encode("abcabcab")
+IDS = Letters(LETTERS).encode("abcabcab")
 
 
 def chat(toy: Served, **named: Any) -> Any:

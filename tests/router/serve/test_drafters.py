@@ -14,13 +14,14 @@ from typing import Any
 import httpx
 import pytest
 from decoder_toys import native, save_tiny
-from serve_toys import EOS, LETTERS, LetterTokenizer, ToyPolicy, served
+from serve_toys import EOS, LETTERS, ToyPolicy, served
 
 from decoders import Engine
 from decoders.arms import arms_of
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import batch_engine
 from decoders.models.drafter_memory import DrafterMemory
+from decoders.testing.tokenizers import Letters
 from router.commands.serve.plan import bytes_of
 from router.routing.router import Router
 from router.serve.warm_up import likely_first, warm_up
@@ -46,7 +47,7 @@ def engine_of(folders: dict[str, Path], limit: int | None = None) -> Engine:
         for name in ("other", "copy")
     }
     arms = arms_of({"arms": kinds}, Path("toys"))
-    own = {"tokenizer": LetterTokenizer(), "eos_ids": (EOS,), "drafters": DrafterMemory(limit)}
+    own = {"tokenizer": Letters(LETTERS), "eos_ids": (EOS,), "drafters": DrafterMemory(limit)}
     return Engine(native(folders["target"]), arms, name="tiny", **own)  # type: ignore[arg-type]
 
 
