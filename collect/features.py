@@ -97,7 +97,7 @@ FEATURES: dict[str, Feature] = watched(
 def varying(
     names: Sequence[str], contexts: Sequence[RequestContext]
 ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
-    """Those of the names that are not the same for all of n requests, and their values [n, f]."""
+    """The names whose values are not the same for all of n requests, and their values [n, f]."""
     values = np.array([feature_vector(names, context) for context in contexts])
     varies = (values != values[0]).any(axis=0)
     return tuple(name for name, does in zip(names, varies, strict=True) if does), values[:, varies]

@@ -156,7 +156,7 @@ def counted(made: Replay | Expected) -> dict[str, Any]:
 
 
 class OutcomeKey(NamedTuple):
-    """Where every arm has a row. running, draw: as of Outcome."""
+    """Key under which every arm has a row. running, draw: as in Outcome."""
 
     query: str
     temperature: float

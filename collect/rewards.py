@@ -89,13 +89,13 @@ def paper(outcome: Outcome, context: Context) -> float:
 
 
 def parameter_ratio(outcome: Outcome, context: Context) -> float:
-    """As `paper` with c = 1 - P_i / P_max, which separates small drafters. In [0, 1]."""
+    """The reward `paper` with c = 1 - P_i / P_max, which separates small drafters. In [0, 1]."""
     largest = max(arm.parameters for arm in context.arms.values())
     return _blend(outcome, context, 1 - outcome.parameters / largest if largest else 0.0)
 
 
 def latency_ratio(outcome: Outcome, context: Context) -> float:
-    """As `paper` with c = 1 - t_i / t_max, t the measured seconds of one token. In [0, 1].
+    """The reward `paper` with c = 1 - t_i / t_max, t the measured seconds of one token. In [0, 1].
 
     The t of an arm without a drafter, as the autoregressive one, is one single-token pass of the
     target.

@@ -71,7 +71,8 @@ def reward_table(collection: Collection, options: TableOptions | None = None) ->
 
 
 def fingerprint_of(manifest: Manifest, names: Sequence[str]) -> str:
-    """Of some of a collection's arms, as an engine gives it; "" where it cannot be told.
+    """Fingerprint of some of a collection's arms, as an engine gives it; "" where it cannot be
+    told.
 
     The collection has one of all its arms together. One of a choice of them is made of their
     recipes, and counts only if the recipes of all of them still give the collection's: draft models
@@ -94,7 +95,7 @@ def fingerprint_of(manifest: Manifest, names: Sequence[str]) -> str:
 def read_rewards(
     collection: Collection, options: TableOptions | None = None
 ) -> tuple[RewardTable, LeftOut]:
-    """As `reward_table`, with the count of what was left out."""
+    """The reward table, with the count of what was left out."""
     options = options or TableOptions()
     manifest = collection.manifest
     names = _arm_names(manifest, options.arms)

@@ -68,7 +68,7 @@ class CellDraft:
 
     @staticmethod
     def together(wanted: Sequence[CellDraft]) -> list[Any]:
-        """As of CellSteps."""
+        """Draft for several answers at once."""
         states = torch.cat([each.state for each in wanted])
         tokens = torch.cat([each.token for each in wanted])
         return wanted[0].head.drafts(states, tokens, [each.count for each in wanted])
@@ -88,7 +88,7 @@ class Turn:
 
 @dataclass
 class EngineSlot:
-    """Where one answer is written. engine: an Engine, or an object with its methods."""
+    """A place where one answer is written. engine: an Engine, or an object with its methods."""
 
     engine: Any
     at_work: greenlet | None = None
@@ -98,7 +98,7 @@ class EngineSlot:
 
 
 class BatchEngine(Protocol):
-    """Where answers are written; used by one thread.
+    """An engine that writes several answers at once; used by one thread.
 
     slots: each takes one answer, and has the `engine` that writes it.
     """
@@ -199,7 +199,7 @@ class SingleSlot:
         """Nothing: steps do not wait."""
 
     def stop(self, slot: EngineSlot, error: Exception) -> None:
-        """As in BatchEngine."""
+        pass
 
     def close(self) -> None:
         self._answer = None
@@ -230,7 +230,7 @@ class ContinuousBatch:
                 passes.assume(backend, costs)
 
     def free(self, prompt_ids: Sequence[int] = (), user: str | None = "") -> EngineSlot | None:
-        """As in BatchEngine; else low ones first, so that rows in use are neighbours."""
+        """Free slots, low ones first, so that rows in use are neighbours."""
         free = [slot for slot in self.slots if slot.at_work is None]
         held = [slot.engine.cached_prefix(prompt_ids, user) for slot in free]
         if max(held, default=0) >= WORTH_REUSING:
@@ -238,7 +238,6 @@ class ContinuousBatch:
         return free[0] if free else None
 
     def begin(self, slot: EngineSlot, answer: Callable[[Any], None]) -> None:
-        """As in BatchEngine."""
         assert slot.at_work is None
         self._begun += 1
         self.running += 1
@@ -277,13 +276,11 @@ class ContinuousBatch:
         """Nothing: steps do not wait."""
 
     def stop(self, slot: EngineSlot, error: Exception) -> None:
-        """As in BatchEngine."""
         if slot.at_work is not None and slot.wants is not None:
             with torch.inference_mode():
                 self._go_on(slot, error)
 
     def close(self) -> None:
-        """As in BatchEngine."""
         with torch.inference_mode():  # or an answer's own would be left on as it ends
             for slot in self._busy():
                 assert slot.at_work is not None

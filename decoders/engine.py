@@ -296,7 +296,7 @@ class Engine:
 
     @property
     def asleep(self) -> Mapping[str, ArmDown]:
-        """By arm, why its models could not be loaded and when they will be tried again."""
+        """Why each arm's models could not be loaded and when they will be tried again."""
         return self.drafters.asleep
 
     # -- decoding -----------------------------------------------------------------------------

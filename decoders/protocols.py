@@ -176,7 +176,7 @@ class TreeBackend(Backend, Protocol):
         ...
 
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
-        """As in Backend.
+        """Append `ids`, as a Backend, or as nodes of a tree.
 
         parents: [T] the node that each of `ids` follows, -1 for what comes before the tree; one of
             `ids` may follow an earlier one. None appends a chain.
@@ -189,7 +189,7 @@ class TreeBackend(Backend, Protocol):
         ...
 
     def truncate(self, length: int) -> None:
-        """As in Backend; a tree with branches can only be taken back whole."""
+        """Keep the first positions; a tree with branches can only be taken back whole."""
         ...
 
 
@@ -319,7 +319,7 @@ class ArgmaxBackend(Backend, Protocol):
 
 
 class GrammarState(Protocol):
-    """Where an answer stands in its grammar."""
+    """State of an answer in its grammar."""
 
     def allowed(self) -> Tensor:
         """[V] bool on the host, at least one of them: the tokens that may come next, those that end
@@ -580,7 +580,7 @@ class ReadStreamer(Protocol):
     """A streamer that is told how far a prompt is read, before each of its parts."""
 
     def put_read(self, read: int, total: int) -> None:
-        """Of `total` tokens the target has read or need not read so many. What is raised here ends
+        """The target has read, or need not read, `read` of `total` tokens. What is raised here ends
         the reading, a drafter's too."""
         ...
 
@@ -628,7 +628,7 @@ class AnswerWriter(Protocol):
         ...
 
     def write(self, arm: str, job: Job) -> DecodeResult:
-        """As `decode` of a Strategy of that name."""
+        """Write a whole answer, as `decode` of a Strategy of that name."""
         ...
 
 

@@ -334,8 +334,8 @@ class DecodeResult:
 
     @property
     def tokens_read(self) -> int:
-        """Of the prompt: an endpoint's own count where it gives one, as `prompt_ids` are bytes
-        there."""
+        """Tokens of the prompt: an endpoint's own count where it gives one, as `prompt_ids` are
+        bytes there."""
         return len(self.prompt_ids) if self.prompt_tokens is None else self.prompt_tokens
 
     @property

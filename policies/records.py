@@ -457,8 +457,7 @@ def check_compatible(
 
 
 def by_task(names: Sequence[str], tasks: Sequence[str]) -> dict[str, list[str]]:
-    """Of rows with these names and tasks, each task's names, the tasks sorted; a name is in the
-    task of its first row alone."""
+    """Names of each task, the tasks sorted; a name is in the task of its first row alone."""
     task_of: dict[str, str] = {}
     for name, task in zip(names, tasks, strict=True):
         task_of.setdefault(name, task)

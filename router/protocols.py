@@ -31,7 +31,7 @@ class Sleeping(Protocol):
 
     @property
     def asleep(self) -> Mapping[str, ArmDown]:
-        """By arm, why and how long it is not to be asked."""
+        """Why and how long each arm is not to be asked."""
 
 
 @runtime_checkable

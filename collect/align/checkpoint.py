@@ -1,4 +1,4 @@
-"""Where a training run stands, in one safetensors file: nothing that could hold code.
+"""State of a training run in one safetensors file: nothing that could hold code.
 
 The tensors are the file's; lists, dicts and numbers around them are JSON in its metadata, in which
 a tensor is its name.

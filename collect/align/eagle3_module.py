@@ -105,7 +105,7 @@ class Eagle3Module(nn.Module):
         return x * cos + x.roll(half, -1) * sin
 
     def save(self, folder: Path, vocab: DraftVocab, head: Tensor, target: Target) -> None:
-        """In bfloat16, in the form of the package `speculators`, which vLLM loads: weights and
+        """Save in bfloat16, in the form of the package `speculators`, which vLLM loads: weights and
         config.json. head: [N, d]."""
         from safetensors.torch import save_file
 

@@ -148,7 +148,7 @@ class HeldOut:
         return hits, overlap
 
     def _read(self, part: Part, cell: Any) -> Tensor:
-        """As `unroll`, DEEP steps."""
+        """Unroll DEEP steps."""
         return unroll(cell, part.final, self._teacher.embedding[part.ids], DEEP)
 
     def _shares(self, sums: dict[str, Tensor]) -> Figures:

@@ -46,7 +46,7 @@ class PackedBatch:
         return PackedBatch(rows, where, at, self.positions)
 
     def pinned(self) -> PackedBatch:
-        """In memory that a GPU can copy from on its own."""
+        """A copy in memory that a GPU can copy from on its own."""
         rows, where, at = (part.pin_memory() for part in (self.rows, self.where, self.at))
         return PackedBatch(rows, where, at, self.positions)
 

@@ -28,7 +28,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RecurrentRecipe(Recipe):
-    """Of a recurrent drafter; its minutes include the figures of the learning curve.
+    """Recipe of a recurrent drafter; its minutes include the figures of the learning curve.
 
     steps: tokens drafted ahead in training, step i counting fade^(i - 1).
     longest: a text above it keeps its end.

@@ -103,7 +103,7 @@ class Point:
 
     @property
     def acceptance(self) -> dict[str, float]:
-        """By task, how often the first drafted token is right."""
+        """How often the first drafted token is right, by task."""
         return {task: found["first"] for task, found in self.figures.items() if "first" in found}
 
 

@@ -90,7 +90,7 @@ class DrafterModel(Weights):
         self.work = copy.deepcopy(cell).to(dtype)
 
     def step(self, rate: float) -> None:
-        """By what lies in `work`'s gradients."""
+        """Step by what lies in `work`'s gradients."""
         pairs = list(zip(self.module.parameters(), self.work.parameters(), strict=True))
         for kept, used in pairs:
             assert used.grad is not None

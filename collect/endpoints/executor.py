@@ -138,7 +138,7 @@ class Endpoints:
     def _alone(
         self, group: Sequence[Prompt], arms: Sequence[ArmInfo], asked: _Asked, tell: Tell
     ) -> list[dict[str, Found]]:
-        """By query the answer of each arm, which are asked in a random order."""
+        """Each arm's answer to each query, asked in a random order."""
         made = []
         for prompt in group:
             found: dict[str, Found] = {}

@@ -65,7 +65,7 @@ def install_shared_costs(
 def costs_at_once(
     engine: Engine, alone: Costs, batch: ContinuousBatch, shared: SharedCosts, wanted: Sequence[int]
 ) -> dict[int, Costs]:
-    """By each wanted number of answers. alone: of one answer. batch, shared: as of
+    """Costs for each wanted number of answers. alone: those of one answer. batch, shared: as in
     `install_shared_costs`.
 
     The steps of a recurrent cell are taken for all answers together, other drafts one after the

@@ -117,7 +117,7 @@ class Batch:
         return self._costs
 
     def _alone(self, again: bool) -> Costs:
-        """Those of one answer, measured once."""
+        """Costs of one answer, measured once."""
         costs = costs_of(self._engine, again)
         greedy, drawn = rounds.alone(self._engine, costs)
         return replace(costs, round_s=greedy, drawn_round_s=drawn)
@@ -323,7 +323,7 @@ class Batch:
         return TeacherForcing(self._engine.target, self._target, prompts, answers, states)
 
     def _remember(self, known: TeacherForcing) -> TeacherForcing:
-        """As the newest of the last few."""
+        """Keep as the newest of the last few."""
         others = [one for one in self._known if one is not known]
         for one in others:
             one.forget_scores()

@@ -58,7 +58,7 @@ class Expected:
 
     @classmethod
     def of(cls, replay: Replay, how: Literal["exact", "live"] = "exact") -> Expected:
-        """Of a loop that can only go one way, or that has run."""
+        """The expectation of a loop that can only go one way, or that has run."""
         widths = list(map(float, replay.widths))
         return cls(replay.rounds, replay.drafted, replay.accepted, how, replay.calls, widths)
 

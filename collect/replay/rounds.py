@@ -77,8 +77,8 @@ class OverheadTimer:
         return read
 
     def median(self, step_s: float) -> float:
-        """Of the elapsed time, without these seconds for each step. Raises StatisticsError where
-        nothing was found."""
+        """Median of the elapsed time, without these seconds for each step. Raises StatisticsError
+        where nothing was found."""
         spent = (seconds - steps * step_s for seconds, steps in self.found)
         return max(0.0, statistics.median(spent))
 

@@ -129,7 +129,7 @@ def score(
 
 
 def draft_tokens(logits: Tensor, vocab: DraftVocab | None) -> tuple[Tensor, list[DraftToken]]:
-    """Of [n, N] logits over draft tokens the most likely ones, as target ids [n] and as drafts."""
+    """The most likely of [n, N] draft tokens, as target ids [n] and as drafts."""
     scores = logits.float()
     best = scores.max(-1)
     tokens = best.indices if vocab is None else vocab.to_target[best.indices]

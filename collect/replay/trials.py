@@ -60,7 +60,7 @@ def scores(
 def score(
     logits: Tensor, ids: Tensor, vocab: DraftVocab | None, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Of [n, N] logits over draft tokens: log q of the target's ids [n], -inf for those that the
+    """Score [n, N] logits over draft tokens: log q of the target's ids [n], -inf for those that the
     draft vocabulary lacks, and the confidence [n]."""
     raw = logits if logits.dtype == torch.float64 else logits.float()
     sure = (raw.amax(-1) - raw.logsumexp(-1)).exp()
@@ -74,7 +74,7 @@ def score(
 def after(
     logits: Tensor, answer: list[int], vocab: DraftVocab | None, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """As `score`, of a whole answer [n] whose first token has no logits: log 1, not confident."""
+    """Score a whole answer [n] whose first token has no logits: log 1, not confident."""
     ids = torch.tensor(answer[1:], dtype=torch.int64, device=logits.device)
     log_q, sure = score(logits, ids, vocab, temperature)
     none = log_q.new_zeros(min(1, len(answer)))

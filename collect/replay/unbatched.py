@@ -80,7 +80,8 @@ class UnbatchedDrafter:
         return self._drafted
 
     def _follow(self, context: list[int]) -> None:
-        """As the loop leaves a round: the target has read all of `context` but its newest token."""
+        """Leave the target as the loop leaves a round: it has read all of `context` but its newest
+        token."""
         unread = context[self.target.length : -1]
         if unread:
             self.target.extend(torch.tensor(unread, device=self.target.device))

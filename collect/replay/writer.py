@@ -283,8 +283,8 @@ class Writer:
         return self.serve(lambda free: list(islice(left, free)))
 
     def serve(self, take: Callable[[int], Sequence[Ask]]) -> Iterator[Answer]:
-        """As `answers`, for those that are not known beforehand. take(n): the next ones, at most n;
-        none where there are none now. Over when nothing is at work and there are none."""
+        """Write answers that are not known beforehand. take(n): the next ones, at most n; none
+        where there are none now. Ends when nothing is at work and there are none."""
         while True:
             with torch.inference_mode():
                 over = self._take_out()

@@ -45,7 +45,7 @@ class Collection:
 
     @cached_property
     def queries(self) -> dict[str, QueryRow]:
-        """By query id, in stored order."""
+        """Queries by id, in stored order."""
         found = {}
         for record in read_table(self.folder, "queries").to_pylist():
             vector = record["embedding"]
@@ -74,14 +74,14 @@ class Collection:
     def outcomes_at(
         self, temperature: float = 0.0, running: int = 0, draw: int = 0
     ) -> dict[str, dict[str, Outcome]]:
-        """Those of one temperature, load and draw: query id -> arm -> outcome."""
+        """Outcomes of one temperature, load and draw: query id -> arm -> outcome."""
         asked = (temperature, running, draw)
         return {key.query: arms for key, arms in self.outcomes.items() if key[1:] == asked}
 
     @cached_property
     def repetitive(self) -> set[OutcomeKey]:
-        """Where the target's answer repeats itself to the end; it is the same at every load, and
-        the keys are those of load 0."""
+        """Keys of queries whose answer by the target repeats itself to the end; it is the same at
+        every load, and the keys are those of load 0."""
         return {
             key._replace(running=0)
             for key, arms in self.outcomes.items()

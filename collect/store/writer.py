@@ -154,7 +154,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """As `replacing`; the system's refusals are explained."""
+    """Replace a file; the system's refusals are explained."""
     with _explained(path), replacing(path) as file:
         write(file)
 

@@ -194,8 +194,8 @@ def collect_batch(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
 
 
 def seed_of(options: SweepOptions, query_id: str, temperature: float, draw: int = 0) -> int:
-    """Of one query's sampled answer; independent of the rest of the collection, and of how many
-    draws there are."""
+    """Seed of one query's sampled answer; independent of the rest of the collection, and of how
+    many draws there are."""
     more = ("draw", draw) if draw else ()
     return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id, *more)
 

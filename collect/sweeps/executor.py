@@ -1,4 +1,4 @@
-"""Where groups of queries are collected: here, or at what stands behind another executor."""
+"""Executors, which collect groups of queries: in this process or elsewhere."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class OwnExecutor(Executor, Protocol):
 
 
 class Here:
-    """In this process, one group after the other; where arms are timed, they are warmed up once."""
+    """An executor in this process, one group after the other; where arms are timed, they are warmed
+    up once."""
 
     def __init__(self, engine: SweepEngine, batch: BatchDecoder) -> None:
         self._engine, self.batch = engine, batch

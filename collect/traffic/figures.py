@@ -82,7 +82,7 @@ class Sums:
 
 
 def drafting(traffic: Traffic, seed: int = 0, where: Sequence[int] | None = None) -> list[Drafting]:
-    """Of every arm. where: of these answers alone."""
+    """Draft statistics of each arm, over the answers at `where` or over all."""
     chosen = range(len(traffic.answers)) if where is None else where
     sums = Sums([traffic.groups[at] for at in chosen], seed)
     made = []
@@ -97,7 +97,7 @@ def drafting(traffic: Traffic, seed: int = 0, where: Sequence[int] | None = None
 
 
 def speeds(traffic: Traffic, costs: Costs, load: int | None, seed: int = 0) -> list[Speed]:
-    """Of every arm at a load, or at each answer's own."""
+    """Speed of each arm at a load, or at each answer's own."""
     loads = traffic.loads(costs) if load is None else [load] * len(traffic.answers)
     sums = Sums(traffic.groups, seed)
     plain, plain_by_costs = _seconds_and_repeats(traffic, traffic.plain, costs, loads)
@@ -115,7 +115,7 @@ def speeds(traffic: Traffic, costs: Costs, load: int | None, seed: int = 0) -> l
 
 
 def widened(figure: Figure, margin: float) -> Figure:
-    """With another error, independent of the first: the two are added in squares."""
+    """The estimate with another, independent error: the two are added in squares."""
     low = figure.mean - math.hypot(figure.mean - figure.low, margin)
     return Figure(figure.mean, low, figure.mean + math.hypot(figure.high - figure.mean, margin))
 

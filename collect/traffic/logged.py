@@ -38,9 +38,9 @@ LENGTHS = (2, 4, 8, 16)  # tokens of a draft
 def configurations(
     draft_model: str | None = None, lengths: Sequence[int] = LENGTHS
 ) -> dict[str, ArmRecipe]:
-    """By name, KIND-LENGTH: matches of 2 tokens or more, of 8 or more (as `draftpick export` writes
-    them for vLLM), suffix decoding over the conversation and earlier answers, and the draft model
-    where one is given."""
+    """Configurations named KIND-LENGTH: matches of 2 tokens or more, of 8 or more (as `draftpick
+    export` writes them for vLLM), suffix decoding over the conversation and earlier answers, and
+    the draft model where one is given."""
     kinds = {
         NGRAM: {"kind": "max_gram", "shortest": 2, "longest": 12},
         NGRAM_8: {"kind": "max_gram", "shortest": 8, "longest": 16},

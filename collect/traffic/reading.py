@@ -68,7 +68,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Those that hold something. Raises DraftpickError."""
+    """Lines that hold something. Raises DraftpickError."""
     try:
         with path.open(encoding="utf-8-sig", errors="strict") as stream:
             while line := stream.readline(MOST_LINE):

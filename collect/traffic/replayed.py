@@ -236,7 +236,7 @@ def mean_running(spans: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
 
 
 def nearest(running: NDArray[np.float64], known: Sequence[int]) -> list[int]:
-    """Of the known numbers of answers the one that is nearest in proportion to each."""
+    """The known number of answers that is nearest in proportion to each."""
     logs = np.log(np.array(known, dtype=np.float64))
     places = np.abs(np.log(running)[:, None] - logs[None]).argmin(axis=1)
     return [known[place] for place in places.tolist()]

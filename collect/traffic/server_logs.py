@@ -45,7 +45,7 @@ class ServerLog:
     _body: dict[str, Any] | None = None  # of llama.cpp's last request
 
     def answers(self, line: str, where: str) -> Iterator[LoggedAnswer]:
-        """Those that the line completes."""
+        """Answers that the line completes."""
         if "Received request " in line or " details: prompt: " in line:
             self._vllm_request(line, where)
         elif "Generated response " in line:

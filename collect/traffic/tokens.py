@@ -128,8 +128,8 @@ def _content(answer: Mapping[str, Any]) -> str:
 
 
 def _called(each: LoggedAnswer, tokenizer: Any) -> list[int]:
-    """Of an answer with tool calls, which only the chat template can spell: what it puts after the
-    prompt, up to the end of the sequence."""
+    """Tokens of an answer with tool calls, which only the chat template can spell: what it puts
+    after the prompt, up to the end of the sequence."""
     if each.messages is None or each.answer is None:
         raise Unspoken("with tool calls outside a chat")
     prompt = _chat(tokenizer, each.messages, each.tools)
@@ -160,7 +160,8 @@ def _chat(
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """As templates take it: its parts joined, calls' arguments as objects, nothing that is null."""
+    """The message as templates take it: its parts joined, calls' arguments as objects, nothing that
+    is null."""
     made = {name: value for name, value in message.items() if value is not None}
     made["content"] = _whole(text_of(message.get("content")))
     calls = made.get("tool_calls")

@@ -65,7 +65,7 @@ def arms_made_for(target: str) -> Path | None:
 
 
 def own_arms() -> dict[str, Path]:
-    """By the known name of a target other than the default one: the file of its arms."""
+    """Arms files by the known name of a target other than the default one."""
     files = sorted(Path(__file__).parent.glob("*.yaml"))
     return {file.stem: file for file in files if file not in (SHIPPED_ARMS, UNTRAINED_ARMS)}
 
@@ -90,7 +90,7 @@ def read_mapping(path: Path, needed: str) -> dict[str, Any]:
 
 
 def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
-    """As `load_arms`, for what the file at `path` held."""
+    """Arms of what the file at `path` held."""
     mistakes: list[str] = []
     arms: dict[str, ArmRecipe] = {}
     try:

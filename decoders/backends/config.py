@@ -42,8 +42,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def text_config_of(folder: Path) -> dict[str, Any]:
-    """Of a model of texts and images the part that is about its text; of others the whole. Raises
-    as `config_of`."""
+    """The text part of a multimodal config; any other config unchanged. Raises as `config_of`."""
     config = config_of(folder)
     text: dict[str, Any] = config.get("text_config", config)
     return text
@@ -74,7 +73,8 @@ def _whole(config: dict[str, Any]) -> bool:
 
 
 def with_defaults(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """As it is where transformers does not know the model's type: whoever loads it says so."""
+    """Fill in transformers' defaults. An unknown model type is left unchanged; the loader reports
+    it."""
     from transformers import CONFIG_MAPPING
 
     kind = config.get("model_type") or _kind_of((config.get("architectures") or [""])[0])

@@ -81,13 +81,13 @@ def loaded() -> bool:
 
 @lru_cache
 def version() -> str:
-    """Of the kernels and their use: figures measured with others are not their own."""
+    """Hash of the kernel sources and how they are used; timings are cached under it."""
     code = b"".join(each.read_bytes() for each in sorted(FOLDER.glob("*.[hc]*")))
     return hashlib.sha256(code + str(NARROW).encode()).hexdigest()[:8]
 
 
 def file_name(best: str) -> str:
-    """Of the kernels made here for a set of instructions."""
+    """Name of the kernels' file for a set of instructions."""
     where = (torch.__version__, cpu_name(), best, list(SETS[best].values()))
     key = hashlib.sha256(repr((version(), where)).encode()).hexdigest()[:16]
     return f"{key}-kernels.so"

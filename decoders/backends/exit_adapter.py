@@ -152,7 +152,8 @@ class AdapterHead:
         return linear(state, self.head)
 
     def recorded_draft(self) -> Make | None:
-        """By the target's first layers, and the adapter over the states that its passes left."""
+        """Draft by the target's first layers, and the adapter over the states that its passes
+        left."""
         target, passes = self.target, self.target.recorded
         if passes is None or (target.device.type == "cpu" and target.dtype == torch.bfloat16):
             return None  # on a CPU the adapter's wider passes are in float32

@@ -31,13 +31,11 @@ class KeptStates(ABC):
     def truncate(self, length: int) -> None: ...
 
     def keep_states(self) -> None:
-        """As in StateBackend."""
         if self._final is None:
             self.truncate(0)
             self._final = self._room()
 
     def final_states(self, start: int, end: int) -> Tensor:
-        """As in StateBackend."""
         assert self._final is not None
         return self._final[start:end]
 

@@ -1,9 +1,9 @@
 """Native backend for Llama-shaped models: fused weights, one preallocated cache.
 
-A round costs one pass of `llama_model.layer` over the layers and one product with the head. Rolling
-back is moving `length`. An early exit (`exit_adapter.py`) may run the lower layers ahead of the
-rest: `lower` does so, and `extend` then finds those positions done and runs only the upper layers.
-A tree of drafts is one pass too, with a mask of its own (see `tree.py`).
+A round costs one pass of `layer` (llama/model.py) over the layers and one product with the head.
+Rolling back is moving `length`. An early exit (`exit_adapter.py`) may run the lower layers ahead of
+the rest: `lower` does so, and `extend` then finds those positions done and runs only the upper
+layers. A tree of drafts is one pass too, with a mask of its own (see `tree.py`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LlamaBackend(KeptStates):
         return cls(*load(folder, device, dtype, rounding, store, blocked), context)
 
     def sharing_weights(self, context: int) -> LlamaBackend:
-        """As in SharingBackend; its passes are those of this one, where they are compiled."""
+        """Share the weights with a cache of its own; compiled passes are shared too."""
         other = type(self)(self.shape, self.weights, context)
         if self.compiled is not None:
             other.compiled = self.compiled.over(other._cache)
@@ -196,7 +196,6 @@ class LlamaBackend(KeptStates):
 
     @property
     def products(self) -> str:
-        """As in DescribedBackend."""
         return f"blocks {version()}" if self.blocked else ""
 
     @property
@@ -222,7 +221,7 @@ class LlamaBackend(KeptStates):
         between: Callable[[], None] | None = None,
         part: int | None = None,
     ) -> Prefilled:
-        """As in PartedBackend.
+        """Read a prompt in parts.
 
         cached: how many of the first positions hold these very ids already, and are not read again;
             fewer than there are ids.
@@ -248,7 +247,7 @@ class LlamaBackend(KeptStates):
         return Prefilled(logits, embedding, time.perf_counter() - started)
 
     def _prompt(self, ids: Tensor) -> Tensor:
-        """As `_hidden`, by one recording where passes are recorded and the prompt is short."""
+        """Read a prompt by one recording where passes are recorded and the prompt is short."""
         dense = ["float32", "float64"]
         if self.device.type == "cuda":  # a CPU multiplies wide bfloat16 in float32
             dense.append("bfloat16")
@@ -263,7 +262,6 @@ class LlamaBackend(KeptStates):
 
     @property
     def part(self) -> int:
-        """As in PartedBackend."""
         slow = self.device.type == "cpu" and self.parameters >= LARGE
         return min(PREFILL_CHUNK, LARGE_CHUNK) if slow else PREFILL_CHUNK
 
@@ -271,25 +269,21 @@ class LlamaBackend(KeptStates):
 
     @property
     def layout(self) -> tuple[object, ...]:
-        """As in CopyableBackend."""
         compiled = self.compiled is not None  # other last bits
         return self.dtype, self.precision, compiled, self.eight_bits, self.kept_states
 
     @property
     def position_bytes(self) -> int:
-        """As in CopyableBackend."""
         states = len(self._kept()) * self.shape.hidden * self.dtype.itemsize
         return self._cache.position_bytes + states
 
     @torch.inference_mode()
     def copy_out(self, start: int, end: int) -> list[Tensor]:
-        """As in CopyableBackend."""
         kept = [states[start:end].clone() for states in self._kept()]
         return [self._cache.copy_out(start, end), *kept]
 
     @torch.inference_mode()
     def copy_in(self, copies: Sequence[Tensor]) -> None:
-        """As in CopyableBackend."""
         start, (kv, *kept) = self._length, copies
         end = start + kv.shape[-2]
         self._placed(kv.shape[-2], None)
@@ -321,7 +315,6 @@ class LlamaBackend(KeptStates):
         return drafted
 
     def clean(self) -> None:
-        """As in CleanedBackend."""
         self.truncate(0)
         self._cache.clean()
 
@@ -350,7 +343,7 @@ class LlamaBackend(KeptStates):
         return rows_of(self.weights.embedding, ids)
 
     def head_rows(self, ids: Tensor) -> Tensor:
-        """As in StateBackend; of a rounded head that is tied, as they were before."""
+        """Rows of the head; those of a rounded, tied head are as they were before rounding."""
         w = self.weights
         return rows_of(w.embedding if w.tied else w.head, ids)
 
@@ -364,7 +357,6 @@ class LlamaBackend(KeptStates):
     # -- early exit ---------------------------------------------------------------------------
 
     def lower_parameters(self, exit_layer: int) -> int:
-        """As in ExitBackend."""
         return count_layers(self.weights.layers[:exit_layer])
 
     @torch.inference_mode()
@@ -420,7 +412,6 @@ class LlamaBackend(KeptStates):
     def extend_until(
         self, token: int, leaves: Callable[[Tensor, Tensor, int], bool]
     ) -> tuple[Tensor, int]:
-        """As in LayeredBackend."""
         start, layers = self._length, self.shape.layers
         if start == self.context:
             raise ContextTooLong(start, 1, self.context)
@@ -457,7 +448,7 @@ class LlamaBackend(KeptStates):
         return hidden
 
     def _placed(self, t: int, parents: Sequence[int] | None) -> Branch | None:
-        """Where the next t tokens go; None for a chain."""
+        """Places of the next t tokens; None for a chain."""
         if self._length + t > self.context:
             raise ContextTooLong(self._length, t, self.context)
         if parents is not None:
@@ -491,7 +482,6 @@ class LlamaBackend(KeptStates):
         return (*self._exits, *([] if self._final is None else [-1]))
 
     def pass_through(self, h: Tensor, start: Tensor, layers: Layers) -> Tensor:
-        """As in Rounded."""
         first = 0
         for after, states in self._exits.items():
             h = layers.through(h, first, after, start, 0)
@@ -500,20 +490,17 @@ class LlamaBackend(KeptStates):
         return layers.through(h, first, self.shape.layers, start, 0)
 
     def keep_final(self, states: Tensor, start: Tensor) -> None:
-        """As in Rounded."""
         if self._final is not None:
             at = start + torch.arange(len(states), device=states.device)
             self._final.index_copy_(0, at, states)
 
     def hold(self, length: int) -> None:
-        """As in Rounded."""
         self._length = self._ahead = length
         self._tree = None
 
     def answer_writer(
         self, drafter: Drafter, verifier: Verifier, length: DraftLength
     ) -> AnswerWriter:
-        """As in WritesAnswers."""
         from .cuda.device_loop import DeviceLoop
 
         return DeviceLoop(self, drafter, verifier, length)

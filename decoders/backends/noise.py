@@ -48,7 +48,7 @@ def choose(logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor)
 
 
 def race(logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-    """As `choose`, with noise for every row, and without a look at any on the host."""
+    """Choose with noise for every row, without a look at any on the host."""
     noise = gumbel(keys, positions, logits.shape[-1])
     return (logits.float() + temperature.unsqueeze(1) * noise).argmax(-1)
 

@@ -52,7 +52,7 @@ class Threads:
         self._last = now
 
     def wanted(self, last: Look, now: Look, cores: int) -> int:
-        """As many as there are cores that others leave, half a core counting as one."""
+        """The number of cores that others leave, half a core counting as one."""
         return max(1, min(self.full, int(cores - others(last, now) + 0.5)))
 
 

@@ -12,7 +12,7 @@ from threading import Lock
 
 
 class Breaker:
-    """Of one server; may be used from several threads.
+    """A circuit breaker of one server; may be used from several threads.
 
     first_s, most_s: the pause after the first failure, which doubles with each one in a row, and
         the longest pause.

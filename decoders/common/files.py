@@ -83,6 +83,6 @@ def whole_lines(path: Path) -> bytes:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """As `replacing`, for content at hand; text is written as UTF-8."""
+    """Replace a file by content at hand; text is written as UTF-8."""
     with replacing(path) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)

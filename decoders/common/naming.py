@@ -9,5 +9,5 @@ T = TypeVar("T")
 
 
 def below(named: Mapping[str, T], prefix: str) -> dict[str, T]:
-    """Those whose names begin so, by the rest of their names."""
+    """The entries whose names begin so, by the rest of their names."""
     return {k.removeprefix(prefix): v for k, v in named.items() if k.startswith(prefix)}

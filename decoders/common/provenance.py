@@ -1,4 +1,4 @@
-"""Where and how an artifact was made: code, command, versions, machine, time."""
+"""Provenance of an artifact: code, command, versions, machine, time."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _said(*command: str) -> str | None:
 
 
 def _threads() -> int | None:
-    """That torch computes with; None where it is not loaded."""
+    """Threads that torch computes with; None where it is not loaded."""
     torch = sys.modules.get("torch")
     return torch.get_num_threads() if torch is not None else None
 

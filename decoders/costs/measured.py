@@ -61,8 +61,8 @@ class Costs:
         )
 
     def of_answers(self, answers: int) -> Costs:
-        """Those of a number of concurrent answers; KeyError if they are unknown. Endpoints' are
-        nobody's, at any number."""
+        """Costs of a number of concurrent answers; KeyError if they are unknown. Endpoints have the
+        same at any number."""
         return self if answers == 1 or not self.verify_s else self.at_once[answers]
 
     def of(self, arms: Collection[str]) -> Costs:
@@ -95,8 +95,8 @@ class Costs:
         return rounds * float(shares @ _prices(self.verify_s, answers, len(shares)))
 
     def overhead_s(self, arm: str, temperature: float) -> float:
-        """Of `round_s`, or of `drawn_round_s` where tokens are drawn; plain decoding's for an arm
-        whose own is unknown."""
+        """Seconds of a round besides its pass, drawn or not; plain decoding's for an arm whose own
+        is unknown."""
         seconds = self.drawn_round_s if temperature > 0 else self.round_s
         return seconds.get(arm, seconds.get(PLAIN, 0.0))
 
@@ -125,8 +125,8 @@ def _medians(repeats: Sequence[Costs]) -> Costs:
 
 
 def _mean_of(shares: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
-    """Of [n] probabilities of 0 .. n - 1, those of the mean of independent draws, in steps of
-    1 / draws; by the convolution theorem."""
+    """Probabilities of the mean of independent draws, in steps of 1 / draws, from [n] probabilities
+    of 0 .. n - 1; by the convolution theorem."""
     if draws == 1:
         return shares
     size = draws * (len(shares) - 1) + 1

@@ -104,8 +104,8 @@ def measure(target: Backend, repeats: int = REPEATS) -> PassCosts:
 
 
 def undisturbed(times: Sequence[Sequence[float]]) -> PassCosts:
-    """By width, the least time of that width or a wider one: other work on the machine only adds
-    time, and so do more tokens.
+    """The least time of each width or a wider one: other work on the machine only adds time, and so
+    do more tokens.
 
     times: seconds of each repeat, by width.
     """
@@ -147,6 +147,6 @@ def _read(path: Path) -> PassCosts | None:
 
 
 def write(path: Path, place: CostKey, costs: Any) -> None:
-    """With what they depend on, for people."""
+    """Write the costs with what they depend on, for people."""
     with contextlib.suppress(OSError):  # measured again next time
         write_atomically(path, json.dumps({**asdict(place), **asdict(costs)}, indent=1))

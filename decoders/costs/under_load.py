@@ -38,9 +38,7 @@ class SlotsModel(Backend, Protocol):
         ...
 
     @property
-    def products(self) -> str:
-        """As of DescribedBackend."""
-        ...
+    def products(self) -> str: ...
 
 
 class Slots(Protocol):
@@ -76,7 +74,7 @@ class SharedCosts:
     narrow: int
 
     def of(self, rows: int) -> PassCosts:
-        """By tokens of each of a number of answers, linear between the measured points."""
+        """Pass costs for a number of answers at once, interpolated between measured points."""
         low = max(0, min(bisect_right(self.rows, rows) - 1, len(self.rows) - 2))
         first, second = self.rows[low : low + 2] if len(self.rows) > 1 else (self.rows[0], None)
         at = self.seconds[low]
@@ -93,7 +91,7 @@ class SharedCosts:
 
 @dataclass(frozen=True)
 class UnderLoad(PassCosts):
-    """Those of a target alone while one answer is written, else those that it has its share of.
+    """The target's own pass costs while one answer runs, the shared ones while several do.
 
     rows: how many are written now.
     """
@@ -166,7 +164,8 @@ def measure(slots: Slots) -> SharedCosts:
 
 @torch.inference_mode()
 def timed(slots: Slots, rows: Sequence[int], narrow: int) -> SharedCosts:
-    """Of these numbers of answers, as the slots multiply now. What they held is forgotten."""
+    """Time passes for these numbers of answers, as the slots multiply now. What they held is
+    forgotten."""
     times = tuple(tuple(_seconds(slots, n, t) for t in TOKENS) for n in rows)
     return SharedCosts(tuple(rows), TOKENS, times, narrow)
 

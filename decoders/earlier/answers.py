@@ -68,7 +68,7 @@ class EarlierAnswers:
 
     @property
     def users(self) -> int:
-        """Those of whom an answer is kept."""
+        """Users of whom an answer is kept."""
         return len(self._users)
 
     def add(self, user: str, prompt: Sequence[int], answer: Sequence[int]) -> None:

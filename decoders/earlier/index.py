@@ -1,4 +1,5 @@
-"""Where the last tokens of a text came before: chains of earlier places, as in zlib's deflate.
+"""An index of where the last tokens of a text came before: chains of earlier places, as in zlib's
+deflate.
 
 A suffix tree finds the longest earlier match, too, but cannot let its oldest texts go. Here each
 place is entered under its last 2, 4, 8 and 16 tokens, in front of the place that had the same
@@ -116,7 +117,7 @@ class SuffixIndex:
         return 0, []
 
     def _places(self, number: int, wanted: array[int]) -> list[int]:
-        """Those after the anchor at the end of `wanted`, the latest first."""
+        """Places after the anchor at the end of `wanted`, the latest first."""
         anchor, links, tokens = ANCHORS[number], self._links[number], self._tokens
         key, base = wanted[-anchor:], self._base
         place = self._heads[number][hash(tuple(key)) & self._mask]
@@ -131,7 +132,7 @@ class SuffixIndex:
         return found
 
     def _longest(self, places: list[int], wanted: array[int], anchor: int) -> tuple[int, list[int]]:
-        """Of places that share the anchor, those that share most."""
+        """The places that share most, among those that share the anchor."""
         reach = [self._reach(place, wanted, anchor) for place in places]
         most = max(reach)
         return most, [place for place, own in zip(places, reach, strict=True) if own == most]

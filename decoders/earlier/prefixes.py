@@ -165,7 +165,7 @@ class PrefixStore:
 
     @property
     def users(self) -> int:
-        """Those of whom something is kept."""
+        """Users of whom something is kept."""
         return len({owner.user for owner in list(self._roots)})  # asked from another thread
 
     # -- the tree -----------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class EndpointEngine:
 
     @property
     def target_fingerprint(self) -> str:
-        """Of the models' names; no server says which weights it holds."""
+        """Fingerprint of the models' names; no server says which weights it holds."""
         models = json.dumps({name: arm.model for name, arm in self.arms.items()})
         return f"endpoints@{hashlib.sha256(models.encode()).hexdigest()[:8]}/remote"
 
@@ -100,7 +100,7 @@ class EndpointEngine:
 
     @property
     def context(self) -> int:
-        """As good as none: a server says itself what it holds."""
+        """No limit: a server says itself what it holds."""
         return sys.maxsize
 
     @property
@@ -109,7 +109,7 @@ class EndpointEngine:
         return self._embedder.name
 
     def arms_fingerprint(self, names: Sequence[str]) -> str:
-        """As of `decoders.arms.fingerprint`."""
+        """Fingerprint of the arms."""
         return fingerprint({name: self.arm(name) for name in names})
 
     def arm(self, name: str) -> EndpointRecipe:
@@ -125,7 +125,7 @@ class EndpointEngine:
 
     @property
     def asleep(self) -> dict[str, ArmDown]:
-        """By arm, why and how long it is left alone; what `decode` would raise now."""
+        """Why and how long each arm is left alone; what `decode` would raise now."""
         pauses = {name: breaker.pause_s for name, breaker in self._breakers.items()}
         return {
             name: ArmDown(name, self._breakers[name].reason, pause_s)
@@ -154,7 +154,7 @@ class EndpointEngine:
     # -- answering ----------------------------------------------------------------------------
 
     def answering(self, n: int) -> Threads:
-        """As of `continuous_batching.Concurrent`."""
+        """Answer in threads, as `continuous_batching.Concurrent`."""
         return Threads(self, n)
 
     def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
@@ -162,7 +162,7 @@ class EndpointEngine:
         return chat_ids(messages)
 
     def encode_text(self, text: str) -> list[int]:
-        """As `encode_chat` of one message: endpoints are asked by chat."""
+        """Encode one message: endpoints are asked by chat."""
         return chat_ids([{"role": "user", "content": text}])
 
     def check(self, prompt_ids: Sequence[int], request: Request) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Speculated:
-    """Of one answer.
+    """What a server says of one answer's drafts.
 
     drafted, accepted: tokens.
     rounds: passes that verified drafts; None where that is not told.
@@ -24,8 +24,8 @@ class Speculated:
 
 
 def speculated(record: Mapping[str, Any], choice: Mapping[str, Any]) -> Speculated | None:
-    """Of a whole answer, or of a stream's event; None where nothing is told, or what is told makes
-    no sense: nothing is guessed.
+    """Drafted and accepted tokens of a whole answer, or of a stream's event; None where nothing is
+    told, or what is told makes no sense: nothing is guessed.
 
     vLLM has `metrics.speculative_decoding` with --per-request-spec-decode-metrics, SGLang
     `meta_info`, llama.cpp's server `timings`.

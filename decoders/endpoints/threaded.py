@@ -11,7 +11,7 @@ WAIT_S = 0.2  # of a step in which nothing ends and nothing comes
 
 
 class Line:
-    """Where one answer is written, as `continuous_batching.EngineSlot`.
+    """A thread in which one answer is written, as in `continuous_batching.EngineSlot`.
 
     Its thread is kept from one answer to the next: in a new one the first tensor takes
     milliseconds.
@@ -51,7 +51,7 @@ class Line:
 
 
 class Threads:
-    """As `continuous_batching.BatchEngine`, for an engine that several threads may use."""
+    """A batch engine for an engine that several threads may use."""
 
     def __init__(self, engine: Any, n: int) -> None:
         self._news = threading.Event()

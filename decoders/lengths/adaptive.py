@@ -55,7 +55,6 @@ class AdaptiveLength:
         self._behind = False  # whether the drafter has not read the last rounds
 
     def apart(self) -> AdaptiveLength:
-        """As of LearningLength."""
         other = AdaptiveLength(self.longest, self.min_confidence, self.memory, self._passes)
         other.in_turn = self.in_turn
         return other

@@ -83,7 +83,7 @@ class DrafterMemory:
 
     @property
     def arms(self) -> list[str]:
-        """Those that are loaded, the least recently used first."""
+        """The arms that are loaded, the least recently used first."""
         return list(self._storages)
 
     @property
@@ -93,7 +93,7 @@ class DrafterMemory:
 
     @property
     def asleep(self) -> Mapping[str, ArmDown]:
-        """By arm, why it could not be loaded and when it will be tried again."""
+        """Why each arm could not be loaded and when it will be tried again."""
         return {
             arm: LoadFailed(arm, breaker.reason, breaker.pause_s)
             for arm, breaker in self._breakers.items()
@@ -206,7 +206,7 @@ class _TooLarge(DraftpickError):
 
 
 class _Full(DraftpickError):
-    """As NoRoom, before it is known how long it took."""
+    """There is no room, and it is not yet known how long loading took."""
 
 
 def _bytes(owned: Iterable[Storages]) -> int:

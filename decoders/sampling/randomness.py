@@ -92,8 +92,8 @@ def drawn_at(probs: Tensor, heights: Tensor) -> Tensor:
 
 
 def _drawn(probs: Tensor, heights: Tensor) -> Tensor:
-    """By inversion, which needs no host read, unlike multinomial: probs [n, V] and heights [n] from
-    0 to 1 -> [n]."""
+    """Draw by inversion, which needs no host read, unlike multinomial: probs [n, V] and heights [n]
+    from 0 to 1 -> [n]."""
     below = probs.double().cumsum(-1)
     return _first_above(below, heights.unsqueeze(1) * below[:, -1:]).squeeze(1)
 

@@ -25,7 +25,7 @@ FORCED = 16  # most tokens of a draft that the grammar forces
 
 
 class Guide:
-    """Of one answer, at its beginning.
+    """Guides one answer through its grammar, from its beginning.
 
     cut: whether the last draft was fitted by leaving some of it out.
     """

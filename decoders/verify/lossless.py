@@ -54,7 +54,7 @@ def _greedy(proposal: Proposal, target_logits: Tensor) -> Verdict:
 
 
 def compared(drafted: list[int], best: list[int]) -> Verdict:
-    """Of a chain [K], beside the likeliest tokens [K + 1], which are numbers of `numbered`."""
+    """Compare a chain [K] with the likeliest tokens [K + 1], which are numbers of `numbered`."""
     k = len(drafted)
     accepted = next((i for i in range(k) if drafted[i] != best[i]), k)
     return Verdict(accepted, best[accepted], drafted)

@@ -57,7 +57,7 @@ def layout(parents: tuple[int, ...], device: torch.device) -> Layout:
 def verify_tree(
     proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
 ) -> Verdict:
-    """As Verifier.verify, for a proposal with parents.
+    """Verify a proposal with parents.
 
     target_logits: [K + 1, V], row i + 1 for what follows node i.
     """

@@ -167,8 +167,8 @@ def _check_member(wheel: WheelFile, path: Path) -> None:
 
 
 def _convert(gguf: Path, made: Path) -> None:
-    """By transformers' own loader: config, float32 safetensors, tokenizer. What it leaves out of
-    the config is added."""
+    """Convert by transformers' own loader: config, float32 safetensors, tokenizer. What it leaves
+    out of the config is added."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer

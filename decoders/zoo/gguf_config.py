@@ -41,7 +41,7 @@ def not_as_it_is(header: Header) -> str | None:
 
 
 def config_of(header: Header) -> dict[str, Any]:
-    """As `config.json` of the model's folder would be.
+    """What `config.json` of the model's folder would say.
 
     Raises DraftpickError where a field is missing, or positions are scaled in a way that has no
     name there.

@@ -66,7 +66,7 @@ def _check(header: Header, config: dict[str, Any]) -> None:
 
 
 def _whole(name: str) -> str:
-    """As a checkpoint of transformers has it."""
+    """The tensors as a checkpoint of transformers has them."""
     return name if name.startswith("lm_head.") else f"model.{name}"
 
 

@@ -106,7 +106,7 @@ def engine_options(
 
 @dataclass(frozen=True)
 class LogOptions:
-    """Where decisions are logged, and what is kept besides the numbers.
+    """Place of the decision log, and what is kept besides the numbers.
 
     folder: None logs nothing.
     """

@@ -40,7 +40,7 @@ class Fewer(Exception):
 
 @dataclass
 class _Stream:
-    """Of one answer: when its events came, and how many tokens they held."""
+    """Events of one answer: when they came, and how many tokens they held."""
 
     times: list[float] = field(default_factory=list)
     tokens: int | None = None

@@ -97,7 +97,7 @@ def _world(each: LoggedDecision) -> World:
 
 
 def _of_one_world(chosen: list[LoggedDecision], policy: Policy | None) -> list[LoggedDecision]:
-    """Those whose arms and embeddings mean the same: of what the policy fits the most rows, of
+    """Rows whose arms and embeddings mean the same: of what the policy fits the most rows, of
     equally many the latest."""
     worlds: dict[World, list[LoggedDecision]] = {}
     for each in chosen:
@@ -127,7 +127,7 @@ def _check(policy: Policy, one: LoggedDecision) -> None:
 def _readable(
     kept: list[LoggedDecision], policy: Policy, excluded: Counter[str]
 ) -> list[LoggedDecision]:
-    """Those that hold all that the policy reads."""
+    """Rows that hold all that the policy reads."""
     before = len(kept)
     if policy.embedder != ANY:
         kept = [each for each in kept if each.embedding is not None]

@@ -46,7 +46,7 @@ def redirected(
 
 
 def unfit(engine: Any, arms: Sequence[str], request: Request) -> dict[str, ArmDown]:
-    """By arm, why it cannot answer such a request. Raises the last one's DraftpickError where none
+    """Why each arm cannot answer such a request. Raises the last one's DraftpickError where none
     can."""
     found, refusal = dict[str, ArmDown](), None
     for name in arms:
@@ -62,7 +62,7 @@ def unfit(engine: Any, arms: Sequence[str], request: Request) -> dict[str, ArmDo
 def arms_past_context(
     engine: Bounded, arms: Sequence[str], prompt_ids: Sequence[int], request: Request
 ) -> dict[str, ArmDown]:
-    """By arm, why it is of no use for so long a prompt; none where that holds of all of them."""
+    """Arms whose context the prompt exceeds, with the reason; empty if every arm is affected."""
     found = dict[str, ArmDown]()
     for name in arms:
         why = engine.why_too_long(name, prompt_ids, request)

@@ -92,7 +92,7 @@ class Learning:
     def take(
         self, x: Any, arm: str, outcome: Result, propensity: float, *, own: bool = True
     ) -> bool:
-        """As `learn`, for one thread, without saving; raises what goes wrong. Whether there was a
+        """Learn in one thread, without saving; raises what goes wrong. Returns whether there was a
         reward to learn from."""
         value = LOG_REWARDS[self.reward](outcome)
         if math.isnan(value) and outcome.error is None:

@@ -259,7 +259,7 @@ class Router:
         request: Request,
         options: AskOptions = DEFAULTS,
     ) -> RoutedResult:
-        """As `generate`, for a request and options that are made already."""
+        """Answer a request whose record and options are made already."""
         messages = as_messages(prompt_or_messages)
         prompt_ids = self.engine.encode_chat(messages)
         return self.answer(prompt_ids, request, options, text=query_text(messages))
@@ -273,7 +273,7 @@ class Router:
         text: str | None = None,
         chosen: Callable[[RouteDecision], None] | None = None,
     ) -> RoutedResult:
-        """As `respond`, for a prompt that is token ids already.
+        """Answer a prompt that is token ids already.
 
         text: what an embedder other than the target's own reads of it, as
             `collect.embedders.query_text` gives it.
@@ -413,7 +413,7 @@ class Router:
     def _down(
         self, decision: RouteDecision, prompt_ids: list[int], request: Request
     ) -> dict[str, ArmDown]:
-        """By arm, why the policy's arms cannot be had; none where no policy was asked."""
+        """Why each of the policy's arms cannot be had; empty where no policy was asked."""
         if decision.x is None or self.policy is None:
             return {}
         arms, down = self.policy.arms, dict[str, ArmDown]()

@@ -64,7 +64,7 @@ class Reply:
         raise NotImplementedError
 
     def logprobs(self, found: Sequence[ScoredToken]) -> Json:
-        """Of an answer's tokens."""
+        """Log-probabilities of an answer's tokens."""
         raise NotImplementedError
 
     # -- whole
@@ -216,7 +216,7 @@ class Reply:
 
 
 class ChatReply(Reply):
-    """Of /v1/chat/completions."""
+    """Reply of /v1/chat/completions."""
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
     opening = {"delta": {"role": "assistant", "content": ""}}  # noqa: RUF012
@@ -236,7 +236,7 @@ class ChatReply(Reply):
 
 
 class TextReply(Reply):
-    """Of /v1/completions."""
+    """Reply of /v1/completions."""
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
@@ -273,7 +273,7 @@ def _load(result: DecodeResult) -> Json:
 
 
 def decode_of(answer: Answer) -> DecodeResult:
-    """Of an answer that is whole."""
+    """Decoder of an answer that is whole."""
     assert answer.result is not None
     return answer.result.result
 
@@ -289,7 +289,7 @@ class ScoredToken:
 
 
 def scored_tokens(result: DecodeResult, tokenizer: Any, text: str) -> Iterator[ScoredToken]:
-    """Those of the answer's text, without one that ends it or comes after it."""
+    """Tokens of the answer's text, without one that ends it or comes after it."""
     assert result.logprobs is not None
     count, written = len(result.ids) - (result.finish_reason == "eos"), 0
     for at, (token, scored) in enumerate(zip(result.ids[:count], result.logprobs, strict=False)):

@@ -58,7 +58,7 @@ Words = Annotated[str, AfterValidator(_unicode)]
 
 
 def _only(*nothing: Any) -> AfterValidator:
-    """Of a field that asks for what is not done here; `nothing` and null do not ask."""
+    """Refuse a field that asks for what is not done here; `nothing` and null do not ask."""
 
     def refuse(value: Any) -> Any:
         if value is None or value in nothing:
@@ -141,14 +141,14 @@ class ToolCall(Body):
     index: int | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As chat templates know it."""
+        """The message as chat templates know it."""
         called = self.function
         arguments = json.loads(called.arguments or "{}")
         function = {"name": called.name, "arguments": arguments}
         return {"id": self.id, "type": self.type, "function": function}
 
     def sent(self) -> dict[str, Any]:
-        """As servers know it, whose arguments are text."""
+        """The call as servers know it, whose arguments are text."""
         function = {"name": self.function.name, "arguments": self.function.arguments}
         return {"id": self.id, "type": self.type, "function": function}
 
@@ -187,7 +187,7 @@ class Message(Body):
         return self
 
     def plain(self) -> dict[str, Any]:
-        """As chat templates know it."""
+        """The message as chat templates know it."""
         role = "system" if self.role == "developer" else self.role
         made: dict[str, Any] = {"role": role, "content": self.content}
         if self.tool_calls:
@@ -198,7 +198,7 @@ class Message(Body):
         return made
 
     def sent(self) -> dict[str, Any]:
-        """As servers know it."""
+        """The message as servers know it."""
         calls = [call.sent() for call in self.tool_calls]
         return self.plain() | ({"tool_calls": calls} if calls else {})
 
@@ -221,7 +221,7 @@ class Function(Body):
         return self
 
     def plain(self) -> dict[str, Any]:
-        """As chat templates know it."""
+        """The message as chat templates know it."""
         parameters = self.parameters or NO_PARAMETERS
         return {"name": self.name, "description": self.description, "parameters": parameters}
 

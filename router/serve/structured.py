@@ -78,7 +78,7 @@ def call_reader(body: CommonFields, template: Any) -> CallReader | None:
 
 
 def _constraints(body: CommonFields) -> dict[str, Grammar]:
-    """By the field that asks for each."""
+    """Constraints by the field that asks for each."""
     asked = body.structured_outputs
     wanted = body.response_format if isinstance(body, ChatBody) else None
     schema = None if wanted is None or wanted.json_schema is None else wanted.json_schema.schema_
@@ -97,7 +97,7 @@ def _grammar(
     choice: list[str] | None = None,
     grammar: str | None = None,
 ) -> Grammar | None:
-    """Of the one that is given; None for none."""
+    """The grammar of the one that is given; None for none."""
     if schema is not None:
         return Grammar.json_schema(schema)
     if regex is not None:

@@ -30,7 +30,7 @@ class TextStream:
         return self._release()
 
     def spell(self, token: int) -> str:
-        """As `add` for one token, but returns what it adds to the text, sure or not."""
+        """Add one token and return what it adds to the text, sure or not."""
         self._ids.append(token)
         before = self._decode(self._ids[self._from : self._read])
         now = self._decode(self._ids[self._from :])

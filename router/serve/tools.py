@@ -39,7 +39,7 @@ class CallForm:
     def grammar(
         self, tools: Sequence[Json], several: bool, other: Json | Literal["text"] | None = None
     ) -> Grammar:
-        """Of answers that call some of these tools.
+        """Grammar of answers that call some of these tools.
 
         tools: `function` objects of OpenAI's API.
         several: more calls than one may be made, where the form has several.
@@ -61,7 +61,8 @@ LLAMA = CallForm("", "", "parameters", "", None)  # Llama 3's JSON
 
 
 def form_of(template: Any) -> CallForm | None:
-    """Of a chat template, or of several by name; None where it has no tools, or another form."""
+    """Form of a chat template, or of several by name; None where it has no tools, or another
+    form."""
     if isinstance(template, dict):
         template = template.get("tool_use", template.get("default"))
     if not isinstance(template, str) or "tools" not in template or "<function=" in template:

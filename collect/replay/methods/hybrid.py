@@ -54,7 +54,7 @@ class ScriptedDrafter:
         return Proposal(torch.tensor(ids, dtype=torch.int64, device=self._device))
 
     def commit(self, context: list[int]) -> None:
-        """As `roll_back`."""
+        """Roll back to what is accepted."""
         self._read = min(self._read, len(context) - 1)
         if self._later is not None and len(context) - self._read > self._later:
             self._read = len(context) - 1

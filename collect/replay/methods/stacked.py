@@ -68,7 +68,7 @@ class StackedReplay(ChainReplay):
         return trials_along(self._once(answers, temperature, made), answers, temperature)
 
     def _once(self, answers: KnownAnswers, what: Hashable, make: Callable[[], T]) -> T:
-        """Of these answers and these parts."""
+        """The replays of these answers and these parts, computed once."""
         key = what, *map(id, self.parts)
         if key not in answers.kept:
             answers.kept[key] = self.parts, make()  # who has the parts keeps their ids from others

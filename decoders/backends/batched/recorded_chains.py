@@ -75,8 +75,7 @@ class RecordedChains:
 
     @classmethod
     def of(cls, like: LlamaBackend, cache: KVCache) -> RecordedChains | None:
-        """Of a model's passes over the rows of `cache`, recorded as its own are; None where they
-        are not."""
+        """Record the model's passes over the rows of `cache`; None if the model records none."""
         shape, weights = like.shape, like.weights
         if like.recorded is None or like.precision not in DENSE:
             return None
@@ -96,7 +95,8 @@ class RecordedChains:
     def hidden(
         self, reading: SequenceSlice, ids: Tensor, exits: Collection[int]
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """As `read`, up to the states [N, d] before the final norm, of a prompt; and `left`."""
+        """Read a prompt up to the states [N, d] before the final norm; also returns `left`, as
+        `read`."""
         h, left = self._replayed([reading], ids, exits, False)
         return h.clone(), left
 
@@ -137,5 +137,5 @@ class RecordedChains:
         return logits
 
     def _positions(self, end: int) -> int:
-        """That a recording reads; 0 where each token reads its own."""
+        """Positions that a recording reads; 0 where each token reads its own."""
         return 0 if self._fast else doubled(end, self._capacity)

@@ -2,7 +2,7 @@
 
 Three ways to the same states: PyTorch's operations, anywhere; and kernels that read no more of a
 row than it has, on CUDA those of row_kernels.py, where Triton is there and the model has the usual
-shape, on a CPU those in C++, of a model whose weights lie in blocks for them (kernel_layers.py).
+shape, on a CPU those in C++, of a model whose weights lie in blocks for them (cpp/layers.py).
 Nothing is read on the host, so that the first two may be recorded as CUDA graphs.
 """
 
@@ -100,8 +100,8 @@ class RowPasses:
     def chains(
         self, h: Tensor, rows: Tensor, positions: Tensor, read: int, first: int, last: int
     ) -> Tensor:
-        """As `through`, of any rows of the cache, and several tokens of some, which follow one
-        another; each looks at what its row holds up to its own position.
+        """Run tokens of any rows of the cache, several of some, which follow one another; each
+        looks at what its row holds up to its own position.
 
         rows, positions: int64 [n], of each token.
         read: positions, more than any of `positions`; the kernels take no notice.
@@ -128,7 +128,6 @@ class RowPasses:
     def choose(
         self, logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor
     ) -> Tensor:
-        """As `noise.choose`."""
         if self._fast is None:
             return noise.choose(logits, temperature, keys, positions)
         made: Tensor = self._fast.choose(logits.contiguous(), temperature, keys, positions)

@@ -95,13 +95,13 @@ class SlotBackend(LlamaBackend):
         return self._tree is not None or self._ahead != self._length
 
     def chain(self, t: int) -> SequenceSlice:
-        """Where the next t tokens go. Raises ContextTooLong."""
+        """Place the next t tokens. Raises ContextTooLong."""
         start = self._length
         self._placed(t, None)
         return SequenceSlice(self.row, start, t)
 
     def _hidden(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
-        """As of LlamaBackend: a prompt's tokens by a recording, where there is one."""
+        """Read a prompt's tokens by a recording, where there is one."""
         recorded, t = self.recorded_chains, len(ids)
         own = self.recorded is not None and t <= WIDEST
         if recorded is None or own or parents is not None or self.apart or t > TOKENS[-1]:
@@ -129,7 +129,7 @@ class SlotBackend(LlamaBackend):
     # -- one part of a shared pass ------------------------------------------------------------
 
     def begin(self, ids: Tensor, parents: Sequence[int] | None) -> Begun:
-        """Where the tokens go, and from which layer on they still have to be run."""
+        """Place the tokens, and say from which layer on they still have to be run."""
         start = self._length
         branch = self._placed(len(ids), parents)
         depths, seen = branch if branch is not None else (None, None)

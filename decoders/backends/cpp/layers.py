@@ -85,7 +85,6 @@ class KernelLayers:
         return wider.through(h, self._layers[first:last], first)
 
     def read(self, h: Tensor, first: int, last: int, spans: AttentionSpans) -> Tensor:
-        """As of row_attention.Runs."""
         cos, sin = (part[spans.depths] for part in self._rope)
         made: Tensor = torch.ops.draftpick.run_layers(
             h,
@@ -105,7 +104,7 @@ class KernelLayers:
 
 
 def _turned(qkv: Tensor, head_norms: Tensor | None, shape: Shape, rope: Rope) -> Tensor:
-    """As `llama_model.turned`, in the memory of qkv [T, (H + 2 KV) * D]."""
+    """Split and rotate queries and keys in the memory of qkv [T, (H + 2 KV) * D]."""
     cos, sin = (part[0] for part in rope)  # those of any query head
     sizes = shape.heads, shape.kv_heads, shape.norm_eps
     torch.ops.draftpick.turn_rows(qkv, head_norms, cos, sin, *sizes)
@@ -113,6 +112,5 @@ def _turned(qkv: Tensor, head_norms: Tensor | None, shape: Shape, rope: Rope) ->
 
 
 def _added(h: Tensor, a: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """As `llama_model.added`."""
     h, x = torch.ops.draftpick.add_norm_rows(h, a, weight, eps)
     return h, x

@@ -37,7 +37,7 @@ HEAD = 32  # a head's dimensions are a multiple of it
 
 @dataclass(frozen=True)
 class AttentionSpans:
-    """Where a pass's tokens lie, and at what each of them looks. All int64 [N].
+    """Places of a pass's tokens, and at what each of them looks. All int64 [N].
 
     rows: of the cache.
     slots: positions of it.
@@ -110,7 +110,7 @@ class Runs(Protocol):
 
 
 class RowPass:
-    """As SharedPass, by the kernel.
+    """A pass over several rows, by the kernel.
 
     compiled: for few tokens; None runs an operation after the other.
     """
@@ -128,7 +128,6 @@ class RowPass:
         self._compiled, self._table = compiled, rope
 
     def through(self, h: Tensor, layers: Sequence[LayerWeights], first: int = 0) -> Tensor:
-        """As of SharedPass."""
         last = first + len(layers)
         if self._compiled is not None:
             return self._compiled.read(h, first, last, self._spans)

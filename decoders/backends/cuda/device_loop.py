@@ -49,7 +49,6 @@ class DeviceLoop:
         self._asked = False
 
     def takes(self, job: Job, drafts_to: int) -> bool:
-        """As of AnswerWriter."""
         request, sampling = job.request, job.request.sampling
         if self._target.recorded is None or self._target.turn is None:
             return False
@@ -72,7 +71,6 @@ class DeviceLoop:
         return self.rounds is not None
 
     def write(self, arm: str, job: Job) -> DecodeResult:
-        """As of AnswerWriter."""
         rounds, length, turn, stopper = self.rounds, self.length, self._target.turn, job.stopper
         assert rounds is not None and turn is not None
         tally, sampling, start = Tally(job), job.request.sampling, len(job.prompt_ids)

@@ -1,7 +1,7 @@
 """A model's narrow passes by fused kernels: five launches a layer instead of thirty.
 
 At batch 1 a recorded pass over a small model is bound by how many kernels it has, not by the bytes
-they read. `FusedLayers` runs the same layers as `llama_model.layer` by the Triton kernels of
+they read. `FusedLayers` runs the same layers as `llama.model.layer` by the Triton kernels of
 `fused_kernels.py`, for a chain of up to `widest` tokens whose place is read from a tensor on the
 device: one recording serves every position of the sequence.
 
@@ -113,8 +113,8 @@ class _Layer:
 
 
 class FusedLayers:
-    """As recorded.Layers, for one sequence. States and logits lie in memory that the next call of
-    the same method writes to."""
+    """Recorded layers of one sequence, by fused kernels. States and logits lie in memory that the
+    next call of the same method writes to."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ inputs in an order that the matrix alone decides, and over keys in spans that li
 the cache. What is masked adds exact zeros. So a verified draft gets the bits that decoding alone
 would give it.
 
-Rounded to bfloat16 where `llama_model.layer` does, but for the norms: a norm's division is done
+Rounded to bfloat16 where `llama.model.layer` does, but for the norms: a norm's division is done
 once on the finished product (Wx)/r, not on x.
 
 `t`, `behind` and capacities are plain numbers to Triton: no kernel is compiled again for them.
@@ -343,7 +343,7 @@ def _scales(
     KEPT: tl.constexpr,
     SETS: tl.constexpr,
 ):
-    """Of int8 rows of a set, even ones and odd ones, [4] each; else one."""
+    """Scales of the even and odd int8 rows of a set, [4] each; ones for other weights."""
     column = (tl.program_id(0) * SETS + one) * 8 + 2 * tl.arange(0, 4)
     even, odd = tl.full((4,), 1.0, tl.float32), tl.full((4,), 1.0, tl.float32)
     if KEPT == 1:

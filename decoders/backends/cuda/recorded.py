@@ -88,7 +88,8 @@ class Layers(Protocol):
 
 
 class TorchLayers:
-    """By PyTorch's operators, as an ordinary pass; reads the first `read` positions."""
+    """Recorded layers by PyTorch's operators, as an ordinary pass; reads the first `read`
+    positions."""
 
     def __init__(
         self, shape: Shape, weights: Weights, rope: Rope, cache: KVCache, read: int
@@ -195,7 +196,7 @@ class RecordedPasses:
         return self._replay(("prompt", width, read, of), run, start)[:t]
 
     def finish(self, h: Tensor, first: int, start: int) -> Read:
-        """As `extend`, from the states h [T, d] below layer `first` on."""
+        """Run the states h [T, d] below layer `first` through the rest of the layers."""
         t = len(h)
         read = self.positions(start + t)
         self._states[:t].copy_(h)
@@ -234,7 +235,7 @@ class RecordedPasses:
     # -- inside other recordings --------------------------------------------------------------
 
     def drafted(self, ids: Tensor, k: int, known: int, start: Tensor, read: int) -> Tensor:
-        """As `draft`, within a recording.
+        """Draft within a recording.
 
         start: int64 [1] on the device.
         read: as of `positions`.
@@ -253,7 +254,7 @@ class RecordedPasses:
         return F.embedding(ids, self._embedding)
 
     def read_out(self, layers: Layers, h: Tensor) -> Read:
-        """Of states h [T, d] after the last layer, within a recording."""
+        """Logits of states h [T, d] after the last layer, within a recording."""
         logits = self._read_out(layers, h)
         return Read(logits, self._final[: len(h)])
 

@@ -51,7 +51,7 @@ def copy(
     made: Tensor,
     found: Tensor,
 ) -> None:
-    """As of Copier; the sequence has pads of -1 in front of it."""
+    """Copy what followed the longest match; the sequence has pads of -1 in front of it."""
     other, how = (draft, DRAFT) if draft is not None else (table, TABLE)
     how = NOTHING if other is None else how
     shortest, longest, earliest = matches

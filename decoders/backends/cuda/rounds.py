@@ -124,7 +124,7 @@ class RecordedRounds:
 
     @property
     def seconds(self) -> dict[Shape, float]:
-        """Of a round that draws its tokens as the present answer's do."""
+        """Seconds of a round that draws its tokens as the present answer's do."""
         return self._seconds.setdefault(self._sampling.kind, {})
 
     @property
@@ -245,7 +245,7 @@ def accept(
     after: Tensor,
     record: Tensor,
 ) -> None:
-    """As round_kernels.accept, by PyTorch."""
+    """Accept drafted tokens by PyTorch's operators, as the kernel does."""
     k = len(drafted)
     right = (drafted == best[:k]).long().cumprod(0).sum(0, keepdim=True)  # [1]
     count = state[:1]
@@ -256,7 +256,7 @@ def accept(
 
 
 def _seconds(replay: Callable[[], Tensor], device: torch.device) -> float:
-    """Of one replay, where several follow one another."""
+    """Seconds of one replay, where several follow one another."""
     if device.type != "cuda":
         started = time.perf_counter()
         replay()

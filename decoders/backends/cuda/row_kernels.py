@@ -108,7 +108,6 @@ def gated(gate_up: Tensor) -> Tensor:
 
 
 def choose(logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-    """As `noise.choose`."""
     n, size = logits.shape
     made = torch.empty(n, dtype=torch.int64, device=logits.device)
     block = min(TOKENS, triton.next_power_of_2(size))

@@ -63,7 +63,6 @@ class Eagle3Backend:
         return self._length
 
     def prefill(self, prompt_ids: list[int], cached: int = 0) -> Prefilled:
-        """As in ReusingBackend."""
         started = time.perf_counter()
         if not prompt_ids:
             raise DraftpickError("the prompt is empty; give it at least one token")
@@ -78,7 +77,7 @@ class Eagle3Backend:
         return Prefilled(logits, read[-1].float(), time.perf_counter() - started)
 
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
-        """As in TreeBackend; [T, N]."""
+        """Append tokens, as a TreeBackend; [T, N]."""
         read = self._appended(ids) if parents is None else self._branched(ids, parents)
         return self._scored(read)
 
@@ -91,7 +90,6 @@ class Eagle3Backend:
         self._tree = None
 
     def keep(self, nodes: Sequence[int]) -> None:
-        """As in TreeBackend."""
         assert self._tree is not None
         self._tree.keep(nodes)
         first, slots = moves(self._tree.base, nodes)

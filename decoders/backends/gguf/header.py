@@ -43,7 +43,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Header:
-    """Of a whole model, in one file or in several parts.
+    """Header of a whole model, in one file or in several parts.
 
     metadata: of the first file; of long arrays of strings their lengths.
     """
@@ -58,7 +58,7 @@ class Header:
 
     @property
     def numbers(self) -> int:
-        """In all tensors."""
+        """How many numbers all tensors hold."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     @property

@@ -19,7 +19,7 @@ from .model import LayerWeights, Shape, Weights
 
 
 class FileStored:
-    """As loading.Stored, of GGUF files."""
+    """Tensors stored in GGUF files."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class FileStored:
         require(header.files[0], held, needed)
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """As in Stored, dequantised."""
+        """The tensors whose names begin so, dequantised."""
         own = below(self._names, prefix)
         return {name: self.one(prefix + name) for name in own}
 

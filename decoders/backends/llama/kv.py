@@ -180,7 +180,7 @@ class KVCache:
     def scattered(
         self, positions: Tensor, read: int, first: int = 0, last: int | None = None
     ) -> list[ScatterSlot]:
-        """As `slots`, for new `positions` [T] that are not known to the host."""
+        """Slots for new `positions` [T] that are not known to the host."""
         kv = self._kv_heads
         return [
             ScatterSlot(room[0], positions, room[:, :kv, :read], room[:, kv:, :read])
@@ -188,7 +188,7 @@ class KVCache:
         ]
 
     def rows(self, positions: Tensor, read: int) -> list[RowSlot]:
-        """As `slots`, for one new position [n] in each of the first n sequences."""
+        """Slots for one new position [n] in each of the first n sequences."""
         kv, n = self._kv_heads, len(positions)
         rows = torch.arange(n, device=positions.device)
         return [
@@ -206,11 +206,11 @@ class KVCache:
 
     @property
     def position_bytes(self) -> int:
-        """Of one sequence's position, in all layers."""
+        """Bytes of one sequence's position, in all layers."""
         return self.all[:, 0, :, 0].numel() * self.all.element_size()
 
     def copy_out(self, start: int, end: int) -> Tensor:
-        """Of one sequence, the positions from `start` to before `end`: [layers, 2 * KV, n, D]."""
+        """Copy one sequence's positions from `start` to before `end`: [layers, 2 * KV, n, D]."""
         return self.all[:, 0, :, start:end].clone()
 
     def copy_in(self, start: int, kv: Tensor) -> None:

@@ -68,8 +68,8 @@ def load(
 
 
 class Stored:
-    """Those tensors of a folder's safetensors files that are needed, by name without a leading
-    `model.`. Raises Damaged where one is not there, or has another shape."""
+    """Tensors of a folder's safetensors files, by name without a leading `model.`. Raises Damaged
+    where one is not there, or has another shape."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Stored:
         require(folder, held, needed)
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """Those whose names begin so, by the rest of their names, copied out of the files."""
+        """The tensors whose names begin so, by the rest of their names, copied out of the files."""
         found: dict[str, Tensor] = {}
         for part, names in self._names.items():
             wanted = {name: short for name, short in names.items() if short.startswith(prefix)}
@@ -156,5 +156,5 @@ def packed_layer(w: LayerWeights, how: Callable[[Matrix], Matrix] = pack) -> Lay
 def packed_head(
     head: Matrix, rounding: Rounding | None, blocked: bool = False, by: Rounder | None = None
 ) -> Matrix:
-    """As `layout` says, but not below int8 (docs/notes/performance.md)."""
+    """Pack the head as `layout` says, but not below int8 (docs/notes/performance.md)."""
     return layout(rounding and "int8", blocked, by)(head)

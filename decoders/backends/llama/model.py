@@ -316,7 +316,7 @@ def _in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def rope_at(table: Rope, at: Tensor | slice, shape: Shape) -> Rope:
-    """Of some positions in `rope_table`, as `layer` takes it."""
+    """The rotary table at some positions, as `layer` takes it."""
     return all_heads((table[0][at], table[1][at]), shape)
 
 

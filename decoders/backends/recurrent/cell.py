@@ -76,8 +76,8 @@ class RecurrentCell(nn.Module):
         return F.rms_norm(state, (self.config.hidden,), self.norm, self.config.eps)
 
     def save(self, folder: Path, int8: bool = False) -> None:
-        """In bfloat16, with `config.json` next to it. int8: its matrices in that, half as large,
-        the step of each row under the matrix's name and STEP."""
+        """Save in bfloat16, with `config.json` next to it. int8: its matrices in that, half as
+        large, the step of each row under the matrix's name and STEP."""
         from safetensors.torch import save_file
 
         state = {k: v.detach().to(torch.bfloat16).contiguous() for k, v in self.named_parameters()}

@@ -115,7 +115,7 @@ class RecurrentHead:
         return state, self.score(state)
 
     def drafts(self, state: Tensor, token: Tensor, counts: Sequence[int]) -> list[Tensor]:
-        """As of Cell in methods/recurrent/drafter.py."""
+        """Draft, as Cell in methods/recurrent/drafter.py."""
         order = sorted(range(len(counts)), key=lambda i: -counts[i])  # those that end first, last
         most = [counts[i] for i in order]
         at = torch.tensor(order, device=state.device)
@@ -151,8 +151,7 @@ def fits(head: RecurrentHead) -> bool:
 
 
 class FusedHead:
-    """As RecurrentHead, for one sequence inside a recording: the weights are laid out for the fused
-    kernels, which take eight launches for two blocks and the head instead of some twenty."""
+    """A RecurrentHead of one sequence: the same weights, laid out for the kernels."""
 
     def __init__(self, head: RecurrentHead) -> None:
         self.config, self.vocab = head.config, head.vocab

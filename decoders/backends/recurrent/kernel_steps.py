@@ -57,14 +57,13 @@ class KernelSteps:
         return cls(embedding, to_target, weights, eps)
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-        """As of RecurrentHead."""
         state, logits = torch.ops.draftpick.cell_step(
             state, token, self._embedding, self._weights, self._eps
         )
         return state, logits
 
     def draft(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
-        """As of RecordedSteps, of any number of `ids`."""
+        """Draft k tokens for any number of `ids`."""
         drafted: Tensor = torch.ops.draftpick.cell_draft(
             state, ids, self._to_target, k, self._embedding, self._weights, self._eps
         )
@@ -73,9 +72,8 @@ class KernelSteps:
     def draw(
         self, state: Tensor, ids: Tensor, heights: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """As `draft`, each drawn at a temperature by the next of `heights` [k] (as
-        `Generator.heights` gives them); also what they were drawn from, [k, V] over the target's
-        ids."""
+        """Draft tokens drawn at a temperature by the next of `heights` [k] (as `Generator.heights`
+        gives them); also returns what they were drawn from, [k, V] over the target's ids."""
         drafted, chances = torch.ops.draftpick.cell_draw(
             state,
             ids,

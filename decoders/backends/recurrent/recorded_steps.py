@@ -51,7 +51,7 @@ class RecordedSteps:
         return self._replay((u, k), run, state, ids)
 
     def drafted(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
-        """As `draft`, within a recording."""
+        """Draft within a recording."""
         head = self._head
         for token in ids[:-1].unsqueeze(1):
             state = head.advance(state, token)
@@ -63,7 +63,7 @@ class RecordedSteps:
         return torch.cat(drafted)
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-        """As RecurrentHead's, of one sequence."""
+        """Step one sequence, as RecurrentHead does."""
 
         def run() -> Tensor:
             return torch.cat(self._head.step(self._state, self._ids[:1]), -1)

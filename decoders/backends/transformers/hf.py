@@ -103,8 +103,8 @@ def keep_nodes(
     nodes: Sequence[int],
     device: torch.device,
 ) -> None:
-    """As TreeBackend's `keep`: in the tree, in every layer's cache and in the states that are kept,
-    each [context, d] by slot."""
+    """Keep these nodes in the tree, in every layer's cache and in the states that are kept, each
+    [context, d] by slot."""
     tree.keep(nodes)
     first, slots = moves(tree.base, nodes)
     source = torch.tensor(slots, dtype=torch.int64, device=device)
@@ -160,7 +160,6 @@ class HFBackend(KeptStates):
         return cls(pretrained.load(AutoModelForCausalLM, folder, dtype, device), context)
 
     def sharing_weights(self, context: int) -> HFBackend:
-        """As in SharingBackend."""
         return type(self)(self.model, context)
 
     @property
@@ -173,7 +172,6 @@ class HFBackend(KeptStates):
 
     @property
     def part(self) -> int:
-        """As in PartedBackend."""
         return PART
 
     @property
@@ -193,7 +191,6 @@ class HFBackend(KeptStates):
         between: Callable[[], None] | None = None,
         part: int | None = None,
     ) -> Prefilled:
-        """As in PartedBackend."""
         started = time.perf_counter()
         require_prompt(prompt_ids, self.context)
         self.truncate(cached)
@@ -277,7 +274,6 @@ class HFBackend(KeptStates):
     # -- states after its layers ----------------------------------------------------------------
 
     def open_exit(self, exit_layer: int) -> None:
-        """As in LayerStatesBackend."""
         if not self._blocks:
             raise DraftpickError(
                 f"the layers of {self.model.config.model_type} are not found one by one, so that "
@@ -295,6 +291,5 @@ class HFBackend(KeptStates):
 
     @torch.inference_mode()
     def head_rows(self, ids: Tensor) -> Tensor:
-        """As in StateBackend."""
         rows: Tensor = self.model.get_output_embeddings().weight[ids]
         return rows

@@ -79,7 +79,6 @@ class HFSeq2SeqBackend(KeptStates):
         return cls(pretrained.load(AutoModelForSeq2SeqLM, folder, dtype, device), context)
 
     def sharing_weights(self, context: int) -> HFSeq2SeqBackend:
-        """As in SharingBackend."""
         return type(self)(self.model, context)
 
     @property
@@ -94,7 +93,6 @@ class HFSeq2SeqBackend(KeptStates):
 
     @property
     def ahead(self) -> int:
-        """As in ExitBackend."""
         return self._layers[0].filled
 
     @property
@@ -140,7 +138,7 @@ class HFSeq2SeqBackend(KeptStates):
     def extend_until(
         self, token: int, leaves: Callable[[Tensor, Tensor, int], bool]
     ) -> tuple[Tensor, int]:
-        """As in LayeredBackend; a layer is one of the decoder's."""
+        """Append one token, through no more of the decoder's layers than it needs."""
         self._cut_caches(self.length)
         start = self.length
         masks, left, depth = self._masks(start, 1, None, len(self._blocks)), False, 0
@@ -180,20 +178,19 @@ class HFSeq2SeqBackend(KeptStates):
 
     @torch.inference_mode()
     def head_rows(self, ids: Tensor) -> Tensor:
-        """As in StateBackend, with the scale that the head wants of its input."""
+        """Rows of the head, with the scale that the head wants of its input."""
         rows: Tensor = self.model.lm_head.weight[ids] * self.head_scale
         return rows
 
     # -- early exit ---------------------------------------------------------------------------
 
     def lower_parameters(self, exit_layer: int) -> int:
-        """As in ExitBackend. Cross-attention's maps of the encoder's states are left out: they were
-        read with the prompt, and their keys and values are kept."""
+        """Weights below the exit. Cross-attention's maps of the encoder's states are left out: they
+        were read with the prompt, and their keys and values are kept."""
         return sum(_read_for_a_token(block) for block in self._blocks[:exit_layer])
 
     @torch.inference_mode()
     def lower(self, exit_layer: int, ids: Tensor) -> Tensor:
-        """As in ExitBackend."""
         if self._ahead_layer != exit_layer:  # what another exit ran ahead is forgotten
             self._cut_caches(self.length)
             self._ahead_layer = exit_layer

@@ -50,7 +50,7 @@ class LensHead:
         self.parameters = self.adapter_parameters + self._head.numel()
 
     def read(self, states: Tensor, start: int) -> Tensor:
-        """As in ExitHead; nothing of earlier positions is needed."""
+        """Read the state; nothing of earlier positions is needed."""
         return self.lens.read(states[-1]) * self._scale
 
     def score(self, state: Tensor) -> Tensor:

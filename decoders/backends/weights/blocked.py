@@ -34,7 +34,7 @@ def fits(sizes: torch.Size) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Int4Blocks(KernelWeight):
-    """As Int4Weight, in blocks of OUTS outputs and GROUP inputs.
+    """int4 weights in blocks of OUTS outputs and GROUP inputs.
 
     values: int32 [out / OUTS, in / GROUP, 4, OUTS], each eight inputs of one output
         (cpp/weights.h).
@@ -68,7 +68,7 @@ class Int4Blocks(KernelWeight):
 
 @dataclass(frozen=True, eq=False)
 class Int8Blocks(KernelWeight):
-    """As Int8Weight, in blocks of OUTS outputs and GROUP inputs.
+    """int8 weights in blocks of OUTS outputs and GROUP inputs.
 
     values: int8 [out / OUTS, in / GROUP, GROUP / 2, OUTS, 2], the inputs in pairs.
     scale: bfloat16 [out].
@@ -98,7 +98,7 @@ class Int8Blocks(KernelWeight):
 
 @dataclass(frozen=True, eq=False)
 class Bf16Blocks(KernelWeight):
-    """As Int8Blocks, unrounded.
+    """bfloat16 weights in blocks of OUTS outputs and GROUP inputs.
 
     values: bfloat16 [out / OUTS, in / GROUP, GROUP / 2, OUTS, 2].
     """
@@ -110,7 +110,7 @@ class Bf16Blocks(KernelWeight):
 
     @property
     def stored(self) -> tuple[Tensor, Tensor]:
-        """With nothing for a scale."""
+        """The values, and nothing for a scale."""
         return self.values, self.values.new_empty(0)
 
     def numel(self) -> int:
@@ -165,6 +165,6 @@ def _paired(values: Tensor) -> Tensor:
 
 
 def norm_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As `rms_norm`, by the kernel; bfloat16, of a multiple of 16 numbers."""
+    """Normalise rows by the kernel; bfloat16, of a multiple of 16 numbers."""
     made: Tensor = torch.ops.draftpick.norm_rows(x, weight, eps)
     return made

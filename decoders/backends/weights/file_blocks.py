@@ -43,7 +43,7 @@ class FileRows:
 
     @property
     def bytes(self) -> int:
-        """That it takes in blocks; -1 where they have none."""
+        """Bytes that it takes in blocks; -1 where they have none."""
         made: int = torch.ops.draftpick.file_bytes(self.kind, len(self.rows), self.inputs)
         return made
 
@@ -80,7 +80,7 @@ class FileBlocks(KernelWeight):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what is multiplied by it, and of its rows."""
+        """The dtype of its rows, and of what is multiplied by it."""
         return torch.bfloat16
 
     @property

@@ -73,7 +73,8 @@ def pack(weight: Matrix) -> Matrix:
 
 
 def in_blocks(weight: Matrix) -> Matrix:
-    """In blocks for the kernels in C++, where the sizes fit them, else packed; bfloat16."""
+    """Lay weights out in blocks for the kernels in C++, where the sizes fit them, else packed;
+    bfloat16."""
     if isinstance(weight, KernelWeight) or not fits(weight.shape):
         return pack(weight)
     return to_bf16_blocks(dense(weight))
@@ -96,8 +97,8 @@ Rounder = Callable[[Rounding, Tensor], Rounded]
 
 
 def narrowed(rounding: Rounding, weight: Matrix, by: Rounder = rounded) -> Matrix:
-    """In int8 or int4; on a CPU the same values also packed in bfloat16, where prompts are faster
-    so."""
+    """Round weights to int8 or int4; on a CPU the same values also packed in bfloat16, where
+    prompts are faster so."""
     if isinstance(weight, KernelWeight):
         return weight
     plain = dense(weight)

@@ -49,7 +49,7 @@ class RoundedStore:
                 self._discard()
 
     def rounded(self, rounding: Rounding, dense: Tensor) -> Rounded:
-        """As packed.rounded, recalled where it is kept."""
+        """Round weights, or recall them where they are kept."""
         kind = kind_of(rounding, dense.shape, self._blocked)
         name = f"{kind.__name__}-{_digest(dense)}-{'x'.join(map(str, dense.shape))}"
         parts = self._recalled(name) if name in self._kept else None

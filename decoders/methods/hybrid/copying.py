@@ -15,11 +15,11 @@ class Copying(Protocol):
     device: torch.device
 
     def reset(self, prompt_ids: list[int]) -> None:
-        """As of a Drafter."""
+        """Begin a new query."""
         ...
 
     def commit(self, context: list[int]) -> None:
-        """As of a Drafter."""
+        """Keep what is accepted."""
         ...
 
     def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:

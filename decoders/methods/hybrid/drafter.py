@@ -110,7 +110,7 @@ class HybridDrafter:
         return made
 
     def round_draft(self) -> HybridRoundDraft | None:
-        """As of DeviceDrafter, where both parts have one."""
+        """The device form, where both parts have one."""
         from ..max_gram.device import Copies
         from .device import HybridRoundDraft
 

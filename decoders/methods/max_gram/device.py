@@ -16,7 +16,7 @@ GAIN = 1.0  # tokens that a draft by copying gives, until it is known
 
 
 class Copies:
-    """Prompt lookup (max_gram.py): what followed the longest earlier match of the last
+    """Prompt lookup (drafter.py): what followed the longest earlier match of the last
     tokens, and on into what is copied; where nothing matches, the token that follows the last one
     most often, and so on.
 

@@ -114,7 +114,8 @@ class MaxGramDrafter:
             yield tuple(self._line[end - n : end])
 
     def match(self, line: list[int]) -> tuple[int, int] | None:
-        """Where the longest known suffix of `line` was followed by a token, and how long it is."""
+        """Place where the longest known suffix of `line` was followed by a token, and how long it
+        is."""
         for n in range(min(self._longest, len(line)), self._shortest - 1, -1):
             ends = self._ends.get(tuple(line[-n:]))
             if ends is not None:
@@ -129,7 +130,7 @@ class MaxGramDrafter:
         return made.ids[:most]
 
     def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
-        """As of Copying.
+        """Copy at most k tokens.
 
         Where k is 3, the context [1, 2, 3, 4, 2, 3] gives [4, 2, 3]: the last two tokens, 2 and 3,
         came before, and were followed by 4, 2, 3.
@@ -165,7 +166,6 @@ class MaxGramDrafter:
         return made
 
     def learn(self, written: list[int]) -> None:
-        """As of Copying."""
         copied, self._copied = self._copied, Draft()
         if self._chances is not None:
             right = agreeing(copied.ids, written)

@@ -20,7 +20,7 @@ By = Literal["auto", "text", "tokens"]
 
 
 class Translator(Protocol):
-    """As `decoders.methods.neural.translation.Translation`."""
+    """Carries drafts over between two tokenizers."""
 
     def drafter_ids(self, context: list[int]) -> list[int]: ...
 

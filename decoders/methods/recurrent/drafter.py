@@ -48,8 +48,8 @@ class DrawnSteps(Steps, Protocol):
     def draw(
         self, state: Tensor, ids: Tensor, heights: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """As `draft`, each token by one of the numbers `heights` [k]; with its probabilities
-        [k, V]."""
+        """Draft k tokens, each by one of the numbers `heights` [k]; returns its probabilities [k,
+        V] too."""
         ...
 
 
@@ -58,7 +58,7 @@ class RecordedSteps(Steps, Protocol):
     """Steps that can be part of other recordings."""
 
     def drafted(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
-        """As `draft`, within a recording."""
+        """Draft within a recording."""
         ...
 
 
@@ -72,9 +72,7 @@ class Cell(Protocol):
     parameters: int
     vocab: DraftVocab
 
-    def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-        """As of Steps."""
-        ...
+    def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def drafts(self, state: Tensor, token: Tensor, counts: Sequence[int]) -> list[Tensor]:
         """The likeliest tokens in turn: `counts` [n] of them for each of the n sequences, target

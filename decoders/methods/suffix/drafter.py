@@ -82,7 +82,6 @@ class SuffixDrafter:
         self._index(self._text(context))
 
     def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
-        """As of Copying."""
         text = self._text(context)
         self._index(text)
         self._at, tail = len(context), text[-LONGEST:]
@@ -104,7 +103,6 @@ class SuffixDrafter:
         return answers.draft(user, tail, wanted, chances)
 
     def learn(self, written: list[int]) -> None:
-        """As of Copying."""
         if not written:
             return
         for chances, made in zip(self._chances, self._made, strict=True):

@@ -44,7 +44,7 @@ class SampledBeams(Drafting):
 
     @torch.inference_mode()
     def decode(self, job: Job) -> DecodeResult:
-        """As Strategy.decode; `emit` is called once, when the best beam is known."""
+        """Decode a prompt; `emit` is called once, when the best beam is known."""
         target, sampling = job.target, job.request.sampling
         start = decoder_prefix(target, job.prompt_ids)
         first = target_distribution(

@@ -119,7 +119,7 @@ class BeamSearch:
         return self.draft.context if self.draft else sys.maxsize
 
     def decode(self, job: Job) -> DecodeResult:
-        """As Strategy.decode; `emit` is called once, when the best beam is known."""
+        """Decode a prompt; `emit` is called once, when the best beam is known."""
         result = self.search(job).result
         job.emit(result.ids)
         return result

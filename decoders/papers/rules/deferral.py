@@ -79,7 +79,8 @@ def opt(
     alpha: float,
     log_loss: bool = False,
 ) -> Tensor:
-    """As `diff`, alpha weighed by how likely deferring is to reject the draft (Lemmas 3 and 4)."""
+    """The rule `diff` with alpha weighed by how likely deferring is to reject the draft (Lemmas 3
+    and 4)."""
     cost = alpha * total_variation(target, draft)
     return _mixed(loss(draft_raw, log_loss) > loss(target_raw, log_loss) + cost, target, draft)
 

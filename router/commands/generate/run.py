@@ -145,7 +145,6 @@ class _Printed:
         self._tick: Callable[..., None] | None = None
 
     def put_read(self, read: int, total: int) -> None:
-        """As of ReadStreamer."""
         if read == 0 and total >= LONG and self._tick is None:
             self._tick = self.progress.enter_context(progress("reading the prompt", "tokens"))
         if self._tick is not None:

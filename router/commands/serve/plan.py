@@ -247,7 +247,7 @@ def plan(asked: ServeOptions) -> ServePlan:
 
 
 def policies_of(given: Sequence[str]) -> dict[str, str]:
-    """By name; raises DraftpickError for a name that comes twice."""
+    """Policies by name; raises DraftpickError for a name that comes twice."""
     from ...serve.scheduler import DEFAULT
 
     named: dict[str, str] = {}
@@ -263,7 +263,7 @@ def policies_of(given: Sequence[str]) -> dict[str, str]:
 
 
 def origins_of(given: Sequence[str]) -> tuple[str, ...]:
-    """As browsers spell them; raises DraftpickError for what is none."""
+    """Origins as browsers spell them; raises DraftpickError for what is none."""
     for each in given:
         if each != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s]+", each.lower()):
             raise DraftpickError(

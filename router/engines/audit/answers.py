@@ -42,7 +42,7 @@ class Said:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Those that the server spells, else the text's words."""
+        """Tokens that the server spells, else the text's words."""
         if self.places:
             return tuple(place.token for place in self.places)
         return tuple(self.text.split())

@@ -92,8 +92,8 @@ def _gap(plain: Said, drafted: Said, at: int) -> float | None:
 
 
 def _own_gap(drafted: Said, at: int) -> float:
-    """By how much the drafted server itself holds another token more likely than the one it gave; 0
-    where it does not say."""
+    """How much likelier the drafted server itself holds another token than the one it gave; 0 where
+    it does not say."""
     if at >= len(drafted.places):
         return 0.0
     place = drafted.places[at]

@@ -66,8 +66,8 @@ def two_sample(
     seed: int = 0,
     temperature: float = 0.0,
 ) -> TwoSample:
-    """By prompt, the answers of either server; equally many. temperature: that they were drawn at,
-    0 where it is not known."""
+    """Test the answers of both servers, by prompt; equally many. temperature: that they were drawn
+    at, 0 where it is not known."""
     rng = np.random.default_rng(seed)
     kernels = [_kernel([*a, *b]) for a, b in zip(plain, drafted, strict=True)]
     sizes = [len(a) for a in plain]

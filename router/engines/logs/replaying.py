@@ -132,7 +132,7 @@ def _holds_tokenizer(folder: Path) -> bool:
 
 
 def file_costs(options: TrafficOptions, arms: Mapping[str, ArmRecipe]) -> Costs:
-    """Those of the file, with what a drafted token costs for each arm of a draft model. Raises
+    """Costs of the file, with what a drafted token costs for each arm of a draft model. Raises
     DraftpickError where that is not known."""
     from decoders.costs.measured import read_costs
 

@@ -202,7 +202,7 @@ def tabulated(made: TrafficReport) -> list[Tabulated]:
 
 
 def _best_of_kinds(made: TrafficReport) -> list[str]:
-    """Of each kind's lengths the one with the best speed, or the most tokens a pass."""
+    """The length with the best speed, or the most tokens a pass, of each kind."""
     value = {one.arm: one.tokens_a_pass.mean for one in made.drafting}
     if made.speeds:
         value = {one.arm: one.speedup.mean for one in next(iter(made.speeds.values()))}

@@ -127,7 +127,6 @@ class ByPolicy:
         self._name = (getattr(self.policy, "fingerprint", None) or policy.name, self.policy.name)
 
     def choose(self, ids: Any, running: int, rng: np.random.Generator) -> Choice:
-        """As `ByRules.choose`."""
         features = features_of(ids, running)
         x = np.array([features[name] for name in self.policy.origin.features], dtype=np.float32)
         embedding = None

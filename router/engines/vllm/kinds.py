@@ -167,10 +167,8 @@ def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:
 def longest_match(
     ids: NDArray[np.int32], shortest: int, longest: int, earliest: bool = False
 ) -> tuple[int, int] | None:
-    """Where the longest suffix of `ids` that occurred before was followed by a token, and how many
-    tokens it has; of several places the last, or the first. The row is compared with its own end in
-    about the time of reading it once: an index of every n-gram, as `MaxGramDrafter` keeps, would
-    cost a long prompt more than its first drafts save.
+    """Place where the longest suffix of `ids` that occurred before was followed by a token, and how
+    many tokens it has; of several places the last, or the first.
 
     shortest, longest: tokens of the suffix.
     """
@@ -226,8 +224,8 @@ HOPELESS = 0.02  # a draft is followed while it is accepted this often
 
 @dataclass
 class _Text:
-    """Of one request: where its tokens came before, and of either source how far it can be trusted
-    and what it drafted last."""
+    """The text of one request: where its tokens came before, and of either source how far it can be
+    trusted and what it drafted last."""
 
     index: SuffixIndex = field(default_factory=SuffixIndex)
     chances: tuple[CopyChances, CopyChances] = field(

@@ -84,7 +84,7 @@ class ModelDrafts:
         return chances.tolist(), ids.tolist()
 
     def _own(self, ids: Sequence[int]) -> Tensor:
-        """Of the target's ids, as the draft model counts them."""
+        """The target's ids as the draft model counts them."""
         made = torch.tensor(ids, dtype=torch.int64, device=self._device)
         return made if self._vocab is None else self._vocab.from_target[made]
 

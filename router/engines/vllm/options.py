@@ -74,7 +74,7 @@ class Options(Strict):
 
 
 def place_of(additional_config: Any) -> Path:
-    """Where the file is. Raises DraftpickError where nothing says so."""
+    """Place of the file. Raises DraftpickError where nothing says so."""
     named = additional_config.get(KEY) if isinstance(additional_config, dict) else None
     named = named or os.environ.get(VARIABLE)
     if not isinstance(named, str):

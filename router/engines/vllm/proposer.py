@@ -83,7 +83,7 @@ class Proposer:
         slot_mappings: Any = None,
         **others: Any,
     ) -> list[list[int]]:
-        """By row, the tokens to verify in the coming step; never more than vLLM was started with.
+        """Tokens of each row to verify in the coming step; never more than vLLM was started with.
 
         sampled_token_ids: by row, the tokens of the last step, none while a prompt is read.
         num_tokens_no_spec: [rows or more] tokens of prompt and answer, those included.
