@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from collect_fakes import ARMS, FakeEngine, answer, killed_at, make_queries, sweep
+from collect_fakes import ARMS, FakeEngine, answer, make_queries, sweep
 from stored_tables import rows, rows_of, table_of
 
 from collect.features import RequestContext, feature_vector
@@ -74,17 +73,6 @@ def test_every_query_and_temperature_has_a_seed_of_its_own() -> None:
     other = SweepOptions(seed=1)
     seeds = [seed_of(o, q, t) for o in (OPTIONS, other) for q in "ab" for t in (0.7, 1.0)]
     assert len(set(seeds)) == 8
-
-
-@pytest.mark.parametrize("moment", range(1, 60, 7))
-def test_killed_anywhere_then_resumed(tmp_path: Path, moment: int) -> None:
-    engine, queries = FakeEngine(), make_queries(3)
-    with killed_at(engine.batch, moment):
-        sweep(engine, queries, tmp_path, OPTIONS)
-    done = Counter(query for query, *_ in rows(tmp_path))
-    assert set(done.values()) <= {9}  # whole queries, all temperatures
-    sweep(engine, queries, tmp_path, OPTIONS)
-    assert set(rows(tmp_path)) == every_key(queries)
 
 
 def test_what_fails_at_a_temperature_fails_there_alone(tmp_path: Path) -> None:

@@ -239,6 +239,14 @@ def test_native_ids_equal_transformers_generate(name: str, penalty: float, tiny:
     assert drafted > 0 or name == "autoregressive"
 
 
+@pytest.mark.parametrize("name", ["autoregressive", "neural", "max-gram"])
+def test_hf_backend_ids_equal_transformers_generate(name: str, tiny: Tiny) -> None:
+    target, model = HFBackend.load(tiny(), CPU, torch.float32), transformers_model(tiny())
+    strategy = arm(name, target, tiny)
+    for prompt in PROMPTS:
+        assert run(target, strategy, prompt, Request(16)).ids == generate(model, prompt, 16)
+
+
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "mistral"])
 def test_other_shapes_equal_transformers_generate(kind: str, tiny: Tiny) -> None:
     folder = tiny(kind, tie_word_embeddings=False)
@@ -263,6 +271,17 @@ def test_several_ends_as_in_transformers(name: str, tiny: Tiny) -> None:
             assert (result.finish_reason == "eos") == (theirs[-1] in eos)
             reasons.add(result.finish_reason)
     assert "eos" in reasons
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+@pytest.mark.parametrize("name", ARMS)
+def test_as_many_tokens_as_asked(name: str, most: int, tiny: Tiny) -> None:
+    target, model = native(tiny()), transformers_model(tiny())
+    strategy = arm(name, target, tiny)
+    for prompt in PROMPTS:
+        result = run(target, strategy, prompt, Request(most))
+        assert result.ids == generate(model, prompt, most)
+        assert (len(result.ids), result.finish_reason) == (most, "length")
 
 
 def test_a_full_context(tiny: Tiny) -> None:
