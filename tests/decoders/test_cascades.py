@@ -337,17 +337,6 @@ def test_a_cascade_that_sat_out_catches_up_in_commit() -> None:
     assert all(verified <= 2 + 2 and drafted <= LATER for verified, drafted in firsts)
 
 
-def test_max_gram_forgets_what_fell() -> None:
-    drafter = max_gram()
-    drafter.reset([1, 2, 3, 1])
-    drafter.commit([1, 2, 3, 1, 2, 9, 8, 1, 2])  # drafted: 9 follows 1 2 now
-    assert drafter.guess([1, 2, 3, 1, 2, 9, 8, 1, 2], 1) == [9]
-    drafter.commit([1, 2, 3, 1, 2])
-    assert drafter.guess([1, 2, 3, 1, 2], 1) == [3]
-    drafter.commit([1, 2, 3, 1, 2, 3, 7, 1, 2])
-    assert drafter.guess([1, 2, 3, 1, 2, 3, 7, 1, 2], 2) == [3, 7]
-
-
 @given(
     st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=8),
     st.integers(1, 3),

@@ -274,16 +274,6 @@ def test_costs_are_measured(tiny: Tiny) -> None:
 # -- what does not go together --------------------------------------------------------------------
 
 
-def test_a_drafter_of_another_tokenizer_is_refused(
-    tiny: Tiny, target_folder: Path, tmp_path: Path
-) -> None:
-    other = with_tokenizer(tiny(seed=5, num_hidden_layers=2), tmp_path, WORDS[::-1])
-    engine = Engine(native(target_folder), arms(neural_arm(other)), tokenizer=tokenizer(WORDS))
-    with pytest.raises(DraftpickError, match=r"another tokenizer.*align"):
-        engine.decode("small", PROMPT, Request(3))
-    assert engine.decode("autoregressive", PROMPT, Request(3)).ids  # the rest still works
-
-
 def test_a_drafter_of_the_same_tokenizer_is_taken(
     tiny: Tiny, target_folder: Path, tmp_path: Path
 ) -> None:
@@ -314,13 +304,6 @@ def test_tokenizers_are_compared_once_for_all_seats(
         Engine(native(target_folder), declared, tokenizer=words).decode("small", PROMPT, Request(9))
 
 
-def test_a_drafter_without_a_tokenizer_must_be_as_wide(tiny: Tiny, target_folder: Path) -> None:
-    wide = tiny(seed=5, num_hidden_layers=2, vocab_size=20)
-    engine = Engine(native(target_folder), arms(neural_arm(wide)), tokenizer=tokenizer(WORDS))
-    with pytest.raises(DraftpickError, match="another tokenizer"):
-        engine.decode("small", PROMPT, Request(3))
-
-
 @pytest.mark.parametrize("width", [12, 20])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_heads_padded_differently_are_aligned(
@@ -340,16 +323,6 @@ def test_heads_padded_differently_are_aligned(
     # the batched path aligns them too
     assert NeuralReplay(engine.strategy("small").drafter).stack is not None
     assert len(Batch(engine).arm("small", [[1, 2]], 5).ids[0]) == 5
-
-
-def test_a_reduced_vocabulary_must_be_the_target_s(
-    tiny: Tiny, target_folder: Path, tmp_path: Path
-) -> None:
-    folder = with_tokenizer(tiny(seed=5, vocab_size=8), tmp_path, None)
-    DraftVocab([*range(7)], 20).save(folder)
-    engine = Engine(native(target_folder), arms(neural_arm(folder)))
-    with pytest.raises(DraftpickError, match="vocabulary of 20, this target has 16"):
-        engine.strategy("small")
 
 
 def test_a_reduced_vocabulary_from_its_folder(
@@ -429,26 +402,6 @@ def test_an_untrained_exit_is_the_target_s_first_layers(
 def test_an_exit_is_a_trained_one_or_a_layer(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"either `drafter`|greater than or equal to 1"):
         recipe(name="exit", kind="early_exit", **fields)
-
-
-def test_an_exit_after_the_last_layer(tiny: Tiny) -> None:
-    engine = Engine(native(tiny()), arms(recipe(name="exit", kind="early_exit", layer=3)))
-    with pytest.raises(DraftpickError, match=r"^arm 'exit': an exit must .* 1 to 2, not 3"):
-        engine.strategy("exit")
-
-
-def test_an_exit_needs_the_native_backend(tiny: Tiny, tmp_path: Path) -> None:
-    target = HFBackend.load(tiny(), CPU, torch.float32)
-    engine = Engine(target, arms(exit_arm(adapter_folder(tiny, tmp_path))))
-    with pytest.raises(DraftpickError, match=r"'exit'.*native backend"):
-        engine.decode("exit", PROMPT, Request(3))
-    assert engine.decode("autoregressive", PROMPT, Request(3)).ids  # the rest still works
-
-
-def test_a_drafter_that_is_nowhere(target_folder: Path) -> None:
-    engine = Engine(native(target_folder), arms(neural_arm(Path("/no/such/folder"))))
-    with pytest.raises(DraftpickError, match="arm 'small': no such model folder"):
-        engine.strategy("small")
 
 
 # -- chat -----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +9,11 @@ import torch
 from decoder_toys import CPU, Tiny, generate, greedy, grown, native, transformers_model, watched
 from torch import Tensor
 
-from decoders.arms import load_arms, recipe
+from decoders.arms import recipe
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
 from decoders.methods.catch_up import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
-from decoders.methods.tree.widened import WidenedDrafter
 from decoders.protocols import Backend, Drafter
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import seen_mask
@@ -210,19 +208,6 @@ def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
 
 
 # -- the recipe -----------------------------------------------------------------------------------
-
-
-def test_a_recipe_becomes_an_arm(tiny: Tiny, tmp_path: Path) -> None:
-    drafter = tiny(seed=5, num_hidden_layers=2)
-    file = tmp_path / "arms.yaml"
-    file.write_text(
-        f"arms: {{oak: {{kind: tree, drafter: {drafter}, branch: [3, 2], length: {{k: 3}}}}}}"
-    )
-    arm = load_arms(file)["oak"]
-    target, model = native(tiny()), transformers_model(tiny())
-    strategy: Any = arm.build(target, None)
-    assert arm.lossless and isinstance(strategy.drafter, WidenedDrafter)
-    assert run(target, strategy, PROMPTS[1], Request(14)).ids == generate(model, PROMPTS[1], 14)
 
 
 @pytest.mark.parametrize(
