@@ -126,7 +126,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         "rewards": "folder", "--reward": "name", "--alpha": "share", **TABLE, "--by": "names",
         "--seed": "integer", "--out": "figure", "--from-logs": "file", "--tokenizer": "target",
         "--target": "target", "--costs": "file", "--draft-model": "target", "--draft-cost": "cost",
-        "--config": "file", "--limit": "count",
+        "--config": "file", "--clusters": "count", "--limit": "count",
     }),
     "costs": (("costs", "http://127.0.0.1:1/v1", "--out", "written.json"), {
         "url": "url", "--out": "page", "--model": "text", "--api-key-env": "name",
@@ -205,7 +205,7 @@ INSTEAD |= {
     ("headroom", option): (*LOGS, "--tokenizer", "words")
     for option in COMMANDS["headroom"][1]
     if option in ("--from-logs", "--tokenizer", "--costs", "--draft-model", "--draft-cost",
-                  "--config", "--limit")
+                  "--config", "--clusters", "--limit")
 } | {("headroom", "--target"): LOGS}  # fmt: skip
 RIGHT: set[tuple[str, ...]] = {
     ("--json-schema", "file: an object"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tiny_models import tokenizer
 
+from collect.traffic.clusters import tasks_of
 from collect.traffic.reading import read_logs
 from collect.traffic.records import LoggedAnswer
 from collect.traffic.tokens import tokenised
@@ -173,3 +174,15 @@ def test_a_tokenizer_that_cannot_spell_the_answers_does_not_fit(tmp_path: Path, 
         tokenised(read(tmp_path, exchange(CHAT, message=strange)), words, (1,))
     with pytest.raises(DraftpickError, match=r"holds the token id 500, and the tokenizer has 14"):
         tokenised(read(tmp_path, exchange(CHAT, token_ids=[500])), words, (1,))
+
+
+def test_kinds_of_work_are_called_by_their_words() -> None:
+    asked = [f"translate the german letter {n}" for n in range(30)]
+    asked += [f"write python code for number {n}" for n in range(30)]
+    answers = [
+        LoggedAnswer(where="", messages=({"role": "user", "content": text},)) for text in asked
+    ]
+    named = tasks_of(answers, 2)
+    assert len(set(named[:30])) == len(set(named[30:])) == 1 and named[0] != named[30]
+    assert set(named[0].split()) <= {"translate", "the", "german", "letter"}
+    assert tasks_of(answers[:5], 2) == ["other"] * 5

@@ -36,7 +36,7 @@ class LogSource(TrafficOptions):
                 raise DraftpickError(f"--{name} is for REWARDS; leave it out with --from-logs")
         loads = sorted(set(table.at_once or ()))
         with progress("replaying", "arms") as on_done:
-            source = replay_logs(self, table.arms, loads, on_done)
+            source = replay_logs(self, table.arms, loads, on_done, asked.seed)
         made = report(source, asked.reward, loads, names_in(asked.by), asked.seed)
         if asked.out is not None:
             if made.found is None:

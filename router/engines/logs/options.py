@@ -69,6 +69,12 @@ class TrafficOptions:
             "several lengths.",
         ),
     ] = None
+    clusters: Annotated[
+        int,
+        typer.Option(
+            min=1, help="With --from-logs: kinds of work to look for where none is named."
+        ),
+    ] = 6
     limit: Annotated[
         int,
         typer.Option(

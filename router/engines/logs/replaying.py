@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from decoders.arms import ArmRecipe
     from decoders.costs.measured import Costs
 
-UNNAMED = "other"  # the task of answers whose lines name none
 ROOM = 256  # tokens of a draft model's context beyond the longest text
 
 
@@ -47,6 +46,7 @@ def replay_logs(
     only: Sequence[str] | None,
     loads: Sequence[int],
     on_done: Callable[[int, int, str], None],
+    seed: int = 0,
 ) -> Found:
     """only: these arms, and plain decoding.
     loads: numbers of answers at once to time passes for, with --target.
@@ -56,6 +56,7 @@ def replay_logs(
     """
     import numpy as np
 
+    from collect.traffic.clusters import tasks_of
     from collect.traffic.logged import AbsentTarget, LoggedReplay, require_text_alone
     from collect.traffic.reading import read_logs
     from collect.traffic.replayed import replayed
@@ -76,7 +77,7 @@ def replay_logs(
         recipe.check_target(TargetInfo.of(target, known.tokenizer))
     if options.target is not None:
         costs = timed_costs(options.target, arms, loads)
-    tasks = [each.logged.task or UNNAMED for each in tokens.answers]
+    tasks = tasks_of([each.logged for each in tokens.answers], options.clusters, seed)
     many = len(tokens.answers)
     chosen = np.unique(np.linspace(0, many - 1, min(many, options.limit)).round().astype(int))
     replay = LoggedReplay(target, known.tokenizer, arms, costs)
