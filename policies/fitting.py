@@ -75,7 +75,7 @@ def check_name(name: str, *others: str) -> None:
     others: names that count as known, such as "auto".
     """
     if name not in POLICIES and name not in others:
-        plugins.load()
+        plugins.load("policies")
     if name not in POLICIES and name not in others:
         raise NoSuchName("policy", name, [*others, *POLICIES])
 

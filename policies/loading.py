@@ -49,7 +49,7 @@ def read(folder: Path) -> BasePolicy:
     """The policy in this folder. Raises PolicyError for what is missing, damaged or unknown."""
     stored = read_stored(folder)
     if stored.kind not in KINDS:
-        plugins.load()
+        plugins.load("policies")
     if stored.kind not in KINDS:
         raise PolicyError(
             f"the policy in {folder} is of the kind {stored.kind!r}, which is not registered here "

@@ -58,6 +58,7 @@ class Listing(TyperCommand):
 
 
 def _names(place: re.Match[str]) -> str:
+    plugins.load(place[1])
     return ", ".join(getattr(import_module(place[1]), place[2]))
 
 

@@ -26,10 +26,10 @@ from policies import mlflow_store
 from router.mlflow_model import form
 from router.specbench import plots
 
-plugins.load()  # commands and engines do so; what a stale installation does not name follows
+plugins.load("policies")  # commands and engines do so; what a stale installation does not name follows
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
-OUTER = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]["draftpick"]
-plugins.load_named(OUTER.values(), PYPROJECT)
+for entries in tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"].values():
+    plugins.load_named(entries.values(), PYPROJECT)
 
 
 @pytest.hookimpl(tryfirst=True)

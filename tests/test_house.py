@@ -123,7 +123,22 @@ def test_what_the_outer_ring_registers_is_an_entry_point() -> None:
         for path in (ROOT / room.replace(".", "/")).rglob("*.py")
         if registers(path)
     }
-    assert registering == set(PLUGINS["draftpick"].values())
+    assert registering == {module for group in PLUGINS.values() for module in group.values()}
+
+
+def test_starting_a_command_loads_no_arrays_and_no_client() -> None:
+    code = f"""
+import router.cli
+from importlib import import_module
+for module in {[*PLUGINS["draftpick"].values()]}:
+    import_module(module)
+import sys
+print(*sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not {"numpy", "httpx", "torch", "mlflow"} & {*done.stdout.split()}
 
 
 def test_the_inner_ring_answers_alone() -> None:

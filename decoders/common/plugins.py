@@ -54,13 +54,17 @@ def watched(what: str, parts: dict[str, Part]) -> dict[str, Part]:
     return parts
 
 
-def load() -> None:
+def load(package: str = "") -> None:
     """Import every module of the entry-point group that was not imported by an earlier call.
+
+    package: fetches those of the group `draftpick.PACKAGE` too. They fill that package's dicts, for
+        which they import it, so commands that do without it leave them alone.
 
     Raises DraftpickError where one cannot be imported or brings a part whose name is taken.
     """
-    for entry in sorted(entry_points(group=GROUP), key=_ours_first):
-        _import(entry.module, OURS if _is_ours(entry) else _words(entry))
+    for group in (GROUP, f"{GROUP}.{package}") if package else (GROUP,):
+        for entry in sorted(entry_points(group=group), key=_ours_first):
+            _import(entry.module, OURS if _is_ours(entry) else _words(entry))
 
 
 def load_named(modules: Iterable[str], path: Path) -> None:

@@ -45,7 +45,7 @@ class TextModel(PythonModel):
     """
 
     def load_context(self, context: Any) -> None:
-        plugins.load()
+        plugins.load("policies")
         for module in PLUGINS:
             import_module(module)
         self._config: dict[str, Any] = dict(context.model_config)

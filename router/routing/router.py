@@ -180,7 +180,7 @@ class Router:
 
         # Before the model: a wrong name should not cost its load. The arms first, as the policy may
         # be of a kind that a plugin named by their file brings.
-        plugins.load()
+        plugins.load("policies")
         if options.arms is not None:
             options = options.resolved()
         if policy is None:

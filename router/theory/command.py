@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.terminal import show, tables
-from decoders.costs.measured import Costs, read_costs
 from decoders.costs.theory import best_length, speculative
 
 from ..commands import COMMANDS
 from ..commands.options import AsJson
+
+if TYPE_CHECKING:
+    from decoders.costs.measured import Costs
 
 
 def theory(
@@ -59,6 +61,8 @@ def theory(
     if parameters is not None:
         cost = share_of(parameters)
     elif costs is not None and arm is not None:
+        from decoders.costs.measured import read_costs
+
         cost, verify = measured(read_costs(costs), arm, longest)
     assert cost is not None
     found = expected(acceptance, cost, verify)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from collect.store.collection import Collection
 from collect.summary import cautions
 from collect.table import read_rewards
+from decoders.common import plugins
 from decoders.common.files import check_folder
 from policies import report
 from policies.fitting import OWN_GUARDS, GuardReport
@@ -97,6 +98,7 @@ def _task(plan: TrainPlan, table: RewardTable, manifest: Manifest) -> Task:
         if plan.asked.train_size is not None:
             table = subsample(table, plan.asked.train_size, seed)
     plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
+    plugins.load("policies")
     model, here = MODEL_LOGGERS.get("text"), manifest.identity
     return Task(
         table,
