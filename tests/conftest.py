@@ -23,10 +23,10 @@ from httpx._transports import default as _default
 from decoders.common import plugins
 from decoders.costs import passes
 from policies import mlflow_store
-from router.mlflow_model import form
+from router import mlflow_model
 from router.specbench import plots
 
-plugins.load("policies")  # commands and engines do so; what a stale installation does not name follows
+plugins.load("policies")  # what a stale installation does not name follows
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 for entries in tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"].values():
     plugins.load_named(entries.values(), PYPROJECT)
@@ -119,7 +119,7 @@ def tracked_runs_hold_little() -> Iterator[None]:
     """The versions of packages are not read from disk for every run, nor is the code copied with
     every logged model: tests/test_served_policies.py has it travel."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(form, "copies_of_code", lambda *_: [])
+        patch.setattr(mlflow_model, "copies_of_code", lambda *_: [])
         patch.setattr(metadata, "version", cache(metadata.version))
         yield
 

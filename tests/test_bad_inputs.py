@@ -255,8 +255,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The working folder. Nothing is fetched, served, or asked through more than one client."""
     from decoders.endpoints import engine as endpoints
     from decoders.options import EngineOptions
-    from router.commands.serve import run as serving
     from router.routing import loading
+    from router.serve import server as serving
 
     folder, load, shared = tmp_path_factory.mktemp("bad"), loading.load_engine, endpoints.client()
 

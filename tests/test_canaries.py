@@ -262,7 +262,7 @@ def test_a_servers_own_key(
     import policies
 
     apps: list[Any] = []
-    monkeypatch.setattr("router.commands.serve.run.serve", lambda app, *_: apps.append(app))
+    monkeypatch.setattr("router.serve.server.serve", lambda app, *_: apps.append(app))
     policies.fixed_policy(["first", "second"], "first").save(place / "policy")
     words = (
         "serve",

@@ -26,7 +26,7 @@ from tiny_models import WORDS, sentence_model, target_model
 import policies
 from policies.mlflow_store import using
 from router import cli
-from router.mlflow_model.form import NEEDED, PACKAGES, copies_of_code
+from router.mlflow_model import NEEDED, PACKAGES, copies_of_code
 from router.routing.router import Router
 
 TEXTS = ["what is the river", "sum of two three", "lake lake lake lake lake city", "sea"]
@@ -78,7 +78,7 @@ def loaded(store: str, name: str) -> Any:
 @pytest.fixture(autouse=True)
 def beside(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTPICK_TARGET", str(place / "target"))
-    monkeypatch.setattr("router.mlflow_model.form.copies_of_code", copies_of_code)
+    monkeypatch.setattr("router.mlflow_model.copies_of_code", copies_of_code)
 
 
 @pytest.mark.parametrize("reads", ["target", "sentences"])
@@ -90,7 +90,7 @@ def test_it_takes_the_routers_arm(place: Path, reads: str) -> None:
     name = f"by-{reads}"
     store = trained(place, name, *options, "--embedder", embedder, "--features", features)
     router = Router.from_pretrained(
-        str(place / "target"), place / name, place / "arms.yaml", "float32", "cpu"
+        str(place / "target"), place / name, place / "arms.yaml", dtype="float32", device="cpu"
     )
     policy, temperatures = policies.load(place / name), [0.0, 1.0] * 2
     frame = pd.DataFrame({"text": TEXTS, "temperature": temperatures, "max_new_tokens": [4] * 4})

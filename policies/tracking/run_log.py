@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ModelLogger = Callable[[Policy, Path], Any]
 """Logs a policy, saved in a folder, as an MLflow model in the active run, as `mlflow.pyfunc` does;
-`router.mlflow_model.form` has one."""
+`router.mlflow_model` has one."""
 MODEL_LOGGERS: dict[str, Callable[[str, int, Policy, Path], Any]] = watched("model logger", {})
 """By name; `draftpick train` takes `text`. Each is given the target's own space of embeddings and
 the tokens of an answer in the collection, then what a ModelLogger is."""

@@ -96,7 +96,7 @@ def _capture(command: Command, arguments: list[str]) -> dict[str, Any]:
 
 def _print_values(trained: dict[str, Any]) -> None:
     """The policy's value next to what it has to beat, each with its interval."""
-    from ..commands.train.views import JUDGED
+    from ..commands.train.output import JUDGED
 
     title = f"Mean reward ({DEFAULT}) on {JUDGED[trained['evaluated_on']]} queries"
     rows = []

@@ -13,7 +13,7 @@ import policies
 from policies import PolicyError
 from policies.mlflow_store import default_uri, sqlite_path, sqlite_uri, using
 from policies.tracking.run import Task, TrainedRun, train_run
-from router.mlflow_model.form import log_text_model
+from router.mlflow_model import log_text_model
 
 PARENT = "mlflow.parentRunId"
 LOG_MODEL = partial(log_text_model, "target:toy@8", 16)

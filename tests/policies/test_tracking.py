@@ -23,7 +23,7 @@ from policies import PolicyError, RewardTable, mlflow_store
 from policies.mlflow_store import default_uri
 from policies.tracking import run as tracking
 from policies.tracking.run import Task, TrainedRun, train_run
-from router.mlflow_model.form import log_text_model
+from router.mlflow_model import log_text_model
 
 LOG_MODEL = partial(log_text_model, "target:toy@8", 16)
 

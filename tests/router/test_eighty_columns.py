@@ -23,7 +23,7 @@ from policies.tracking.run import Task, train_run
 from router.commands.arms import arms_table, kinds_json, kinds_table
 from router.commands.headroom import headroom_tables
 from router.commands.models import acceptance, megabytes, millions, models_json, models_tables
-from router.commands.train.views import run_tables
+from router.commands.train.output import run_tables
 from router.routing.router import Router
 from router.specbench import markdown
 from router.specbench.bench import result_tables, specbench

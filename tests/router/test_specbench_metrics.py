@@ -10,7 +10,7 @@ import pytest
 from router_fakes import RESULT, make_turn
 
 from collect.sweeps.repetition import is_repetitive
-from router.specbench.answers import accept_lengths
+from router.specbench.bench import accept_lengths
 from router.specbench.metrics import Pair, bootstrap, cell, official_speedup, speedup
 from router.specbench.quality import bleu, exact_match, final_number, quality, rouge_2, rouge_l
 from router.specbench.records import Answer, Row, Turn

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from decoders.common.errors import DraftpickError
-from decoders.common.terminal import progress
+from decoders.common.terminal import progress, show
 
 from ..options import AsJson
 from .plan import CollectOptions, CollectPlan, SummaryPlan, plan
+
+if TYPE_CHECKING:
+    from collect.summary import Summary
+    from collect.sweeps.run import SweepReport
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -37,7 +44,6 @@ def collect(options: CollectOptions, as_json: AsJson = False) -> None:
 
 
 def _collect(plan: CollectPlan, as_json: bool) -> None:
-    from .output import print_report
     from .run import run
 
     try:
@@ -48,7 +54,7 @@ def _collect(plan: CollectPlan, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"out": str(plan.out), **asdict(report)}))
         return
-    print_report(report, plan.out)
+    _print_report(report, plan.out)
     if report.rows and report.errors == report.rows:
         raise DraftpickError(
             f"every row collected in this run is an error; see the `error` column "
@@ -60,14 +66,63 @@ def _summarise(plan: SummaryPlan, as_json: bool) -> None:
     from collect.store.collection import Collection
     from collect.summary import cautions, summarise_all
 
-    from .output import print_summaries, summaries_json
-
     collection = Collection.open(plan.folder)
     found = summarise_all(collection, plan.reward, plan.alpha)
     careful = cautions(collection, plan.reward)
     if as_json:
-        typer.echo(json.dumps(summaries_json(found) | {"cautions": careful}))
+        typer.echo(json.dumps(_summaries_json(found) | {"cautions": careful}))
         return
-    print_summaries(found)
+    _print_summaries(found)
     for sentence in careful:
         typer.echo(f"Note: {sentence}.")
+
+
+def _print_report(report: SweepReport, out: Path) -> None:
+    before = f", {report.already} were there before" if report.already else ""
+    typer.echo(
+        f"{report.collected} queries collected in {report.seconds:.0f} s{before}; "
+        f"{report.errors} of {report.rows} new rows are errors."
+    )
+    if report.embedded:
+        each_ms = 1000 * report.embed_s / report.embedded
+        typer.echo(
+            f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each."
+        )
+    if report.costs_of is not None:
+        typer.echo(
+            f"Costs stay those of the first run, by {report.costs_of}; for this run's, collect "
+            "into another --out."
+        )
+    for arm, many in report.uncounted.items():
+        typer.echo(
+            f"The server of arm {arm} did not count the tokens of {many} answers, so they have no "
+            "measured speed; name a `tokenizer` for the arm and collect into another folder."
+        )
+    typer.echo(f"Look:  draftpick collect --summary {out}")
+    typer.echo(f"Train: draftpick train --rewards {out}")
+
+
+def _summaries_json(summaries: list[Summary]) -> dict[str, Any]:
+    """The first one, with those at other temperatures and loads inside."""
+    first, *others = summaries
+    record = first.as_json()
+    for found in others:
+        if found.at_once == 1:
+            record.setdefault("at_temperature", {})[f"{found.temperature:g}"] = found.as_json()
+        else:
+            load = record.setdefault("at_once", {}).setdefault(str(found.at_once), {})
+            load[f"{found.temperature:g}"] = found.as_json()
+    return record
+
+
+def _print_summaries(summaries: list[Summary]) -> None:
+    from collect.summary import render
+
+    for found in summaries:
+        show(partial(render, found))
+        if found.repetitive:
+            typer.echo(
+                f"{found.repetitive:.0%} of the target's answers repeat themselves to the end."
+            )
+        for line in found.error_examples:
+            typer.echo(f"error: {line}")

@@ -1,22 +1,26 @@
-"""What `draftpick train` prints of an outcome."""
+"""What `draftpick train` prints: tables, JSON, and where things are."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from decoders.common.secrets import masked
-from decoders.common.terminal import show
-
-from .run import TrainOutcome
-from .second_reward import judged_json, judged_tables
-from .views import remarks, run_json, run_tables
+from decoders.common.terminal import show, tables
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from policies import Evaluation
+    from policies.evaluation.bounds import Gain
     from policies.tracking.run import TrainedRun
+
+    from .run import TrainOutcome
+
+JUDGED = {"validation": "the held-out", "train": "the training", "folds": "all"}
 
 
 def to_json(outcome: TrainOutcome) -> dict[str, Any]:
@@ -66,3 +70,112 @@ def _role(run: TrainedRun, name: str | None) -> str:
     if run.champion:
         return ", the champion, as there was none"
     return f", the challenger; draftpick promote {name} --rewards HELD_OUT compares it"
+
+
+def run_tables(run: TrainedRun, width: int) -> list[Table]:
+    """The guard's candidates, and the policy next to what it has to beat."""
+    return [*_candidates(run, width), *_values(run, width)]
+
+
+def _candidates(run: TrainedRun, width: int) -> list[Table]:
+    guarded = run.guarded
+    if guarded is None or not guarded.tried:
+        return []
+    rows = []
+    for one in guarded.tried:
+        name = f"[bold green]{one.name}[/bold green]" if one.name == guarded.saved else one.name
+        percent = "-" if one.percent is None else f"{one.percent:.1f}%"
+        needed = "-" if one.gain.needed is None else f"{one.gain.needed:,}"
+        mean, bounds = _gain(one.gain)
+        rows.append([name, mean, percent, bounds, needed])
+    title = f"Gain over the best fixed arm ({guarded.best_fixed}), on queries not trained on"
+    return tables(title, ["candidate", "gain", "gain", "bounds", "queries needed"], rows, width)
+
+
+def _values(run: TrainedRun, width: int) -> list[Table]:
+    """The policy's rows and the reference rows, with bootstrap intervals, and the regret."""
+    evaluation, left = run.evaluation, run.regret
+    rows = []
+    for row in [*evaluation.rows, evaluation.gain]:
+        name = {
+            "greedy": "[bold green]policy (greedy)[/bold green]",
+            "dynamic": "policy (sampled)",
+            "best-fixed": f"best fixed ({evaluation.best_fixed})",
+            evaluation.gain.name: "policy - best fixed",
+        }.get(row.name, row.name)
+        interval = f"{row.low:.4f} .. {row.high:.4f}"
+        rows.append([name, f"{row.mean:.4f}", interval, str(row.queries)])
+    counted = str(left.queries)
+    rows.append(["oracle - policy (regret)", f"{left.mean:.4f}", "", counted])
+    if left.gap_closed is not None:
+        rows.append(["gap to the oracle closed", f"{left.gap_closed:.1%}", "", counted])
+    if left.worse_than_plain is not None:
+        rows.append(["worse than plain decoding", f"{left.worse_than_plain:.1%}", "", counted])
+    title = f"Mean reward on {JUDGED[run.evaluated_on]} queries, with its 95 % interval"
+    return tables(title, ["choice", "reward", "interval", "queries"], rows, width)
+
+
+def _gain(gain: Gain) -> list[str]:
+    bounded = math.isfinite(gain.low)
+    return [f"{gain.mean:.4f}", f"{gain.low:.4f} .. {gain.high:.4f}" if bounded else "too few"]
+
+
+def remarks(run: TrainedRun) -> list[str]:
+    """The guard's verdict, and what it left out."""
+    if run.guarded is None:
+        return []
+    skipped = [f"Not tried: {name}, as {why}" for name, why in run.guarded.skipped.items()]
+    note = [f"Note: {run.guarded.left_out}."] if run.guarded.left_out else []
+    return [run.guarded.verdict, *skipped, *note]
+
+
+def run_json(run: TrainedRun) -> dict[str, Any]:
+    """JSON-ready; `guard` is null where the run was unguarded."""
+    rows = [*run.evaluation.rows, run.evaluation.gain]
+    guarded = run.guarded
+    return {
+        "run_id": run.run_id,
+        "experiment": run.experiment,
+        "tracking_uri": masked(run.tracking_uri),
+        "policy": str(run.folder),
+        "policy_uri": run.policy_uri,
+        "registered": run.registered,
+        "evaluated_on": run.evaluated_on,
+        "best_fixed": run.evaluation.best_fixed,
+        "values": {row.name: {"mean": row.mean, "ci95": [row.low, row.high]} for row in rows},
+        "regret": asdict(run.regret),
+        "guard": None
+        if guarded is None
+        else {
+            "saved": guarded.saved,
+            "verdict": guarded.verdict,
+            "queries": guarded.queries,
+            "left_out": guarded.left_out,
+            "skipped": guarded.skipped,
+            "tried": [
+                {"name": one.name, "percent": one.percent, **one.gain.as_json()}
+                for one in guarded.tried
+            ],
+        },
+    }
+
+
+def judged_json(found: Evaluation, reward: str) -> dict[str, Any]:
+    rows = [*found.rows, found.gain]
+    return {
+        "reward": reward,
+        "best_fixed": found.best_fixed,
+        "values": {row.name: {"mean": row.mean, "ci95": [row.low, row.high]} for row in rows},
+        "by_task": found.by_task,
+    }
+
+
+def judged_tables(found: Evaluation, reward: str, width: int) -> list[Table]:
+    """For a terminal of `width` columns."""
+    named = {"greedy": "policy (greedy)", "dynamic": "policy (sampled)"}
+    rows = [
+        [named.get(row.name, row.name), f"{row.mean:.4f}", f"{row.low:.4f} .. {row.high:.4f}"]
+        for row in [*found.rows, found.gain]
+    ]
+    title = f"The same policy judged by {reward}"
+    return tables(title, ["choice", "reward", "interval"], rows, width, last_apart=True)

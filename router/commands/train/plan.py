@@ -14,9 +14,9 @@ from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
 
 from ..options import TableRecord, TrackingUri, names_in
-from .max_loss import RISK_CONTROL, Confidence, InExpectation, MaxLoss, asked_for
 
 AUTO = "auto"
+RISK_CONTROL = "risk-control"  # the policy's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,25 @@ class TrainOptions:
             help="Weight of similarity against cost in the reward, from 0 to 1. Default: 0.5."
         ),
     ] = None
-    max_loss: MaxLoss = None
-    confidence: Confidence = None
-    in_expectation: InExpectation = False
+    max_loss: Annotated[
+        float | None,
+        typer.Option(
+            metavar="LOSS",
+            help="Also allow lossy arms, if greedy answers lose at most this on average. The loss "
+            "is 1 - ROUGE-L to the target's own answer.",
+        ),
+    ] = None
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="With --max-loss: the confidence of the bound. Default: 0.95."),
+    ] = None
+    in_expectation: Annotated[
+        bool,
+        typer.Option(
+            "--in-expectation",
+            help="With --max-loss: bound the expected loss instead, which needs fewer queries.",
+        ),
+    ] = False
     features: Annotated[
         str | None,
         typer.Option(
@@ -144,7 +160,7 @@ def plan(asked: TrainOptions) -> TrainPlan:
     own = {"epochs": asked.epochs, "lr": asked.lr}
     settings = _settings(asked.settings or ())
     settings |= {name: value for name, value in own.items() if value is not None}
-    risk = asked_for(asked.max_loss, asked.confidence, asked.in_expectation, asked.policy)
+    risk = _risk(asked.max_loss, asked.confidence, asked.in_expectation, asked.policy)
     name = asked.policy or AUTO if risk is None else RISK_CONTROL
     if asked.paper:
         if risk is not None:
@@ -172,6 +188,38 @@ def plan(asked: TrainOptions) -> TrainPlan:
             raise PolicyError("risk control is about answers, not load; leave --at-once out")
         table = replace(table, at_once=(1,))
     return TrainPlan(asked, table, name, settings, asked.guard and name not in OWN_GUARDS, risk)
+
+
+def _risk(
+    max_loss: float | None, confidence: float | None, in_expectation: bool, policy: str | None
+) -> dict[str, Any] | None:
+    """The options of the policy under risk control, or None where none is asked for.
+
+    policy: as named by the user, None where it was not. Raises DraftpickError for options that do
+    not go together.
+    """
+    if max_loss is None:
+        asking = {
+            f"--policy {RISK_CONTROL}": policy == RISK_CONTROL,
+            "--confidence": confidence is not None,
+            "--in-expectation": in_expectation,
+        }
+        for option, given in asking.items():
+            if given:
+                raise DraftpickError(
+                    f"{option} needs --max-loss: give the largest loss, for instance "
+                    "--max-loss 0.05"
+                )
+        return None
+    if policy not in (None, RISK_CONTROL):
+        raise DraftpickError(
+            f"--max-loss trains a policy of its own kind; leave --policy {policy} out, and choose "
+            "how it predicts by --set model=ridge or model=knn"
+        )
+    if in_expectation and confidence is not None:
+        raise DraftpickError("a loss is bounded in expectation or with a confidence; leave one out")
+    level = 0.95 if confidence is None else confidence
+    return {"max_loss": max_loss, "confidence": level, "in_expectation": in_expectation}
 
 
 def _settings(pairs: Sequence[str]) -> dict[str, Any]:

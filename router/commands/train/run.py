@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from collect import rewards as known
 from collect.store.collection import Collection
 from collect.summary import cautions
-from collect.table import read_rewards
+from collect.table import only_alone, read_rewards, reward_table
 from decoders.common import plugins
 from decoders.common.files import check_folder
-from policies import report
+from policies import PolicyError, report
 from policies.fitting import OWN_GUARDS, GuardReport
 from policies.selection.subsample import subsample
 from policies.tracking.run import HELD_OUT, Task, train_run
 from policies.tracking.run_log import MODEL_LOGGERS
 
-from .second_reward import judged_rows
-
 if TYPE_CHECKING:
     from collect.store.manifest import Manifest
+    from collect.table_options import TableOptions
     from policies import Evaluation, RewardTable
     from policies.tracking.run import TrainedRun
 
@@ -124,3 +124,35 @@ def _task(plan: TrainPlan, table: RewardTable, manifest: Manifest) -> Task:
         },
         log_model=model and partial(model, here.embedder, here.max_new_tokens),
     )
+
+
+def judged_rows(
+    collection: Collection,
+    reward: str,
+    options: TableOptions,
+    table: RewardTable,
+    held: RewardTable | None,
+) -> RewardTable:
+    """The held-out queries' rows, with what the policy reads; all the queries where none are held
+    out.
+
+    options, table: what is trained on. A reward of greedy answers on their own is judged on those.
+
+    Raises DraftpickError for an unknown reward, and one that was not collected; PolicyError where
+    no row of these queries is left.
+    """
+    asked = replace(
+        options,
+        reward=reward,
+        arms=table.arms,
+        embedder=table.embedder,
+        features=table.feature_names,
+    )
+    if only_alone(collection, known.get(reward)):
+        asked = replace(asked, temperatures=None, at_once=None)
+    found = reward_table(collection, asked)
+    queries = set((table if held is None else held).query_of)
+    rows = [i for i, query in enumerate(found.query_of) if query in queries]
+    if not rows:
+        raise PolicyError(f"no held-out query has the reward {reward!r}; collect more")
+    return found.rows(rows)
