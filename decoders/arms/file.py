@@ -16,7 +16,7 @@ from ..recipes.base import ArmRecipe
 from ..recipes.kinds import fields_of, recipe, recipe_of
 from ..recipes.mistakes import explained
 from ..recipes.strict import Strict
-from ..zoo.recognise import known_as
+from ..zoo.catalogue import known_as
 
 SHIPPED_ARMS = Path(__file__).parent / "arms.yaml"
 UNTRAINED_ARMS = Path(__file__).parent / "untrained.yaml"  # for any target

@@ -65,8 +65,7 @@ def from_gguf(gguf: Path) -> Path:
     DraftpickError where the file is not whole or not known.
     """
     from ..backends.gguf.header import read_header
-    from .gguf_config import not_as_it_is
-    from .gguf_folder import name_of, write_folder
+    from .gguf_folder import name_of, not_as_it_is, write_folder
 
     header = read_header(gguf)
     reason = not_as_it_is(header)
@@ -176,7 +175,7 @@ def _convert(gguf: Path, made: Path) -> None:
 
     from ..backends.gguf.header import read_header
     from ..backends.transformers.pretrained import check
-    from .gguf_config import scaling_of
+    from .gguf_folder import scaling_of
 
     print("converting it to a transformers folder (once) ...", file=sys.stderr, flush=True)
     logging.disable_progress_bar()

@@ -24,8 +24,7 @@ from decoders.loop import SpeculativeDecoding
 from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.plain.drafter import NullDrafter
-from decoders.papers.cascades.sequence import SequenceCascade
-from decoders.papers.cascades.token import OracleCascade, TokenCascade
+from decoders.papers.cascades.strategies import OracleCascade, SequenceCascade, TokenCascade
 from decoders.protocols import Strategy
 from decoders.records import Request, Sampling
 from decoders.testing.toys import ToyBackend

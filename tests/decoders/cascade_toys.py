@@ -7,8 +7,8 @@ from collections.abc import Callable
 from decoder_toys import max_gram, reduced
 from hypothesis import strategies as st
 
-from decoders.backends.mapped import MappedBackend
 from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.models.drafts import MappedBackend
 from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
 from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.protocols import Backend, Drafter, DraftLength

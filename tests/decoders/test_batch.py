@@ -48,8 +48,7 @@ from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.plain.drafter import NullDrafter
 from decoders.papers.calm.strategy import Calm
-from decoders.papers.cascades.sequence import SequenceCascade
-from decoders.papers.cascades.token import TokenCascade
+from decoders.papers.cascades.strategies import SequenceCascade, TokenCascade
 from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import NAN, DecodeResult, Proposal, Request, Verdict
 from decoders.sampling.draft_vocab import DraftVocab

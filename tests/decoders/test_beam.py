@@ -20,8 +20,7 @@ from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.papers.beam import search as beam_module
-from decoders.papers.beam.search import Beam, BeamDraft, BeamSearch, Found
-from decoders.papers.beam.token_tree import TokenTree
+from decoders.papers.beam.search import Beam, BeamDraft, BeamSearch, Found, TokenTree
 from decoders.protocols import DraftLength, Job, TreeBackend
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

@@ -14,7 +14,6 @@ from engine_toys import WORDS, adapter_folder, tokenizer, with_tokenizer
 from decoders import Engine
 from decoders.arms import load_arms
 from decoders.arms.fingerprint import fingerprint
-from decoders.backends.mapped import MappedBackend
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
@@ -23,6 +22,7 @@ from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.models import targets
+from decoders.models.drafts import MappedBackend
 from decoders.options import EngineOptions
 from decoders.papers.cs_drafting.horizontal import HorizontalDrafter
 from decoders.papers.cs_drafting.vertical import VerticalDrafter

@@ -26,7 +26,7 @@ from torch import Tensor
 from decoders.methods.catch_up import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part, cs_drafter
-from decoders.papers.rules.lenient import Lenient
+from decoders.papers.rules.lossy import Lenient
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import probabilities

@@ -22,7 +22,7 @@ from decoders.backends.eagle3.head import Eagle3Head
 from decoders.backends.eagle3.model import Eagle3Backend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import Damaged, DraftpickError
-from decoders.methods.eagle3.drafter import Eagle3Drafter
+from decoders.methods.neural.drafter import Eagle3Drafter
 from decoders.methods.tree.drafter import TreeDrafter
 from decoders.models.drafts import TargetInfo
 from decoders.protocols import Drafter, TreeBackend

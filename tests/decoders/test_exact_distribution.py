@@ -36,7 +36,7 @@ from decoders.lengths import FixedLength
 from decoders.methods.plain.drafter import NullDrafter
 from decoders.methods.tree.drafter import TreeDrafter
 from decoders.methods.tree.widened import WidenedDrafter
-from decoders.papers.rules.lenient import Lenient
+from decoders.papers.rules.lossy import Lenient
 from decoders.protocols import Drafter
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
@@ -46,8 +46,8 @@ from decoders.testing.chance import EXACT, distribution_error, reference_distrib
 from decoders.testing.toys import ListedLengths, ToyBackend, neural, run, speculative
 from decoders.verify import Lossless
 from decoders.verify import tree as tree_module
+from decoders.verify.lossless import verify_tree
 from decoders.verify.step import acceptance, draft_distribution, leading
-from decoders.verify.tree import verify_tree
 
 
 def error(case: Case) -> float:

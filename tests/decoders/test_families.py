@@ -15,8 +15,7 @@ from family_toys import CONTEXT, FAMILIES, VOCAB, WINDOW, family_backend, family
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-from decoders.backends.llama.windows import layer_kinds
-from decoders.backends.transformers.hf import HFBackend
+from decoders.backends.transformers.hf import HFBackend, layer_kinds
 from decoders.common.errors import DraftpickError
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.drafter import TreeDrafter

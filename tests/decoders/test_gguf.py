@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from decoders.backends.gguf.folder import files_of, saved_header
 from decoders.backends.gguf.header import parts_of, read_header
-from decoders.backends.llama.file_weights import FileStored
+from decoders.backends.llama.loading import FileStored
 from decoders.backends.native import LlamaBackend
 from decoders.backends.weights.file_blocks import KINDS, FileBlocks, FileRows, to_file_blocks
 from decoders.backends.weights.packed import linear, rows_of

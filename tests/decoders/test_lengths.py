@@ -14,8 +14,7 @@ from transformers.generation.candidate_generator import AssistedCandidateGenerat
 
 from decoders.costs.theory import best_length, speculative
 from decoders.costs.under_load import SharedCosts, UnderLoad
-from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
-from decoders.lengths.adaptive import MEASURED, RETRY
+from decoders.lengths import MEASURED, RETRY, AdaptiveLength, FixedLength, ScheduledLength
 from decoders.records import StepStats
 
 

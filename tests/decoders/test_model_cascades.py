@@ -25,8 +25,7 @@ from decoders.arms import load_arms, recipe
 from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.methods.neural.drafter import NeuralDrafter
-from decoders.papers.cascades.sequence import SequenceCascade
-from decoders.papers.cascades.token import OracleCascade, TokenCascade
+from decoders.papers.cascades.strategies import OracleCascade, SequenceCascade, TokenCascade
 from decoders.records import Request, Sampling
 from decoders.testing.chance import (
     Distribution,

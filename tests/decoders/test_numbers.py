@@ -18,19 +18,17 @@ from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
-from decoders.papers.cascades.sequence import SequenceCascade
-from decoders.papers.cascades.token import OracleCascade, TokenCascade
+from decoders.papers.cascades.strategies import OracleCascade, SequenceCascade, TokenCascade
 from decoders.papers.rules import deferral
-from decoders.papers.rules.bild import BiLD
-from decoders.papers.rules.deferral import SpeculativeCascade
-from decoders.papers.rules.lenient import Lenient
+from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
+from decoders.papers.rules.lossy import Lenient
 from decoders.protocols import Strategy, Verifier
 from decoders.records import COLDEST, PENALTIES, Proposal, Request, Sampling
 from decoders.sampling.filters import penalise, probabilities
 from decoders.sampling.randomness import Generator
 from decoders.testing.toys import ToyBackend, neural
 from decoders.verify import Lossless
-from decoders.verify.tree import verify_tree
+from decoders.verify.lossless import verify_tree
 
 BAD, GOOD = [3, 7, 2], [3, 5, 2]  # 7 is the token whose embedding is nan
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_k=5, top_p=0.9)]

@@ -20,8 +20,7 @@ from decoders.models.drafter_memory import LoadFailed
 from decoders.options import EngineOptions
 from decoders.records import Request
 from decoders.testing.toys import ToyBackend
-from decoders.zoo.catalogue import KNOWN_FILES, TARGET, WHEELS, shipped_folders
-from decoders.zoo.recognise import known_as
+from decoders.zoo.catalogue import KNOWN_FILES, TARGET, WHEELS, known_as, shipped_folders
 
 ELSEWHERE = {"basename": "qwen2.5_coder", "size_label": "1.5b", "finetune": "instruct"}
 

@@ -31,7 +31,6 @@ from collect.replay.unbatched import UnbatchedDrafter
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.cuda.recorded import cuda_graphs
-from decoders.backends.mapped import MappedBackend
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import CELL, RecurrentCell
 from decoders.backends.recurrent.head import RecurrentHead
@@ -40,6 +39,7 @@ from decoders.backends.weights.int8 import Int8Weight
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.methods.recurrent.drafter import RecurrentDrafter
 from decoders.methods.tree.widened import WidenedDrafter
+from decoders.models.drafts import MappedBackend
 from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.backends.native import LlamaBackend
-from decoders.backends.recurrent.head import RecurrentHead
-from decoders.backends.recurrent.kernel_steps import KernelSteps
+from decoders.backends.recurrent.head import KernelSteps, RecurrentHead
 from decoders.backends.weights.packed import Rounding
 from decoders.methods.recurrent.drafter import RecurrentDrafter
 from decoders.protocols import DraftRequest

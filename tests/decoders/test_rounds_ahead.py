@@ -22,7 +22,7 @@ from replayed import traced
 from decoders.arms import recipe
 from decoders.backends.cuda.device_loop import DeviceLoop
 from decoders.backends.cuda.recorded import cuda_graphs
-from decoders.backends.cuda.round_sampling import RoundSampling
+from decoders.backends.cuda.rounds import RoundSampling
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.head import RecurrentHead
 from decoders.common.errors import NotANumber

@@ -13,8 +13,7 @@ from decoders.arms import load_arms, recipe
 from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.options import EngineOptions
-from decoders.papers.rules.bild import BiLD
-from decoders.papers.rules.deferral import SpeculativeCascade
+from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
 from decoders.papers.rules.lossy import Lossy
 from decoders.records import Request, Sampling
 from decoders.testing.toys import ToyBackend, neural, run, speculative

@@ -21,8 +21,7 @@ from torch import Tensor
 from decoders.arms import DraftingRecipe
 from decoders.lengths import FixedLength
 from decoders.papers.rules import deferral, lossy
-from decoders.papers.rules.bild import BiLD
-from decoders.papers.rules.deferral import SpeculativeCascade
+from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
 from decoders.papers.rules.lossy import Lossy
 from decoders.protocols import Drafter, DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling, Verdict

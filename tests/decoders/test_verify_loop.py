@@ -27,7 +27,7 @@ from decoders.arms import DraftingRecipe
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.plain.drafter import NullDrafter
-from decoders.papers.rules.bild import BiLD
+from decoders.papers.rules.deferral import BiLD
 from decoders.protocols import DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.randomness import Generator

@@ -14,7 +14,7 @@ from vllm_server import BIN
 
 from decoders.backends.eagle3.head import Eagle3Head
 from decoders.backends.eagle3.model import Eagle3Backend
-from decoders.methods.eagle3.drafter import Eagle3Drafter
+from decoders.methods.neural.drafter import Eagle3Drafter
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 from decoders.sampling.randomness import Generator

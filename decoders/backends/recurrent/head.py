@@ -5,7 +5,7 @@ target's own head over the draft tokens (D23). `cell.py` is what training sees o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -14,19 +14,147 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...device_rounds import WIDEST
 from ...protocols import StateBackend
 from ...sampling.argmax import likeliest
 from ...sampling.draft_vocab import DraftVocab
 from ..cuda.fused import kept, launcher
+from ..cuda.recorded import Recorder, Run
 from ..llama.loading import layout, packed_head
 from ..llama.model import rms_norm
 from ..native import LlamaBackend
-from ..weights.blocked import norm_rows
+from ..weights.blocked import Blocks, norm_rows
 from ..weights.int4 import GROUP, unsupported_reason
 from ..weights.packed import Matrix, Rounding, dense, linear
 from .cell import CELL, RecurrentCell
-from .kernel_steps import KernelSteps
-from .recorded_steps import RecordedSteps
+
+
+class RecordedSteps:
+    """One head's steps, each kind recorded when it is first asked for and replayed, as passes are
+    (recorded.py). What `record` is given is repeatable, as there. Nothing depends on the sequence's
+    length: a state and a few tokens go in."""
+
+    def __init__(self, head: RecurrentHead | FusedHead, record: Recorder) -> None:
+        self._head, self._record = head, record
+        size, device = head.config.hidden, head.device
+        self._state = torch.zeros(1, size, dtype=head.dtype, device=device)
+        self._ids = torch.zeros(WIDEST, dtype=torch.int64, device=device)
+        self._replays: dict[tuple[int, int], Run] = {}
+
+    def draft(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
+        """From `state` [1, d], read `ids` [U], 1 <= U <= WIDEST, then draft k >= 1 tokens greedily;
+        target ids [k], as one recording."""
+        u = len(ids)
+
+        def run() -> Tensor:
+            return self.drafted(self._state, self._ids[:u], k)
+
+        return self._replay((u, k), run, state, ids)
+
+    def drafted(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
+        """Draft within a recording."""
+        head = self._head
+        for token in ids[:-1].unsqueeze(1):
+            state = head.advance(state, token)
+        token, drafted = ids[-1:], list[Tensor]()
+        while len(drafted) < k:
+            state, logits = head.step(state, token)
+            token = head.vocab.to_target[logits.argmax(-1)]
+            drafted.append(token)
+        return torch.cat(drafted)
+
+    def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        """Step one sequence, as RecurrentHead does."""
+
+        def run() -> Tensor:
+            return torch.cat(self._head.step(self._state, self._ids[:1]), -1)
+
+        size = self._state.shape[1]
+        made = self._replay((1, 0), run, state, token)  # [1, d + N]
+        return made[:, :size], made[:, size:]
+
+    def _replay(self, key: tuple[int, int], run: Run, state: Tensor, ids: Tensor) -> Tensor:
+        self._state.copy_(state)
+        self._ids[: len(ids)].copy_(ids)
+        if key not in self._replays:
+            self._replays[key] = self._record(run)
+        return self._replays[key]().clone()
+
+
+LANES = 16  # numbers that the kernels take at once
+
+
+class KernelSteps:
+    """Steps by the kernels in C++ (cpp/cell.h) of a cell whose matrices are all in blocks: a step,
+    or a whole draft, is one call.
+
+    embedding: [V, d] of the target.
+    to_target: [N] the target ids that the head's rows stand for.
+    weights: in the order of cpp/cell.h.
+    """
+
+    def __init__(
+        self, embedding: Tensor, to_target: Tensor, weights: list[Tensor], eps: float
+    ) -> None:
+        self._embedding, self._to_target = embedding.contiguous(), to_target
+        self._weights, self._eps = weights, eps
+
+    @classmethod
+    def of(
+        cls,
+        embedding: Tensor,
+        to_target: Tensor,
+        norms: tuple[Tensor, Tensor],
+        head: Matrix,
+        blocks: Iterable[tuple[Tensor, Matrix, Matrix]],
+        eps: float,
+    ) -> KernelSteps | None:
+        """None where the kernels do not run such a cell.
+
+        norms: [d] each, of embeddings and in front of the head.
+        blocks: each one's norm, gate_up and down.
+        """
+        weights = [*norms]
+        for part in (head, *(part for block in blocks for part in block)):
+            if isinstance(part, Blocks):
+                weights += part.stored
+            elif isinstance(part, Tensor) and part.ndim == 1:
+                weights.append(part)
+            else:
+                return None
+        if embedding.dtype != torch.bfloat16 or embedding.shape[1] % LANES:
+            return None
+        return cls(embedding, to_target, weights, eps)
+
+    def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        state, logits = torch.ops.draftpick.cell_step(
+            state, token, self._embedding, self._weights, self._eps
+        )
+        return state, logits
+
+    def draft(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
+        """Draft k tokens for any number of `ids`."""
+        drafted: Tensor = torch.ops.draftpick.cell_draft(
+            state, ids, self._to_target, k, self._embedding, self._weights, self._eps
+        )
+        return drafted
+
+    def draw(
+        self, state: Tensor, ids: Tensor, heights: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Draft tokens drawn at a temperature by the next of `heights` [k] (as `Generator.heights`
+        gives them); also returns what they were drawn from, [k, V] over the target's ids."""
+        drafted, chances = torch.ops.draftpick.cell_draw(
+            state,
+            ids,
+            self._to_target,
+            heights,
+            temperature,
+            self._embedding,
+            self._weights,
+            self._eps,
+        )
+        return drafted, chances
 
 
 @dataclass(frozen=True)

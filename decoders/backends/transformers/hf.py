@@ -1,7 +1,10 @@
 """Any transformers causal model behind the Backend seam: the reference path.
 
 The cache is preallocated and rolled back by its length; transformers' own dynamic cache would copy
-every layer's keys and values at each step.
+every layer's keys and values at each step. transformers' own also drop what a layer with a window
+or in chunks will not look at again, and so cannot take back a draft of any length: here a layer
+keeps all positions and the window is in the mask alone. For a chain transformers makes that mask,
+for a tree it is made here, of the positions that slots stand for.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,8 +28,55 @@ from ...records import Prefilled
 from ..kept_states import KeptStates
 from ..llama.reading import require_prompt
 from ..llama.tree import Tree, moves, require_chain, require_rollback
-from ..llama.windows import layer_kinds, within_reach
 from . import pretrained
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+
+
+def layer_kinds(config: PreTrainedConfig) -> list[str]:
+    """What each layer looks at. A text config that lists no kinds has layers of one kind, which
+    follows from its sizes as in transformers' caches.
+
+    Raises DraftpickError where a layer keeps a state in place of positions (Mamba, linear
+    attention), or chooses among them by an index, neither of which can be rolled back here.
+    """
+    kinds = getattr(config, "layer_types", None)
+    if not kinds:
+        kind = FULL
+        if getattr(config, "sliding_window", None) is not None:
+            kind = SLIDING
+        elif getattr(config, "attention_chunk_size", None) is not None:
+            kind = CHUNKED
+        kinds = [kind] * config.num_hidden_layers
+    others = sorted(set(kinds) - {FULL, SLIDING, CHUNKED})
+    if others:
+        raise DraftpickError(
+            f"{config.model_type} has layers of {', '.join(others)}, which cannot roll back a "
+            "rejected draft; choose a model whose layers all attend to positions, in full or "
+            "through a window"
+        )
+    return list(kinds)
+
+
+def within_reach(kind: str, config: PreTrainedConfig, sees: Tensor, positions: list[int]) -> Tensor:
+    """What new nodes see of a tree in a layer of this kind.
+
+    sees: [T, S] what they would see in a full layer.
+    positions: [S] that the slots stand for, those of the T nodes last.
+    """
+    if kind == FULL:
+        return sees
+    slots = torch.tensor(positions)  # [S]
+    nodes = slots[-len(sees) :, None]
+    if kind == SLIDING:
+        near: Tensor = slots > nodes - config.sliding_window
+    else:
+        near = slots // config.attention_chunk_size == nodes // config.attention_chunk_size
+    return sees & near
+
 
 PART = 1024  # tokens of a prompt in a pass
 MASKED_ATTENTION = ("eager", "sdpa")  # the attention kernels that take a mask as it is given

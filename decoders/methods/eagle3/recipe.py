@@ -67,8 +67,8 @@ class Eagle3Recipe(DraftingRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ...models.heads import eagle3_model
+        from ..neural.drafter import Eagle3Drafter
         from ..tree.drafter import TreeDrafter
-        from .drafter import Eagle3Drafter
 
         with naming(self.name):
             model = eagle3_model(self._folder(), target)

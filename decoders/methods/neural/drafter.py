@@ -90,3 +90,8 @@ class NeuralDrafter:
 
     def _feed(self, ids: Tensor) -> Tensor:
         return self.logits(ids)[-1]
+
+
+class Eagle3Drafter(NeuralDrafter):
+    """A draft model's chain, from a head over its target's states. A class of its own, since what
+    it drafts along a known answer depends on where each draft began."""

@@ -63,7 +63,7 @@ class NeuralRecipe(DraftModelRecipe):
     translate: Literal["auto", "text", "tokens"] = "auto"
 
     def check_target(self, target: TargetInfo) -> None:
-        from .foreign import foreign
+        from .translation import foreign
 
         if foreign(self.name, self.found, target) is None:
             super().check_target(target)
@@ -71,7 +71,7 @@ class NeuralRecipe(DraftModelRecipe):
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ...models.drafts import TargetInfo
         from .drafter import NeuralDrafter
-        from .foreign import foreign
+        from .translation import foreign
 
         model = foreign(self.name, self.found, TargetInfo.of(target, tokenizer))
         if model is not None:

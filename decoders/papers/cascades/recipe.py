@@ -56,7 +56,7 @@ class TokenCascadeRecipe(EachTokenRecipe):
     kind: Literal["token_cascade"] = "token_cascade"
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from .token import TokenCascade
+        from .strategies import TokenCascade
 
         drafter = self.drafter.named(self.name).make_drafter(target, tokenizer)
         return TokenCascade(self.name, drafter, self.alpha)
@@ -69,7 +69,7 @@ class OracleCascadeRecipe(EachTokenRecipe):
     kind: Literal["oracle_cascade"] = "oracle_cascade"
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from .token import OracleCascade
+        from .strategies import OracleCascade
 
         drafter = self.drafter.named(self.name).make_drafter(target, tokenizer)
         return OracleCascade(self.name, drafter, self.alpha)
@@ -101,7 +101,7 @@ class SequenceCascadeRecipe(CascadeRecipe):
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ...methods.neural.drafter import NeuralDrafter
-        from .sequence import SequenceCascade
+        from .strategies import SequenceCascade
 
         drafter = NeuralDrafter(*self._model.load_model(target, tokenizer))
         return SequenceCascade(self.name, drafter, self.alpha, self.normalised)

@@ -19,7 +19,7 @@ from ...records import Proposal
 from ...requests.reading import PromptReader
 from ...sampling.filters import raw_probabilities
 from ...tally import Clock
-from ..rules.lenient import Lenient
+from ..rules.lossy import Lenient
 
 
 class VerticalDrafter:

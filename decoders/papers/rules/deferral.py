@@ -8,6 +8,8 @@ greatest probability, or with `log_loss` its entropy in nats (section 3.2).
 
 At temperature 0 target and draft are one-hot, so that a drafted token is accepted unless the rule
 defers and the two models' most likely tokens differ.
+
+BiLD's rollback (D12) stands beside them, which judges the drafted token instead.
 """
 
 from __future__ import annotations
@@ -19,9 +21,18 @@ import torch
 from torch import Tensor
 
 from ...records import Proposal, Sampling, Verdict
-from ...sampling.filters import raw_probabilities
+from ...sampling.argmax import likeliest, numbered
+from ...sampling.filters import log_probabilities, raw_probabilities
 from ...sampling.randomness import RandomSource
-from ...verify.step import accept_and_resample, draft_distribution, draft_raw, target_distribution
+from ...verify.step import (
+    accept_and_resample,
+    at,
+    draft_distribution,
+    draft_raw,
+    leading,
+    target_distribution,
+    verdict,
+)
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -106,3 +117,46 @@ def total_variation(target: Tensor, draft: Tensor) -> Tensor:
 
 def _mixed(defer: Tensor, target: Tensor, draft: Tensor) -> Tensor:
     return torch.where(defer.unsqueeze(-1), target, draft)
+
+
+@dataclass(frozen=True)
+class BiLD:
+    """The rollback of Kim et al., "Speculative Decoding with Big Little Decoder", section 3.4 and
+    Algorithm 1: a drafted x is kept while -log p(x) < rollback, p the target's at temperature 1.
+
+    The first drafted token that the target finds too surprising is replaced by the target's own
+    token; where none is, the target's token follows. Its fallback is the draft length's
+    `min_confidence`: the drafter hands over before a token that it is unsure of, and at the latest
+    after `k` tokens.
+
+    rollback: nats. At 0 only what the target would have written is accepted, so that the
+        distribution is the target's.
+    keep_argmax: at temperature 0, whether the target's most likely token is accepted however
+        surprising it is: to replace it on its own only costs a round. False is Algorithm 1 as
+        printed, which drops what was drafted after it all the same. Without meaning when sampling:
+        the target's token is then drawn from its filtered distribution (section 7.4).
+    """
+
+    rollback: float
+    keep_argmax: bool = True
+    needs_raw = False
+
+    @property
+    def lossless(self) -> bool:
+        return self.rollback == 0
+
+    def verify(
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+    ) -> Verdict:
+        log_probs = log_probabilities(target_logits[:-1])  # [K, V]
+        surprise = -log_probs.gather(1, proposal.ids.unsqueeze(1)).squeeze(1)
+        accept = surprise < self.rollback  # [K]
+        if sampling.greedy:
+            target_ids = numbered(likeliest(target_logits), target_logits)  # [K + 1]
+            if self.keep_argmax:
+                accept = accept | (target_ids[:-1] == proposal.ids)
+            accepted = leading(accept)
+            return verdict(proposal, accepted, at(target_ids, accepted))
+        accepted = leading(accept)
+        own = target_distribution(at(target_logits, accepted).unsqueeze(0), sampling)[0]
+        return verdict(proposal, accepted, numbered(chance.draw(own), own))

@@ -135,6 +135,6 @@ class BiLDRule(VerifierRecipe):
         return self.rollback == 0
 
     def build(self) -> Verifier:
-        from .bild import BiLD
+        from .deferral import BiLD
 
         return BiLD(self.rollback, self.keep_argmax)

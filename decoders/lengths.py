@@ -1,14 +1,54 @@
-"""Draft length from a running acceptance rate and measured costs (Leviathan et al., 3.4)."""
+"""Draft lengths: how many tokens a round drafts."""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
 
-from ..costs.pass_costs import PassCosts
-from ..costs.probing import ProbeSchedule
-from ..costs.theory import best_length
-from ..records import StepStats
+from .costs.pass_costs import PassCosts
+from .costs.probing import ProbeSchedule
+from .costs.theory import best_length
+from .records import StepStats
+
+
+class FixedLength:
+    """k tokens every round; with min_confidence the drafter stops before a token it gives less
+    (transformers' `assistant_confidence_threshold`)."""
+
+    def __init__(self, k: int, min_confidence: float = 0.0) -> None:
+        self.k, self.min_confidence = k, min_confidence
+
+    def next(self) -> int:
+        return self.k
+
+    def observe(self, stats: StepStats) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+
+class ScheduledLength:
+    """Two tokens more after a draft accepted whole, one fewer after any other, from `first` on at
+    every query (transformers' `num_assistant_tokens_schedule="heuristic_transient"`); at least 1,
+    and here at most `longest`. A round without a draft changes nothing."""
+
+    def __init__(self, first: int, min_confidence: float = 0.0, longest: int = 64) -> None:
+        self.first, self.min_confidence, self.longest = first, min_confidence, longest
+        self.reset()
+
+    def reset(self) -> None:
+        self._k = self.first
+
+    def next(self) -> int:
+        return self._k
+
+    def observe(self, stats: StepStats) -> None:
+        if stats.drafted == 0:
+            return
+        step = 2 if stats.accepted == stats.drafted else -1
+        self._k = min(max(self._k + step, 1), self.longest)
+
 
 PRIOR = 0.6  # acceptance rate
 RETRY = 512  # rounds
@@ -16,7 +56,8 @@ COST, ASSUMED, MEASURED = 0.1, 2, 5  # of a drafted token, in passes over one; r
 
 
 class AdaptiveLength:
-    """Longest when drafts are accepted, short when not, none where no draft pays.
+    """Longest when drafts are accepted, short when not, none where no draft pays (Leviathan et al.,
+    3.4).
 
     The acceptance rate is a count with a forgetting factor, started at PRIOR with the weight of
     one round of `longest` tokens. While no draft is expected to pay it returns to that, and one
