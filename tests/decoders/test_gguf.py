@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -356,7 +357,8 @@ def test_a_file_that_has_to_be_converted_needs_room(
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(DraftpickError, match=r"converting m\.gguf needs 0\.0 GB under .*cache"):
         from_gguf(path)
-    monkeypatch.setattr("decoders.zoo.fetch_file.available_bytes", lambda: 1000)
+    module = import_module("decoders.zoo.fetch_file")  # the package has a function of its name
+    monkeypatch.setattr(module, "available_bytes", lambda: 1000)
     with pytest.raises(DraftpickError, match=r"converting m\.gguf needs 0\.0 GB of memory"):
         from_gguf(path)
     assert not cache.exists()

@@ -169,7 +169,7 @@ def test_a_long_sampled_answer_goes_on_with_its_own_numbers(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They come to the device a few at a time."""
-    monkeypatch.setattr("decoders.backends.cuda.round_sampling.AHEAD", 2)
+    monkeypatch.setattr("decoders.backends.cuda.rounds.AHEAD", 2)
     target, plain = (native(tiny(), torch.float64) for _ in range(2))
     target.record_passes(traced)
     request = Request(target.context - len(PROMPT), Sampling(1.1), seed=5)
