@@ -6,12 +6,15 @@ target's), and saves itself as the folder that `decoders` loads.
 
 from __future__ import annotations
 
+import random
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,6 +28,11 @@ from decoders.backends.transformers.seq2seq_exit import plain_lens
 from decoders.backends.weights.packed import dense
 from decoders.models.hub import is_text
 from decoders.sampling.draft_vocab import DraftVocab
+
+from .calibration import Batch, Example, batches
+from .recipe import Recipe
+from .training import Task
+from .weights import Weights, autocast, optimizers
 
 SMALL_T5: dict[str, Any] = {
     "d_model": 128,
@@ -255,3 +263,65 @@ def copy_texts(source: Path, folder: Path) -> None:
         if is_text(name.as_posix()) and name.name != "card.json" and not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)
+
+
+class Answers(Task):
+    """A learner and its examples, for `training.train`."""
+
+    def __init__(self, learner: Learner, examples: Sequence[Example], recipe: Recipe) -> None:
+        self._learner, self._recipe = learner, recipe
+        self._examples = [e for e in examples if not e.held_out]
+        matrices: list[nn.Parameter] = []
+        rest: list[nn.Parameter] = []
+        for name, parameter in learner.module.named_parameters():
+            outer = any(part in name for part in ("embed", "shared", "head", "bias"))
+            (matrices if parameter.ndim == 2 and not outer else rest).append(parameter)
+        rules = optimizers(matrices, rest, recipe, recipe.weight_decay)
+        self.weights = Weights(learner.module, rules)
+
+    def steps(self, epochs: int) -> int:
+        return epochs * len(self._epoch(0))
+
+    def batches(self, skipped: int) -> Generator[Batch, None, None]:
+        epoch, skipped = divmod(skipped, self.steps(1))
+        while True:
+            yield from self._epoch(epoch)[skipped:]
+            epoch, skipped = epoch + 1, 0
+
+    def _epoch(self, epoch: int) -> list[Batch]:
+        recipe = self._recipe
+        return batches(self._examples, recipe.batch_tokens, random.Random(recipe.seed + epoch))
+
+    def positions(self, batch: Batch) -> int:
+        return int(batch.ids.size)
+
+    def loss(self, batch: Batch) -> Tensor:
+        device = self.weights.device
+        with autocast(device):
+            return self._learner.loss(*tensors(batch, device))
+
+
+def tensors(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Its ids and labels, [B, T] each."""
+    return torch.from_numpy(batch.ids).to(device), torch.from_numpy(batch.labels).to(device)
+
+
+def evaluate(
+    learner: Learner, examples: Sequence[Example], device: torch.device
+) -> dict[str, float]:
+    """Share of answer tokens whose draft argmax is the target's token, per task and `overall`.
+
+    An answer's first token is left out: the target's own prefill gives it.
+    """
+    right, total = Counter[str](), Counter[str]()
+    for batch in batches(examples, 8192, random.Random(0)):
+        ids, labels = tensors(batch, device)
+        with autocast(device):
+            hits = agreement(learner, ids, labels).cpu().numpy()
+        for task, hit, label in zip(batch.tasks, hits, batch.labels, strict=True):
+            answer = np.flatnonzero(label >= 0)[1:]
+            right[task] += int(hit[answer].sum())
+            total[task] += len(answer)
+    shares = {task: right[task] / max(1, total[task]) for task in sorted(right)}
+    shares["overall"] = right.total() / max(1, total.total())
+    return shares

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,12 +19,12 @@ from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.weights.packed import dense
 from decoders.common.text import from_json
+from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.models import targets
 from decoders.models.loaders import is_encoder_decoder
 from decoders.sampling.draft_vocab import DraftVocab
 
-from . import bigram, training, training_stage
-from .answers import Answers, evaluate, tensors
+from . import training, training_stage
 from .calibration import Example, batches, build
 from .card import facts, finish
 from .config import ON_STATES, AlignConfig, check
@@ -33,17 +34,23 @@ from .eagle3_module import Target as HeadTarget
 from .held_out import HeldOut
 from .learners import (
     SMALL_T5,
+    Answers,
     DraftLearner,
     ExitLearner,
     Learner,
     LensLearner,
     Seq2SeqDraftLearner,
+    evaluate,
+    tensors,
 )
 from .recipe import Recipe, RecurrentRecipe
 from .teacher import Teacher
 from .tokens import Text, pack
 from .weights import training_dtype
 
+K = TypeVar("K", bound=Hashable)
+SEEN = 3  # a pair enters the table once its most frequent successor was seen so often
+DOUBT = 2  # added to every total, so that what was seen once is not held certain
 SMALL: dict[str, Any] = {
     "hidden_size": 320,
     "intermediate_size": 864,
@@ -169,8 +176,8 @@ def _exit_learner(
 
 def _bigram(config: AlignConfig, examples: Sequence[Example], vocab: int) -> dict[str, float]:
     started = time.time()
-    table = bigram.successors([e for e in examples if not e.held_out])
-    shares = bigram.acceptance([e for e in examples if e.held_out], table)
+    table = successors([e for e in examples if not e.held_out])
+    shares = bigram_acceptance([e for e in examples if e.held_out], table)
     _write(config, None, 0, lambda to: table.save(to, vocab), examples, shares, started)
     return shares
 
@@ -232,3 +239,41 @@ def _write(
         **facts("draftpick", started, config.start, recipe),
     }
     finish(config.out / "model", config.out.name, card, save)
+
+
+def successors(examples: Sequence[Example]) -> NextTokenTable:
+    """Max-Gram's fallback: what most often follows each token, or each two, in the answers."""
+    one: dict[int, Counter[int]] = defaultdict(Counter)
+    two: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+    for example in examples:
+        answer = example.ids[example.start :].tolist()
+        for at in range(1, len(answer)):
+            one[answer[at - 1]][answer[at]] += 1
+            if at > 1:
+                two[answer[at - 2], answer[at - 1]][answer[at]] += 1
+    return NextTokenTable(_commonest(one, 1), _commonest(two, SEEN))
+
+
+def _commonest(counts: Mapping[K, Counter[int]], least: int) -> dict[K, tuple[int, float]]:
+    table = {}
+    for key, after in counts.items():
+        token, times = after.most_common(1)[0]
+        if times >= least:
+            table[key] = token, times / (after.total() + DOUBT)
+    return table
+
+
+def bigram_acceptance(examples: Sequence[Example], table: NextTokenTable) -> dict[str, float]:
+    """Share of held-out answer tokens that the table predicts, per task and `overall`."""
+    right: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for example in examples:
+        answer = example.ids[example.start :].tolist()
+        hits = 0
+        for at in range(1, len(answer)):
+            found = table.next(answer[:at][-2:])
+            hits += found is not None and found[0] == answer[at]
+        for name in (example.task, "overall"):
+            right[name] += hits
+            total[name] += max(0, len(answer) - 1)
+    return {name: right[name] / max(1, total[name]) for name in sorted(total)}

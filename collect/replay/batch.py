@@ -22,16 +22,15 @@ from decoders.loop import SpeculativeDecoding
 from decoders.protocols import RequestScope, Strategy
 from decoders.records import Request, Sampling
 
-from . import past_context, rounds
-from .at_once import costs_at_once, install_shared_costs, require_room, require_shared
+from . import rounds
 from .before import Before, SomeAnswers
-from .costs import costs_of
+from .costs import costs_at_once, costs_of, install_shared_costs, require_room, require_shared
 from .protocols import ReplayedLoop
 from .records import Expected, Replay, Written
 from .registry import adapter_of
 from .stack import Stack
 from .teacher_forcing import TeacherForcing
-from .unbatched import live
+from .unbatched import live, prompts_past_context, replayed_to_context, written_to_context
 from .writer import Draws, write_all
 
 if TYPE_CHECKING:
@@ -194,7 +193,7 @@ class Batch:
             return self.live(name, prompts, max_new_tokens)
         target, eos_ids = self._engine.target, self._engine.eos_ids
         with self._in_turn(name, strategy, 0.0):
-            return past_context.written(strategy, target, prompts, max_new_tokens, eos_ids)
+            return written_to_context(strategy, target, prompts, max_new_tokens, eos_ids)
 
     def is_replayable(self, name: str) -> bool:
         """Whether the arm's answers are the target's, so that `replay` can follow them."""
@@ -220,12 +219,12 @@ class Batch:
         known = self._read(prompts, answers, max_new_tokens)
         loop = self._loop(name, strategy, max_new_tokens)
         if not self._engine.arm(name).reads_earlier:
-            return past_context.replayed(strategy, known, loop)
+            return replayed_to_context(strategy, known, loop)
         made: list[Replay] = []
         with self._before.going_on(strategy, 0.0) as earlier:
             loop = replace(loop, scope=RequestScope(answers=earlier))
             for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-                made += past_context.replayed(strategy, SomeAnswers(known, [row]), loop)
+                made += replayed_to_context(strategy, SomeAnswers(known, [row]), loop)
                 earlier.add("", prompt, answer)
         return made
 
@@ -248,9 +247,7 @@ class Batch:
         draws does not follow from the answers.
         """
         strategy = self._lossless(name)
-        if strategy is None or past_context.prompts_past_context(
-            prompts, max_new_tokens, strategy.drafts_to
-        ):
+        if strategy is None or prompts_past_context(prompts, max_new_tokens, strategy.drafts_to):
             return None
         known = self._read(prompts, answers, max_new_tokens)
         loop, adapter = self._loop(name, strategy, max_new_tokens), adapter_of(strategy.drafter)

@@ -1,4 +1,5 @@
-"""What decoding costs on this machine: the target at each width, each drafter for each token.
+"""What decoding costs on this machine: the target at each width, each drafter for each token, and
+both where several answers are written at once.
 
 Used by modelled tokens/s and the replay of adaptive draft lengths; sizes alone would mislead
 (methods that batch well verify nearly for free).
@@ -8,24 +9,32 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from decoders.arms import AUTOREGRESSIVE
+from decoders.backends.native import LlamaBackend
+from decoders.common.errors import DraftpickError
 from decoders.common.sync import synchronize
+from decoders.continuous_batching import ContinuousBatch
+from decoders.costs import passes, under_load
 from decoders.costs.measured import Costs
-from decoders.costs.passes import CONTEXT, REPEATS, known, seconds_of
-from decoders.costs.passes import measure as measure_passes
+from decoders.costs.passes import CONTEXT, REPEATS, seconds_of
+from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.protocols import Backend, Drafter, DraftRequest, Drafts, ExitBackend, decoder_prefix
 from decoders.records import Sampling
 from decoders.sampling.randomness import Generator
 
+from . import rounds
 from .registry import adapter_of
 
 if TYPE_CHECKING:
     from decoders.engine import Engine
+
 
 DRAFTED = 4
 A_TIME = 3  # passes of each width and drafts of each arm, in all but the first
@@ -50,10 +59,10 @@ def measure(target: Backend, drafters: Mapping[str, Drafter], again: bool = Fals
     expensive part, copied or not.
     """
     repeats = A_TIME if again else REPEATS
-    passes = (None if again else known(target)) or measure_passes(target, repeats)
+    alone = (None if again else passes.known(target)) or passes.measure(target, repeats)
     prompt = [1 + i % 97 for i in range(CONTEXT)]
     draft_s = {name: _draft_s(target, each, prompt, repeats) for name, each in drafters.items()}
-    return Costs(passes.verify_s, draft_s)
+    return Costs(alone.verify_s, draft_s)
 
 
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int], repeats: int) -> float:
@@ -79,3 +88,65 @@ def _draft_s(target: Backend, drafter: Drafter, prompt: list[int], repeats: int)
         target.truncate(len(context) - 1)
         drafter.commit(context)
     return max(0.0, statistics.median(spent) - (statistics.median(spared) if spared else 0.0))
+
+
+def require_shared(target: Backend) -> LlamaBackend:
+    """The target; raises DraftpickError where it has no passes to share."""
+    if not isinstance(target, LlamaBackend):
+        raise DraftpickError(
+            "answers that are written at once share the passes of the native backend alone, and "
+            f"this target runs by {type(target).__name__}; leave --at-once out"
+        )
+    return target
+
+
+def require_room(engine: Engine, most: int) -> None:
+    """Raises as `install_shared_costs` does, before minutes are spent."""
+    require_shared(engine.target)
+    ContinuousBatch(engine, most)
+
+
+def install_shared_costs(
+    engine: Engine, most: int, folder: Path | None, answers: Callable[[], int]
+) -> tuple[ContinuousBatch, SharedCosts]:
+    """Let the engine's arms draft as they do where this many answers are written at once. Returns a
+    batch for them, and what its passes cost.
+
+    most: answers, at most.
+    folder: where these costs are kept; None keeps nothing.
+    answers: how many there are now.
+
+    Raises DraftpickError as `require_shared` does, OutOfMemory if there is no room for that many.
+    """
+    target = require_shared(engine.target)
+    alone = passes.known(target) or passes.measure(target)
+    batch = ContinuousBatch(engine, most)
+    shared = under_load.learn(
+        batch.passes, engine.target_fingerprint, folder, lambda: batch.running
+    )
+    passes.assume(target, UnderLoad(alone.verify_s, alone.busy, shared, answers))
+    for arm in engine.arm_names:
+        engine.forget(arm)  # they ask for costs when they are made
+    return batch, shared
+
+
+def costs_at_once(
+    engine: Engine, alone: Costs, batch: ContinuousBatch, shared: SharedCosts, wanted: Sequence[int]
+) -> dict[int, Costs]:
+    """Costs for each wanted number of answers. alone: those of one answer. batch, shared: as in
+    `install_shared_costs`.
+
+    The steps of a recurrent cell are taken for all answers together, other drafts one after the
+    other.
+    """
+    made = {}
+    for answers in wanted:
+        draft_s = {}
+        for arm, seconds in alone.draft_s.items():
+            strategy = engine.strategy(arm)
+            steps = adapter_of(strategy.drafter).steps if isinstance(strategy, Drafts) else float
+            draft_s[arm] = seconds * steps(answers)
+        costs = Costs(shared.of(answers).verify_s, draft_s)
+        greedy, drawn = rounds.at_once(batch, engine, costs, answers)
+        made[answers] = replace(costs, round_s=greedy, drawn_round_s=drawn)
+    return made

@@ -1,9 +1,15 @@
 """A drafter of any kind without the loop, one query at a time: writing on its own, and along a
-given answer. For drafters whose adapter cannot take many queries at once."""
+given answer.
+
+For drafters whose adapter cannot take many queries at once, and for queries past an arm's context:
+prompt and answer may have more tokens than its drafter follows. The replay of these is the loop
+itself, which knows where drafting ends; others follow from an adapter.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +23,7 @@ from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
 from decoders.sampling.tree_shape import lead
 
+from .before import SomeAnswers
 from .protocols import KnownAnswers, ReplayedLoop
 from .records import Replay, Written
 from .registry import adapter_of
@@ -194,3 +201,54 @@ def written(
     if found is None:
         return UnbatchedReplay(strategy, target).write(prompts, most, eos_ids)
     return found
+
+
+def prompts_past_context(
+    prompts: Sequence[Sequence[int]], max_new_tokens: int, most: int
+) -> list[int]:
+    """The rows of prompts that with their answers may have more than `most` tokens."""
+    return [row for row, prompt in enumerate(prompts) if len(prompt) + max_new_tokens > most]
+
+
+def replayed_to_context(
+    strategy: SpeculativeDecoding, known: KnownAnswers, loop: ReplayedLoop
+) -> list[Replay]:
+    """`replayed` of the rows that the drafter can follow, and the loop's own counts of
+    the others."""
+    rows = prompts_past_context(known.prompts, loop.max_new_tokens, strategy.drafts_to)
+    if not rows:
+        return replayed(strategy, known, loop)
+    others = [row for row in range(len(known.ids)) if row not in rows]
+    made = dict[int, Replay]()
+    if others:
+        found = replayed(strategy, SomeAnswers(known, others), loop)
+        made |= zip(others, found, strict=True)
+    replay = UnbatchedReplay(strategy, known.target)
+    for row in rows:
+        made[row] = replay.live(known.prompts[row], len(known.ids[row]), loop)
+    return [made[row] for row in range(len(known.ids))]
+
+
+def written_to_context(
+    strategy: SpeculativeDecoding,
+    target: Backend,
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    eos_ids: tuple[int, ...],
+) -> Written:
+    """What the drafter writes on its own: as many tokens as its context has room for."""
+    context = strategy.drafter.context
+    rows = prompts_past_context(prompts, max_new_tokens, context)
+    if not rows:
+        return written(strategy, target, prompts, max_new_tokens, eos_ids)
+    others = [row for row in range(len(prompts)) if row not in rows]
+    groups = [(others, max_new_tokens)] if others else []
+    groups += [([row], context - len(prompts[row])) for row in rows if len(prompts[row]) < context]
+    ids, prefill_s, decode_s = [list[int]() for _ in prompts], 0.0, 0.0
+    for group, most in groups:
+        own = [prompts[row] for row in group]
+        made = written(strategy, target, own, most, eos_ids)
+        prefill_s, decode_s = prefill_s + made.prefill_s, decode_s + made.decode_s
+        for row, answer in zip(group, made.ids, strict=True):
+            ids[row] = answer
+    return Written.without_states(ids, prefill_s, decode_s)

@@ -4,7 +4,7 @@
 
 An arm whose answers are its own (it does not draft, or its verifier is lossy) is run as it is: its
 own answer is what it writes, and its passes are those that it made. What is done at a temperature
-above 0 is in `sampled.py`.
+above 0 is in `conditions.py`.
 
 Where a step fails on the batch (memory, most often) each half of it is tried, down to single
 queries; where one fails alone, its row holds the error and nothing else.

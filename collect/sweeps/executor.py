@@ -11,8 +11,8 @@ from decoders.records import Request
 
 from ..records import ArmInfo
 from .batch import Collected, OnRows, Prompt, Setup, SweepOptions, no_progress
+from .conditions import collect_loads
 from .protocols import BatchDecoder, SweepEngine
-from .under_load import collect_loads
 
 
 @runtime_checkable

@@ -13,9 +13,8 @@ from decoders.common.errors import NoSuchName
 from policies import Policy, PolicyError
 from policies.evaluation.evaluate import aligned, greedy_probs
 from policies.fixed import one_hot
-from policies.ope.comparison import Comparison, compare, on_policy
+from policies.ope.comparison import Comparison, compare, cross_fitted, on_policy
 from policies.ope.estimators import Estimate, Log
-from policies.ope.reward_model import cross_fitted
 from policies.records import Float64
 
 from .reader import DecisionRows

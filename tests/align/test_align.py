@@ -13,8 +13,8 @@ import torch
 from typer.testing import CliRunner
 
 from collect.align import checkpoint, weights
-from collect.align.answers import Answers
 from collect.align.config import KINDS, AlignConfig
+from collect.align.learners import Answers
 from collect.align.recipe import Recipe
 from collect.align.run import align
 from collect.align.write import write_outputs

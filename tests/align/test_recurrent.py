@@ -17,11 +17,20 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from collect.align import recurrent, training
-from collect.align.distil import distilled, distribution, divergence, step_weights
 from collect.align.held_out import HeldOut
 from collect.align.packed_batch import Stream, flatten, on_device, order
 from collect.align.recipe import RecurrentRecipe
-from collect.align.recurrent import SOFTER, DistillationLoss, Drafting, Point, new_cell
+from collect.align.recurrent import (
+    SOFTER,
+    DistillationLoss,
+    Drafting,
+    Point,
+    distilled,
+    distribution,
+    divergence,
+    new_cell,
+    step_weights,
+)
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
 from collect.align.training import CURVE, TrainingState

@@ -15,7 +15,7 @@ from collect.store import tables
 from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
 from collect.sweeps.batch import Prompt, Setup, SweepOptions
-from collect.sweeps.under_load import collect_loads
+from collect.sweeps.conditions import collect_loads
 from decoders.common.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 1), at_once=(1, 8))

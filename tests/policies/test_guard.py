@@ -25,8 +25,7 @@ from policies.evaluation.decisions import decisions, regret
 from policies.evaluation.units import independent
 from policies.learners.binned import bins_of
 from policies.selection.crossfit import best_fixed, cross_fit, earned, folds_of, usable
-from policies.selection.guard import LEARNERS, candidates
-from policies.selection.verdict import verdict
+from policies.selection.guard import LEARNERS, candidates, verdict
 
 SEEDS = 80 if FULL else 40
 

@@ -12,9 +12,8 @@ from policy_tables import ARMS, separable, table, with_features
 from decoders.common.errors import NoSuchName
 from policies import PolicyError, RewardTable
 from policies.evaluation.bounds import Gain
-from policies.evaluation.oracle import oracle_of
 from policies.selection.advice import Choice, Facts, advice
-from policies.selection.headroom import headroom
+from policies.selection.headroom import headroom, oracle_of
 
 
 def repeated(times: int, spread: float, seed: int = 0, queries: int = 200) -> RewardTable:

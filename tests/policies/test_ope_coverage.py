@@ -15,9 +15,8 @@ from scipy.stats import binom
 import policies
 from policies import PolicyError, RewardTable
 from policies.base import softmax
-from policies.ope.comparison import Comparison, compare, on_policy
+from policies.ope.comparison import LEAST_ROWS, Comparison, compare, cross_fitted, on_policy
 from policies.ope.estimators import Log, effective_rows
-from policies.ope.reward_model import LEAST_ROWS, cross_fitted
 
 LOGS, ROWS, CONFIDENCE = 300, 250, 0.9
 CORRECTED = ("ips", "snips", "dr", "switch-dr")
