@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from .embedders import EMBEDDERS, Embedder, load_embedder
     from .features import FEATURES, RequestContext, feature_vector
     from .queries import Query, read_queries, shipped
-    from .replay.protocols import KnownAnswers, Replayable, ReplayedLoop
+    from .replay.protocols import KnownAnswers, ReplayedLoop
     from .replay.records import Expected, Replay, Written
-    from .replay.registry import ADAPTERS, ReplayAdapter
+    from .replay.registry import ADAPTERS, Replayable, ReplayAdapter
     from .rewards import REWARDS, Reward
     from .store.collection import Collection
     from .store.manifest import read_manifest
@@ -61,9 +61,9 @@ _HOMES = {
     "embedders": ("EMBEDDERS", "Embedder", "load_embedder"),
     "features": ("FEATURES", "RequestContext", "feature_vector"),
     "queries": ("Query", "read_queries", "shipped"),
-    "replay.protocols": ("KnownAnswers", "Replayable", "ReplayedLoop"),
+    "replay.protocols": ("KnownAnswers", "ReplayedLoop"),
     "replay.records": ("Expected", "Replay", "Written"),
-    "replay.registry": ("ADAPTERS", "ReplayAdapter"),
+    "replay.registry": ("ADAPTERS", "ReplayAdapter", "Replayable"),
     "rewards": ("REWARDS", "Reward"),
     "store.collection": ("Collection",),
     "store.manifest": ("read_manifest",),

@@ -13,11 +13,10 @@ from .evaluation.evaluate import Evaluation, Value, report, value
 from .fitting import POLICIES, fit, options_of
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform, fixed_policy, uniform_policy
 from .learners.binned import fit_binned
-from .learners.exact import fit_exact
 from .learners.knn import fit_knn
 from .learners.logistic import fit_logistic
 from .learners.regression import fit_regression
-from .learners.reinforce import fit_reinforce
+from .learners.reinforce import fit_exact, fit_reinforce
 from .loading import KINDS, load
 from .records import (
     Decision,

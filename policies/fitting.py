@@ -13,11 +13,10 @@ from decoders.common.errors import NoSuchName
 from .errors import PolicyError
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform
 from .learners.binned import fit_binned
-from .learners.exact import fit_exact
 from .learners.knn import fit_knn
 from .learners.logistic import fit_logistic
 from .learners.regression import fit_regression
-from .learners.reinforce import fit_reinforce
+from .learners.reinforce import fit_exact, fit_reinforce
 from .learners.training import Training
 from .records import Fit, Fitted, Policy, RewardTable
 

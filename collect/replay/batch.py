@@ -29,7 +29,7 @@ from .protocols import ReplayedLoop
 from .records import Expected, Replay, Written
 from .registry import adapter_of
 from .stack import Stack
-from .teacher_forcing import TeacherForcing
+from .trials import TeacherForcing
 from .unbatched import live, prompts_past_context, replayed_to_context, written_to_context
 from .writer import Draws, write_all
 

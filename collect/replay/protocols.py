@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from decoders.protocols import Backend, Drafter, DraftLength, RequestScope
-
-from .records import Expected, Replay, Written
+from decoders.protocols import Backend, DraftLength, RequestScope
 
 
 class KnownAnswers(Protocol):
@@ -65,49 +63,3 @@ class ReplayedLoop:
     verify_s: Callable[[int], float] = lambda width: 0.0
     agreement: bool = True
     scope: RequestScope = field(default_factory=RequestScope)
-
-
-class Replayable(Protocol):
-    """What a collection asks about a drafter, answered by an adapter in `decoders.ADAPTERS`: many
-    answers at once, without the target's passes. A drafter without one is run for one query at a
-    time. `offline.registry.ReplayAdapter` has a default for each member.
-
-    timed: the drafter whose drafts are timed for what a drafted token costs.
-    counts_calls: whether its `calls` are the tokens that models drafted, because it drafts others
-        that cost nothing.
-    """
-
-    @property
-    def timed(self) -> Drafter: ...
-
-    @property
-    def counts_calls(self) -> bool: ...
-
-    def steps(self, answers: int) -> float:
-        """Cost of a drafted token for a number of answers that share passes, over its cost for one
-        answer."""
-        ...
-
-    def write(
-        self,
-        target: Backend,
-        prompts: list[list[int]],
-        max_new_tokens: int,
-        eos_ids: tuple[int, ...],
-    ) -> Written | None:
-        """The drafter's own greedy answers; None where it must be run for one query at a time."""
-        ...
-
-    def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
-        """The loop at temperature 0 along each answer; None as in `write`."""
-        ...
-
-    def expected(
-        self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]
-    ) -> list[Expected] | None:
-        """The loop at a temperature above 0 along each answer, on average; None where the arm must
-        be run, because its drafts do not follow from the answers.
-
-        seeds: one an answer, for what is simulated.
-        """
-        ...

@@ -9,33 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from decoders.common.plugins import watched
 
 if TYPE_CHECKING:
     from decoders.protocols import Backend, Drafter
 
-    from .protocols import KnownAnswers, Replayable, ReplayedLoop
+    from .protocols import KnownAnswers, ReplayedLoop
     from .records import Expected, Replay, Written
 
 
-class ReplayAdapter:
-    """The defaults: those of a drafter that is run one query at a time."""
+class Replayable(Protocol):
+    """What a collection asks about a drafter, answered by an adapter in ADAPTERS: many answers at
+    once, without the target's passes. The defaults are those of a drafter without one, which is run
+    for one query at a time.
 
-    drafter: Any
-    counts_calls = False
-
-    def __init__(self, drafter: Any) -> None:
-        self.drafter = drafter
+    timed: the drafter whose drafts are timed for what a drafted token costs.
+    counts_calls: whether its `calls` are the tokens that models drafted, because it drafts others
+        that cost nothing.
+    """
 
     @property
-    def timed(self) -> Drafter:
-        drafter: Drafter = self.drafter
-        return drafter
+    def timed(self) -> Drafter: ...
+
+    @property
+    def counts_calls(self) -> bool:
+        return False
 
     def steps(self, answers: int) -> float:
-        """Each answer's draft on its own."""
+        """Cost of a drafted token for a number of answers that share passes, over its cost for one
+        answer; the default drafts for one answer after the other."""
         return float(answers)
 
     def write(
@@ -45,18 +49,39 @@ class ReplayAdapter:
         max_new_tokens: int,
         eos_ids: tuple[int, ...],
     ) -> Written | None:
+        """The drafter's own greedy answers; None where it must be run for one query at a time."""
         return None
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
+        """The loop at temperature 0 along each answer; None as in `write`."""
         return None
 
     def expected(
         self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]
     ) -> list[Expected] | None:
+        """The loop at a temperature above 0 along each answer, on average; None where the arm must
+        be run, because its drafts do not follow from the answers.
+
+        seeds: one an answer, for what is simulated.
+        """
         return None
 
 
-Adapter = Callable[[Any], "Replayable"]
+class ReplayAdapter(Replayable):
+    """The defaults."""
+
+    drafter: Any
+
+    def __init__(self, drafter: Any) -> None:
+        self.drafter = drafter
+
+    @property
+    def timed(self) -> Drafter:
+        drafter: Drafter = self.drafter
+        return drafter
+
+
+Adapter = Callable[[Any], Replayable]
 
 
 def _ours(module: str, name: str) -> Adapter:

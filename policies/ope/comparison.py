@@ -73,7 +73,7 @@ def compare(
     """Every policy's value by every estimator that the log allows, on the same resamples.
 
     action_probs: name -> [n, A], the policy's probabilities.
-    predicted: [n, A], as ``reward_model.cross_fitted`` gives.
+    predicted: [n, A], as ``cross_fitted`` gives.
     offered: [n, A], the probabilities of the policy that logged; without them all gains are over
         the mean logged reward. With them those of "dr" are paired: what chance did to the logged
         rewards is corrected on both sides.
@@ -150,13 +150,11 @@ def _base(
     return by.terms(log, offered, predicted) if by.predicts and offered is not None else None
 
 
-def on_policy(
-    log: Log, *, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
-) -> Estimate:
+def on_policy(log: Log, *, seed: int = 0) -> Estimate:
     """The mean reward of the log: the value of the policy that wrote it."""
     own = _logged(log)
-    drawn = resampled([own], log.units, resamples, seed)
-    return _between(own.estimate(log.units), drawn[:, 0], confidence)
+    drawn = resampled([own], log.units, RESAMPLES, seed)
+    return _between(own.estimate(log.units), drawn[:, 0], CONFIDENCE)
 
 
 def _logged(log: Log) -> Terms:

@@ -26,14 +26,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from collect.replay import teacher_forcing
+from collect.replay import trials
 from collect.replay.batch import Batch
 from collect.replay.protocols import ReplayedLoop
 from collect.replay.records import Replay
 from collect.replay.registry import ADAPTERS, adapter_of
 from collect.replay.replay import Draft, replay
 from collect.replay.stack import Stack
-from collect.replay.teacher_forcing import TeacherForcing
+from collect.replay.trials import TeacherForcing
 from collect.replay.unbatched import UnbatchedDrafter, UnbatchedReplay, live
 from collect.replay.writer import Writer
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
@@ -339,13 +339,13 @@ def test_answers_are_read_once_for_all_arms_and_loads(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     read: list[int] = []
-    states_before = teacher_forcing.states_before
+    states_before = trials.states_before
 
     def counted(stack: Stack, prompts: Any, answers: Any) -> Any:
         read.append(len(answers))
         return states_before(stack, prompts, answers)
 
-    monkeypatch.setattr(teacher_forcing, "states_before", counted)
+    monkeypatch.setattr(trials, "states_before", counted)
     batch, seeds, names = batch_of(engine), list(range(len(PROMPTS))), ("recurrent", "hybrid")
     greedy = batch.target(PROMPTS, 12).ids
     drawn = batch.target(PROMPTS, 12, 1.0, seeds).ids

@@ -289,7 +289,7 @@ def test_an_answer_depends_on_its_own_seed_alone(tiny: Tiny, hf: bool) -> None:
 def test_the_target_reads_the_answers_once_for_all_arms(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, wrote_them: bool
 ) -> None:
-    from collect.replay import teacher_forcing
+    from collect.replay import trials
 
     engine = tiny_engine(tiny, "recurrent")
     engine.arms["other"] = recipe(name="other", kind="max_gram")
@@ -304,13 +304,13 @@ def test_the_target_reads_the_answers_once_for_all_arms(
     answers = batch.target(PROMPTS, 8, 1.0, range(5)).ids
     if not wrote_them:
         batch = Batch(engine, costs)
-    real, calls = teacher_forcing.states_before, list[int]()
+    real, calls = trials.states_before, list[int]()
 
     def counted(*given: Any) -> Any:
         calls.append(1)
         return real(*given)
 
-    monkeypatch.setattr(teacher_forcing, "states_before", counted)
+    monkeypatch.setattr(trials, "states_before", counted)
     for name in ("arm", "other"):
         batch.expected(name, PROMPTS, answers, 8, 1.0, range(5))
         batch.replay(name, PROMPTS, answers, 8)

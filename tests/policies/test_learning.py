@@ -13,9 +13,8 @@ from sklearn.linear_model import Ridge
 
 import policies
 from policies.base import moments
-from policies.learners.exact import exact_loss
 from policies.learners.regression import GRID, ridge_weights
-from policies.learners.reinforce import PAPER, reinforce_loss
+from policies.learners.reinforce import PAPER, exact_loss, reinforce_loss
 from policies.learners.training import CHOOSING_SHARE, entropy
 
 LEARNERS = {
