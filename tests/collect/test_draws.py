@@ -16,7 +16,7 @@ from collect.replay.records import Expected
 from collect.store import tables
 from collect.store.collection import Collection
 from collect.summary import summarise_all
-from collect.sweeps import sampled
+from collect.sweeps import conditions
 from collect.sweeps.batch import SweepOptions, seed_of
 from decoders.common.errors import DraftpickError
 from policies.selection.headroom import headroom
@@ -90,7 +90,7 @@ def test_a_mean_over_draws_is_that_of_collections_made_apart(
     apart = []
     for draw in range(3):
         monkeypatch.setattr(
-            sampled, "seed_of", lambda o, q, t, _, draw=draw: seed_of(o, q, t, draw)
+            conditions, "seed_of", lambda o, q, t, _, draw=draw: seed_of(o, q, t, draw)
         )
         sweep(Varied(), make_queries(4), tmp_path / str(draw), ONE)
         apart.append(table_of(tmp_path / str(draw), "modelled"))
