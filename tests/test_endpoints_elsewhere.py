@@ -17,7 +17,7 @@ from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
-from decoders.endpoints.conversations import Conversations
+from decoders.endpoints.chat import Conversations
 from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.load import Load, load_on
 from decoders.records import Request

@@ -16,7 +16,7 @@ import torch
 
 from decoders.earlier.prefixes import agreeing
 from decoders.loop import SpeculativeDecoding
-from decoders.methods.catch_up import begin
+from decoders.methods.chain import begin
 from decoders.protocols import Backend, Drafter, DraftLength, DraftRequest, Job, decoder_prefix
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.randomness import Generator

@@ -22,8 +22,7 @@ from ..common.hashing import HashingEmbedder
 from ..options import EngineOptions
 from ..protocols import FieldStreamer, RoundStreamer
 from ..records import DecodeResult, Prefilled, Request, Upstream
-from .chat import NOTHING, Pieces, chat_ids, chat_of, tokens_of
-from .conversations import Conversations
+from .chat import NOTHING, Conversations, Pieces, chat_ids, chat_of, tokens_of
 from .fields import Joined, shown, tokens_guessed
 from .load import Loads
 from .recipe import EndpointRecipe

@@ -168,7 +168,7 @@ class DraftingRecipe(ArmRecipe):
         raise NotImplementedError
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from ..costs.drafted import in_turn
+        from ..costs.passes import in_turn
         from ..lengths import AdaptiveLength
         from ..loop import SpeculativeDecoding
 

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.methods.catch_up import LATER
+from decoders.methods.chain import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part, cs_drafter
 from decoders.papers.rules.lossy import Lenient

@@ -16,7 +16,7 @@ from decoder_toys import (
     watched,
 )
 
-from decoders.methods.catch_up import LATER
+from decoders.methods.chain import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.records import Proposal, Request
 from decoders.testing.toys import (

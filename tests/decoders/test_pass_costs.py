@@ -19,13 +19,13 @@ from decoders import Engine
 from decoders.arms import ArmRecipe, load_arms, recipe
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
-from decoders.costs.drafted import draft_cost
 from decoders.costs.passes import (
     CONTEXT,
     QUIET,
     WIDEST,
     PassCosts,
     assume,
+    draft_cost,
     known,
     learn,
     measure,

@@ -12,7 +12,7 @@ from torch import Tensor
 from decoders.arms import recipe
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
-from decoders.methods.catch_up import LATER
+from decoders.methods.chain import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import Backend, Drafter
 from decoders.records import Proposal, Request, Sampling, Verdict

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decoders.backends.exit_adapter import AdapterHead
 from decoders.backends.native import LlamaBackend
-from decoders.methods.catch_up import LATER
+from decoders.methods.chain import LATER
 from decoders.methods.early_exit.drafter import EarlyExitDrafter
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import Backend

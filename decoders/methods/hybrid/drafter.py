@@ -12,20 +12,43 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from ...costs.pass_costs import PassCosts, fastest
-from ...costs.probing import ProbeSchedule
+import torch
+
+from ...costs.pass_costs import PassCosts, ProbeSchedule, fastest
 from ...device_rounds import DeviceDrafter
 from ...earlier.prefixes import agreeing
+from ...earlier.votes import Draft
 from ...protocols import Drafter, DraftRequest, RequestScope, enter, work
 from ...records import Proposal
 from ..device import PRIOR, PRIOR_WEIGHT, REMEMBERED, Chain
 from ..suffix.drafter import proposal
-from .copying import Copying
 
 if TYPE_CHECKING:
     from .device import HybridRoundDraft
+
+
+class Copying(Protocol):
+    """Copies from texts; it may learn within the answer how often its copies are accepted."""
+
+    device: torch.device
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        """Begin a new query."""
+        ...
+
+    def commit(self, context: list[int]) -> None:
+        """Keep what is accepted."""
+        ...
+
+    def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
+        """At most k tokens along a path, whatever passes cost."""
+        ...
+
+    def learn(self, written: list[int]) -> None:
+        """What was written where the last copy was made, whether it was proposed or not."""
+        ...
 
 
 class HybridDrafter:

@@ -64,15 +64,13 @@ class HybridRecipe(DraftingRecipe):
         return f"copies, or {words(self.model)}"
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ...costs.drafted import draft_cost, in_turn
         from ...costs.pass_costs import PassCosts
-        from ...costs.passes import known
+        from ...costs.passes import draft_cost, in_turn, known
         from ...protocols import EncoderDecoder
         from ..max_gram.copy_chances import CopyChances
         from ..max_gram.drafter import MaxGramDrafter
         from ..suffix.recipe import suffix_drafter
-        from .copying import Copying
-        from .drafter import HybridDrafter
+        from .drafter import Copying, HybridDrafter
 
         passes = known(target) or PassCosts((1.0,) * (self.length.longest + 1))
         copying: Copying

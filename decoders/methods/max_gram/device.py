@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...costs.probing import ProbeSchedule
+from ...costs.pass_costs import ProbeSchedule
 from ...device_rounds import BEFORE, DeviceSequence, Shape
 from ..device import REMEMBERED
 

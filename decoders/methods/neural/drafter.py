@@ -12,8 +12,7 @@ from ...protocols import Backend, DraftRequest, RequestScope
 from ...records import Proposal
 from ...requests.reading import PromptReader
 from ...sampling.draft_vocab import DraftVocab
-from ..catch_up import LATER, roll_back
-from ..chain import draft_chain
+from ..chain import LATER, draft_chain, roll_back
 
 if TYPE_CHECKING:
     from ..device import Chain

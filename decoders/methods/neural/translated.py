@@ -13,8 +13,7 @@ from ...protocols import Backend, DraftRequest, RequestScope
 from ...records import Proposal, Sampling
 from ...requests.reading import PromptReader
 from ...sampling.draft_vocab import DraftVocab
-from ..catch_up import LATER
-from ..chain import draft_chain
+from ..chain import LATER, draft_chain
 
 By = Literal["auto", "text", "tokens"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...common.errors import NotANumber
 from ...lengths import FixedLength
 from ...loop import Drafting, SpeculativeDecoding
-from ...methods.catch_up import begin
+from ...methods.chain import begin
 from ...methods.neural.drafter import NeuralDrafter
 from ...methods.plain.drafter import NullDrafter
 from ...protocols import AnswerWriter, Backend, DraftRequest, Job, decoder_prefix, enter

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...lengths import FixedLength
 from ...loop import SpeculativeDecoding, commit, run_round
-from ...methods.catch_up import roll_back
+from ...methods.chain import roll_back
 from ...methods.plain.drafter import NullDrafter
 from ...protocols import Backend, Drafter, DraftLength, DraftRequest, RequestScope, enter, work
 from ...records import Proposal
