@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from decoders.common.errors import NoSuchName
 from decoders.common.plugins import watched
 
-SEEN = 1024  # tokens of a prompt, from its end, that features of its content look at
+FEATURE_TOKENS = 1024  # tokens of a prompt, from its end, that features of its content look at
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def requests_running(context: RequestContext) -> float:
 
 def repeated_bigrams(context: RequestContext) -> float:
     """The share of the prompt's pairs of tokens that occurred in it before: how well its text could
-    be copied from itself. Over its last SEEN tokens; 0 where it has fewer than two."""
-    ids = context.prompt_ids[-SEEN:]
+    be copied from itself. Over its last FEATURE_TOKENS tokens; 0 where it has fewer than two."""
+    ids = context.prompt_ids[-FEATURE_TOKENS:]
     pairs = len(ids) - 1
     return 1 - len(set(pairwise(ids))) / pairs if pairs > 0 else 0.0
 

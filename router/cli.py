@@ -22,7 +22,7 @@ from decoders.common.wording import in_words
 from .commands import COMMANDS
 from .commands.with_records import with_records
 
-PLACES = {
+PATH_ERRNOS = {
     errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOTDIR, errno.EPERM, errno.EROFS,
 }  # fmt: skip
@@ -123,7 +123,7 @@ def _tell(error: Exception, debug: bool) -> int:
     if isinstance(error, DraftpickError):
         print(f"error: {masked(in_words(error))}", file=sys.stderr)
         return 2
-    if isinstance(error, OSError) and error.filename and error.errno in PLACES:
+    if isinstance(error, OSError) and error.filename and error.errno in PATH_ERRNOS:
         print(f"error: {in_words(error)}; name another file or folder", file=sys.stderr)
         return 2
     print(f"error: {masked(in_words(error))} (run with --debug to see where)", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 from collect.features import RequestContext
 from decoders.records import DecodeResult
 
-FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
+PRINTED_FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
 HIDDEN = ("result", "scores", "draft_calls", "draft_work", "logprobs", "counted", "upstream")
 
 
@@ -132,5 +132,5 @@ class RoutedResult:
         seconds, without those that have no value."""
         decode = {each.name: getattr(self.result, each.name) for each in fields(DecodeResult)}
         choice = {each.name: getattr(self, each.name) for each in fields(self)}
-        found = dict.fromkeys(FIRST) | decode | choice | {"tokens_per_s": self.tokens_per_s}
+        found = dict.fromkeys(PRINTED_FIRST) | decode | choice | {"tokens_per_s": self.tokens_per_s}
         return {n: value for n, value in found.items() if n not in HIDDEN and value is not None}

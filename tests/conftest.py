@@ -180,7 +180,7 @@ def costs_are_measured_twice() -> Iterator[None]:
     users' do."""
     measure = passes.measure
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("decoders.costs.measured.TIMES", 2)
+        patch.setattr("decoders.costs.measured.MEASUREMENTS", 2)
         patch.setattr(passes, "measure", lambda target, repeats=2: measure(target, 2))
         yield
 

@@ -40,7 +40,7 @@ from ..sweeps.batch import (
 )
 from ..sweeps.repetition import is_repetitive
 
-MOST = 8  # queries a group, so that a kill loses few paid answers
+MAX_GROUP_QUERIES = 8  # queries a group, so that a kill loses few paid answers
 GROUP = 4  # of them for each client, so that few are asked again
 
 Found = DecodeResult | Exception
@@ -66,7 +66,7 @@ class Endpoints:
     @staticmethod
     def adapted(options: SweepOptions) -> SweepOptions:
         """The options as endpoints are collected: measured, in small groups."""
-        size = max(MOST, GROUP * max(options.at_once))
+        size = max(MAX_GROUP_QUERIES, GROUP * max(options.at_once))
         return replace(options, measure=True, batch_size=min(options.batch_size, size))
 
     def costs(self) -> Costs:

@@ -97,7 +97,7 @@ class Batch:
             if self._at_once:
                 require_room(self._engine, max(self._at_once))
             found = []
-            for time in range(measured.TIMES):
+            for time in range(measured.MEASUREMENTS):
                 self._on_costs(time, 1)
                 found.append(self._alone(time > 0))
             self._costs = Costs.of_repeats(found)

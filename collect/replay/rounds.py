@@ -26,9 +26,9 @@ from .registry import adapter_of
 if TYPE_CHECKING:
     from decoders.engine import Engine
 
-MOST, FEWEST = 8, 4  # rounds of each arm, each time
+MAX_ROUNDS, MIN_ROUNDS = 8, 4  # rounds of each arm, each time
 SECONDS = 0.15  # about, of each arm
-LONGEST = 256  # tokens of an answer, where copies make them many
+MAX_ANSWER_TOKENS = 256  # tokens of an answer, where copies make them many
 PROMPTS = (
     "How does a bicycle stay upright while it is moving?",
     "Write a short letter to a landlord about a window that does not close.",
@@ -124,7 +124,9 @@ def at_once(
 
     def gaps(arm: str, temperature: float, rounds: int) -> OverheadTimer:
         prompts = _prompts(engine, answers)
-        tokens = max(FEWEST, min(LONGEST, engine.context - max(map(len, prompts)) - MOST))
+        tokens = max(
+            MIN_ROUNDS, min(MAX_ANSWER_TOKENS, engine.context - max(map(len, prompts)) - MAX_ROUNDS)
+        )
         calls = _calls([slot.engine for slot in batch.slots], arm)
         found = OverheadTimer(
             batch.passes.read,
@@ -151,7 +153,7 @@ def at_once(
 def _of_arms(
     engine: Engine, costs: Costs, answers: int, gaps: Callable[[str, float, int], OverheadTimer]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    rounds = max(FEWEST, min(MOST, round(SECONDS / costs.verify_s[0])))
+    rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, round(SECONDS / costs.verify_s[0])))
     made: tuple[dict[str, float], dict[str, float]] = {}, {}
     for temperature, seconds in zip((0.0, 1.0), made, strict=True):
         for arm in engine.arm_names:

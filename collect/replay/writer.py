@@ -42,7 +42,7 @@ from .stack import Stack, in_groups
 CPU_ROWS = 64
 CUDA_ROWS = 1024
 OF_MEMORY = 0.5  # the share of what is free that a cache may take
-PART = 8  # rows whose attention is computed at once where there are no kernels for it
+ATTENTION_ROWS = 8  # rows whose attention is computed at once where there are no kernels for it
 LOOK_EVERY = 16  # steps between looks at which rows have ended, where a look is a wait
 WORTH_RECORDING = 32  # steps
 
@@ -374,8 +374,11 @@ class Writer:
         of similar lengths, so that a few at a time they read no more than they have."""
         n = max(self._at_work) + 1
         reads = [self._at_work[row].length if row in self._at_work else 1 for row in range(n)]
-        firsts = range(0, n, PART)
-        return [(slice(at, min(at + PART, n)), max(reads[at : at + PART])) for at in firsts]
+        firsts = range(0, n, ATTENTION_ROWS)
+        return [
+            (slice(at, min(at + ATTENTION_ROWS, n)), max(reads[at : at + ATTENTION_ROWS]))
+            for at in firsts
+        ]
 
     def _step(self, parts: Sequence[Part]) -> Tensor:
         """The next token of the first rows; those that have ended stay as they are.

@@ -9,7 +9,7 @@ from .records import LoggedAnswer
 MIN_ANSWERS = 40  # answers below which all are one kind
 SHOWN_CHARACTERS = 4000  # characters of what was asked, from its beginning and from its end
 NAME_WORDS = 3  # that a cluster is called by
-REST = "other"
+UNNAMED = "other"
 
 
 def tasks_of(answers: Sequence[LoggedAnswer], most: int, seed: int = 0) -> list[str]:
@@ -34,7 +34,7 @@ def _clusters(texts: Sequence[str], most: int, seed: int) -> list[str]:
     distinct = list(dict.fromkeys(texts))
     many = min(most, len(distinct) // (MIN_ANSWERS // 4))
     if len(texts) < MIN_ANSWERS or many < 2:
-        return [REST] * len(texts)
+        return [UNNAMED] * len(texts)
     shown = [
         text
         if len(text) <= 2 * SHOWN_CHARACTERS
@@ -46,7 +46,7 @@ def _clusters(texts: Sequence[str], most: int, seed: int) -> list[str]:
     try:
         weights = words.fit_transform(shown)
     except ValueError:  # no word is in two texts
-        return [REST] * len(texts)
+        return [UNNAMED] * len(texts)
     found = KMeans(many, n_init=4, random_state=seed).fit(weights)
     vocabulary = words.get_feature_names_out()
     overall = np.asarray(weights.mean(axis=0)).ravel()
@@ -54,7 +54,7 @@ def _clusters(texts: Sequence[str], most: int, seed: int) -> list[str]:
     for centre in found.cluster_centers_:
         typical = [at for at in np.argsort(overall - centre) if centre[at] > overall[at]]
         telling = [at for at in typical if vocabulary[at] not in ENGLISH_STOP_WORDS] or typical
-        name = " ".join(str(vocabulary[at]) for at in telling[:NAME_WORDS]) or REST
+        name = " ".join(str(vocabulary[at]) for at in telling[:NAME_WORDS]) or UNNAMED
         names.append(name if name not in names else f"{name} {len(names) + 1}")
     of = dict(zip(distinct, (names[label] for label in found.labels_.tolist()), strict=True))
     return [of[text] for text in texts]

@@ -23,7 +23,7 @@ from ..rewards import Reward
 from .logged import LoggedReplay
 from .records import TokenAnswer
 
-SEEN = 8000  # characters of what was asked that are embedded, from the end
+EMBEDDED_CHARACTERS = 8000  # characters of what was asked that are embedded, from the end
 OnDone = Callable[[int, int, str], None]
 
 
@@ -133,7 +133,7 @@ def reward_table(
     contexts = [_context(traffic.answers[at], load) for at, load in rows]
     feature_names, features = varying(_features(traffic), contexts)
     embedder = HashingEmbedder()
-    vectors = embedder.embed([each.logged.asked[-SEEN:] for each in traffic.answers])
+    vectors = embedder.embed([each.logged.asked[-EMBEDDED_CHARACTERS:] for each in traffic.answers])
     repeats = priced.repeats if reward.needs_costs else ()
     ids = [f"{each.logged.where}#{at}" for at, each in enumerate(traffic.answers)]
     return RewardTable(

@@ -15,8 +15,8 @@ from .records import LoggedAnswer, TokenAnswer, only_text, text_of
 
 ENDED = ("stop", "eos", "tool_calls", "function_call")  # by an end-of-sequence token
 APART = 0.1  # an answer's count and the tokenizer's may differ by this share,
-FEW = 3  # or by so many tokens: ends, and words that were not written in the shortest way
-MOST = 0.5  # of the answers that can be compared, those that may differ
+MAX_ODD_TOKENS = 3  # or by so many tokens: ends, and words written in another way
+MAX_ODD_SHARE = 0.5  # of the answers that can be compared, those that may differ
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,15 @@ def vocabulary(tokenizer: Any) -> int:
 
 
 def _require_fit(counts: Sequence[tuple[int, int]], lost: int, spelled: int) -> None:
-    apart = sum(abs(ours - theirs) > max(FEW, APART * theirs) for ours, theirs in counts)
-    if apart > MOST * len(counts):
+    apart = sum(abs(ours - theirs) > max(MAX_ODD_TOKENS, APART * theirs) for ours, theirs in counts)
+    if apart > MAX_ODD_SHARE * len(counts):
         ours, theirs = (sum(column) for column in zip(*counts, strict=True))
         raise DraftpickError(
             f"the tokenizer does not fit the logs: of {len(counts):,} answers whose tokens the "
             f"server counted, {apart:,} have another number by it ({ours:,} tokens in place of "
             f"{theirs:,}); name the tokenizer of the model that wrote them"
         )
-    if lost > MOST * spelled:
+    if lost > MAX_ODD_SHARE * spelled:
         raise DraftpickError(
             f"the tokenizer does not fit the logs: it cannot spell {lost:,} of {spelled:,} "
             "answers; name the tokenizer of the model that wrote them"

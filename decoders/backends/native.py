@@ -57,7 +57,7 @@ from .weights.rounded_store import RoundedStore
 Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_rope_and_mask` takes them
 PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
 LARGE_CHUNK = 256  # of a large model on a CPU, which reads that many in a second or more
-LARGE = 500_000_000  # parameters
+LARGE_MODEL = 500_000_000  # parameters
 
 
 def _alone() -> None:
@@ -262,7 +262,7 @@ class LlamaBackend(KeptStates):
 
     @property
     def part(self) -> int:
-        slow = self.device.type == "cpu" and self.parameters >= LARGE
+        slow = self.device.type == "cpu" and self.parameters >= LARGE_MODEL
         return min(PREFILL_CHUNK, LARGE_CHUNK) if slow else PREFILL_CHUNK
 
     # -- copies of positions ------------------------------------------------------------------

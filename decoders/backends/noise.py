@@ -20,7 +20,7 @@ from ..sampling.argmax import likeliest
 GOLDEN = 0x9E3779B9
 FIRST, SECOND = 0x85EBCA6B, 0xC2B2AE35
 ALMOST_ONE = 1 - 2**-24
-SMALL = 2**-6  # below it a series has more of the logarithm's bits than the logarithm
+SERIES_BELOW = 2**-6  # below it a series has more of the logarithm's bits than the logarithm
 
 
 def key_of(seed: int, name: int | str) -> tuple[int, int]:
@@ -63,7 +63,7 @@ def gumbel(keys: Tensor, positions: Tensor, size: int) -> Tensor:
     bits = _mixed(_mixed(tokens ^ first) + second) & 0x7FFFFFFF
     w = ((bits.float() + 0.5) * 2**-31).clamp_(max=ALMOST_ONE)  # uniform
     # -log(1 - w) is the time of an exponential clock; the first one to ring wins
-    clock = torch.where(w < SMALL, w * (1 + w * (0.5 + w / 3)), -torch.log(1 - w))
+    clock = torch.where(w < SERIES_BELOW, w * (1 + w * (0.5 + w / 3)), -torch.log(1 - w))
     return -torch.log(clock)
 
 

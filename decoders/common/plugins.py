@@ -19,7 +19,7 @@ from .errors import DraftpickError
 from .wording import in_words
 
 GROUP = "draftpick"
-OURS = "draftpick itself"
+DRAFTPICK_ITSELF = "draftpick itself"
 
 Part = TypeVar("Part")
 
@@ -38,7 +38,7 @@ class _Watched:
     owners: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.known, self.owners = dict(self.parts), dict.fromkeys(self.parts, OURS)
+        self.known, self.owners = dict(self.parts), dict.fromkeys(self.parts, DRAFTPICK_ITSELF)
 
 
 _watched: dict[str, _Watched] = {}
@@ -64,7 +64,7 @@ def load(package: str = "") -> None:
     """
     for group in (GROUP, f"{GROUP}.{package}") if package else (GROUP,):
         for entry in sorted(entry_points(group=group), key=_ours_first):
-            _import(entry.module, OURS if _is_ours(entry) else _words(entry))
+            _import(entry.module, DRAFTPICK_ITSELF if _is_ours(entry) else _words(entry))
 
 
 def load_named(modules: Iterable[str], path: Path) -> None:

@@ -16,7 +16,7 @@ from ..common.errors import DraftpickError
 from ..common.text import from_json
 from .pass_costs import PassCosts
 
-TIMES = 5  # that costs are measured, to see how far they can be trusted
+MEASUREMENTS = 5  # that costs are measured, to see how far they can be trusted
 PLAIN = "autoregressive"  # the arm without drafts, whose rounds speed-ups are over
 
 

@@ -70,19 +70,22 @@ def _ratios(costs: PassCosts, longest: int) -> tuple[float, ...]:
     return tuple(costs(k + 1) / one for k in range(longest + 1))
 
 
-FIRST, LONGEST = 4, 64  # rounds without a draft after a rejected one, at first and at last
+FIRST_WAIT, LONGEST_WAIT = (
+    4,
+    64,
+)  # rounds without a draft after a rejected one, at first and at last
 
 
 class ProbeSchedule:
     """Within one answer: in its first round, round after round as long as drafts are accepted, and
-    after a rejection once in FIRST rounds, twice as many after each further one up to LONGEST."""
+    after a rejection once in FIRST_WAIT rounds, twice as many after each further one up to LONGEST_WAIT."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Begin anew, as a draft is expected to pay."""
-        self._left, self._wait = 0, FIRST
+        self._left, self._wait = 0, FIRST_WAIT
 
     def should_probe(self) -> bool:
         """Whether a round in which no draft is expected to pay makes one; asked once a round."""
@@ -91,4 +94,4 @@ class ProbeSchedule:
 
     def rejected(self) -> None:
         """None of a draft's tokens was accepted."""
-        self._left, self._wait = self._wait + 1, min(2 * self._wait, LONGEST)
+        self._left, self._wait = self._wait + 1, min(2 * self._wait, LONGEST_WAIT)

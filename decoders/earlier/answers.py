@@ -15,7 +15,7 @@ from copy import copy, deepcopy
 from dataclasses import dataclass
 
 from ..common.errors import DraftpickError
-from .index import LONGEST, SuffixIndex
+from .index import MAX_MATCH, SuffixIndex
 from .votes import Draft, Wanted, draft
 
 TOKENS = 2**18  # kept by default
@@ -74,7 +74,7 @@ class EarlierAnswers:
     def add(self, user: str, prompt: Sequence[int], answer: Sequence[int]) -> None:
         """An answer [n] of this user, with the end of its prompt [s], which says what it follows.
         Of one that is longer than all that may be kept, the end."""
-        text = [*prompt[-LONGEST:], *answer]
+        text = [*prompt[-MAX_MATCH:], *answer]
         if text:
             self._enter(user, text, self._clock())
 
@@ -108,7 +108,7 @@ class EarlierAnswers:
         number = self._users.get(user)
         if number is None:
             return Draft()
-        symbols = self._symbols(number, tail[-LONGEST:])
+        symbols = self._symbols(number, tail[-MAX_MATCH:])
         made = draft(self._index, symbols, wanted, acceptance)
         made.ids = [symbol & (2**USER_BITS - 1) for symbol in made.ids]
         self.found += bool(made.ids)

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Sequence
 
 ANCHORS = (2, 4, 8, 16)  # tokens that a place is found by, ascending
-LONGEST = 64  # tokens of a match; longer ones count as this
+MAX_MATCH = 64  # tokens of a match; longer ones count as this
 MOST_PLACES = 16  # places that vote, the latest ones
 MOST_STEPS = 64  # along a chain, those included that share its slot by chance
 BREAK = -1  # between two texts; no token
@@ -108,7 +108,7 @@ class SuffixIndex:
     def find(self, tail: Sequence[int], shortest: int = 2) -> tuple[int, list[int]]:
         """How long the longest known suffix of `tail` is, and the places that follow it, the latest
         first; (0, []) where none has `shortest` tokens, or nothing follows it."""
-        wanted = array("q", tail[-LONGEST:])
+        wanted = array("q", tail[-MAX_MATCH:])
         for number in reversed(range(len(ANCHORS))):
             if shortest <= ANCHORS[number] <= len(wanted):
                 places = self._places(number, wanted)

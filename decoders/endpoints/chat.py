@@ -100,8 +100,8 @@ def _loaded(name: str) -> Any:
     return load_tokenizer(folder if folder.is_dir() else resolve(name))
 
 
-LEAST = 2048  # bytes of the earlier turns, about 500 tokens of English
-MOST = 10_000  # conversations
+MIN_TURN_BYTES = 2048  # bytes of the earlier turns, about 500 tokens of English
+MAX_CONVERSATIONS = 10_000  # conversations
 
 
 class Conversations:
@@ -112,7 +112,7 @@ class Conversations:
     most: conversations that are remembered, the latest.
     """
 
-    def __init__(self, least: int | None = LEAST, most: int = MOST) -> None:
+    def __init__(self, least: int | None = MIN_TURN_BYTES, most: int = MAX_CONVERSATIONS) -> None:
         self.least = least
         self._most = most
         self._lock = Lock()

@@ -15,7 +15,7 @@ from .recipe import EndpointRecipe
 from .stream import Unavailable, asked, text_of
 
 EVERY_S = 1.0
-MOST = 1e9  # requests that are believed
+MAX_REQUESTS = 1e9  # requests that are believed
 TOO_OLD_S = 10.0  # a page that was read so long ago says nothing of now
 GAUGES = {  # running, waiting
     "vLLM, draftpick": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
@@ -57,7 +57,7 @@ def load_on(page: str, named: str) -> Load:
         raise DraftpickError(f"{named} is no page of metrics: {error}") from error
     for names in GAUGES.values():
         counts = [found.get(name, -1.0) for name in names]
-        if all(0 <= count < MOST for count in counts):
+        if all(0 <= count < MAX_REQUESTS for count in counts):
             return Load(*map(round, counts))
     servers = "; ".join(f"{' and '.join(names)} ({who})" for who, names in GAUGES.items())
     raise DraftpickError(

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from ..records import Request
 
 MOVING = {"note", "api_key_env", "limit_field", "timeout_s", "url", "metrics_url"}
-OURS = ("model", "messages", "stream", "stream_options")  # what every body says, and the limit
+RESERVED_FIELDS = (
+    "model",
+    "messages",
+    "stream",
+    "stream_options",
+)  # what every body says, and the limit
 Price = Annotated[float, Field(ge=0)]
 
 
@@ -70,14 +75,14 @@ class EndpointRecipe(ArmRecipe):
     @field_validator("limit_field")
     @classmethod
     def _is_a_limit(cls, name: str) -> str:
-        if name in (*OURS, "temperature"):
+        if name in (*RESERVED_FIELDS, "temperature"):
             raise ValueError(f"{name} is another field; give the one for the most tokens")
         return name
 
     @field_validator("extra_body")
     @classmethod
     def _leaves_ours(cls, body: dict[str, Any], others: ValidationInfo) -> dict[str, Any]:
-        ours = (*OURS, "max_tokens", others.data.get("limit_field"))
+        ours = (*RESERVED_FIELDS, "max_tokens", others.data.get("limit_field"))
         if taken := [name for name in body if name in ours]:
             raise ValueError(f"{', '.join(taken)} is set by every request; leave it out")
         if keys := keys_in(body):

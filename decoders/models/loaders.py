@@ -44,7 +44,7 @@ class LoadRequest:
     context: int | None = None
 
 
-LARGE = 50_000_000  # parameters above which compiling the kernels is worth a minute
+WORTH_COMPILING = 50_000_000  # parameters above which compiling the kernels is worth a minute
 
 Loader = Callable[[LoadRequest], "Backend"]
 
@@ -82,7 +82,7 @@ def auto(asked: LoadRequest) -> Backend:
         pays = (
             asked.device.type == "cpu"
             and (asked.rounding is not None or _faster_in_bfloat16(asked))
-            and _need(asked).parameters >= LARGE
+            and _need(asked).parameters >= WORTH_COMPILING
         )
         kernels = "auto" if asked.device.type == "cuda" else None
         backend = native(asked, kernels, blocked=pays)

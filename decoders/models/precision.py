@@ -12,7 +12,7 @@ from ..backends.gguf.folder import saved_header
 from ..backends.llama.loading import parts
 from ..backends.llama.model import not_int4
 from ..backends.weights.int4 import GROUP
-from .loaders import LARGE, not_native
+from .loaders import WORTH_COMPILING, not_native
 
 ROUNDING_BACKENDS = ("auto", "native", "compiled")
 LEVELS = 16  # of a 4-bit group
@@ -32,7 +32,7 @@ def precision_of(asked: str, folder: Path, device: torch.device, backend: str) -
         return "bfloat16"
     header = saved_header(folder)
     if header is not None:
-        return "file" if header.numbers >= LARGE else "bfloat16"
+        return "file" if header.numbers >= WORTH_COMPILING else "bfloat16"
     fits = not_native(folder) is None and not_int4(config_of(folder)) is None
     return "int4" if fits and four_bit(folder) else "bfloat16"
 

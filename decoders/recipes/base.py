@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from ..common.errors import DraftpickError, GrammarError
-from .length import LONGEST, Length, LengthRecipe
+from .length import MAX_DRAFT, Length, LengthRecipe
 from .strict import Strict
 from .verifier import LosslessRule, Rule
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..protocols import Backend, Drafter, Strategy
     from ..records import Request
 
-__all__ = ["LONGEST", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "Strict"]
+__all__ = ["MAX_DRAFT", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "Strict"]
 
 
 class ArmRecipe(Strict):

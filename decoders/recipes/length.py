@@ -14,7 +14,7 @@ from .strict import Strict
 if TYPE_CHECKING:
     from ..protocols import Backend, DraftLength
 
-LONGEST = 64  # tokens of a draft
+MAX_DRAFT = 64  # tokens of a draft
 
 
 class LengthRecipe(Strict):
@@ -24,7 +24,7 @@ class LengthRecipe(Strict):
     """
 
     kind: str = "fixed"
-    k: Annotated[int, Field(ge=1, le=LONGEST)] = 4
+    k: Annotated[int, Field(ge=1, le=MAX_DRAFT)] = 4
     min_confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @model_validator(mode="after")
@@ -83,12 +83,12 @@ class ScheduledRecipe(LengthRecipe):
 
     @property
     def longest(self) -> int:
-        return LONGEST
+        return MAX_DRAFT
 
     def build(self, verifier_model: Backend | None = None) -> DraftLength:
         from ..lengths import ScheduledLength
 
-        return ScheduledLength(self.k, self.min_confidence, LONGEST)
+        return ScheduledLength(self.k, self.min_confidence, MAX_DRAFT)
 
 
 LENGTHS: dict[str, type[LengthRecipe]] = watched(

@@ -10,7 +10,7 @@ from ..earlier.prefixes import Owner, PrefixStore, agreeing
 from ..protocols import Backend, CopyableBackend, PartedBackend, RequestScope, ReusingBackend
 from ..records import Prefilled
 
-PART = 256  # tokens of a prompt that are read before others go on
+PREFILL_CHUNK = 256  # tokens of a prompt that are read before others go on
 
 
 class PromptReader:
@@ -62,7 +62,7 @@ class PromptReader:
         held = self.held(prompt_ids, scope.user) if scope.reuse else 0
         self._ids, self._scope = [], scope
         if isinstance(backend, PartedBackend):
-            part = backend.part if scope.pause is None else min(backend.part, PART)
+            part = backend.part if scope.pause is None else min(backend.part, PREFILL_CHUNK)
             if scope.exact:
                 held = min(held, self._whole) // part * part
             kept = _kept(backend, scope, own, part)

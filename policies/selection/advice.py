@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..evaluation.bounds import Gain
 from ..evaluation.scale import in_words, relative
 
-SMALL = 0.02  # in proportion, as of `scale.relative`: less than this is not worth a policy
+SMALL_GAIN = 0.02  # in proportion, as of `scale.relative`: less than this is not worth a policy
 NEARLY_ALL = 0.8  # the share of rows that makes an arm the best nearly everywhere
 
 
@@ -66,7 +66,7 @@ def advice(facts: Facts) -> list[str]:
     the figures."""
     oracle = next(one.gain for one in facts.choices if one.kind == "oracle")
     share = relative(oracle.mean, facts.best_mean, facts.reward)
-    if oracle.mean <= 0 or (share is not None and share <= SMALL):
+    if oracle.mean <= 0 or (share is not None and share <= SMALL_GAIN):
         sentences = [_enough(facts, oracle), _missing(facts)]
     else:
         sentences = [_route(facts, oracle)]

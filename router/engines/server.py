@@ -19,7 +19,7 @@ from decoders.recipes.mistakes import explained
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FIRST = "the first that the server lists"
+FIRST_MODEL = "the first that the server lists"
 
 
 def server_at(
@@ -29,7 +29,7 @@ def server_at(
     extra_body: Mapping[str, Any] | None = None,
     named: str = "the server",
 ) -> EndpointRecipe:
-    """url: with or without /v1. model: None stands for `FIRST`, until `with_model` asks.
+    """url: with or without /v1. model: None stands for `FIRST_MODEL`, until `with_model` asks.
     named: what it is, for the message.
 
     Raises DraftpickError for what cannot be a server's address, and a body that holds what every
@@ -44,7 +44,7 @@ def server_at(
         return EndpointRecipe(
             name=url,
             url=url if path else f"{url.rstrip('/')}/v1",
-            model=model or FIRST,
+            model=model or FIRST_MODEL,
             api_key_env=api_key_env,
             extra_body=dict(extra_body or {}),
         )
@@ -55,7 +55,7 @@ def server_at(
 
 def with_model(connections: httpx.Client, server: EndpointRecipe) -> EndpointRecipe:
     """The same with the model that it lists first, where none was named. Raises DraftpickError."""
-    if server.model != FIRST:
+    if server.model != FIRST_MODEL:
         return server
     found = _record(connections, server, "GET", "/models", None).get("data")
     names: Sequence[Any] = found if isinstance(found, list) else ()

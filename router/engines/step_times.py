@@ -23,7 +23,7 @@ from decoders.costs.passes import WIDEST
 from decoders.endpoints.recipe import EndpointRecipe
 from decoders.endpoints.stream import Unavailable, completions
 
-LEAST = 8  # tokens of each answer in the stretch that counts
+MIN_STRETCH_TOKENS = 8  # tokens of each answer in the stretch that counts
 BURST = 0.1  # of the usual time between two events: they came together
 BURSTS = 0.25  # the share of events that may
 MOST_AN_EVENT = 1.3  # tokens; some spell no whole character, and come with the next
@@ -107,7 +107,7 @@ def step_of(times: Sequence[Sequence[float]], tokens_an_event: float = 1.0) -> f
     begins = max((each[0] for each in times if each), default=0.0)
     ends = min((each[-1] for each in times if each), default=0.0)
     within = [sum(begins <= at <= ends for at in each) - 1 for each in times]
-    if min(within, default=0) * tokens_an_event < LEAST:
+    if min(within, default=0) * tokens_an_event < MIN_STRETCH_TOKENS:
         raise Fewer
     return (ends - begins) / (statistics.fmean(within) * tokens_an_event)
 
@@ -156,7 +156,7 @@ def _endless(connections: httpx.Client, server: EndpointRecipe) -> EndpointRecip
     whole = server.model_copy(update={"extra_body": {**server.extra_body, "ignore_eos": True}})
     for asked in (whole, server):
         stream = _Stream()
-        _read(connections, asked, 0, LEAST, stream)
+        _read(connections, asked, 0, MIN_STRETCH_TOKENS, stream)
         if stream.error is None:
             return asked
     assert stream.error is not None

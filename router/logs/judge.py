@@ -21,10 +21,10 @@ from .reader import DecisionRows
 from .rewards import LOG_REWARDS
 from .rows import UsableDecisions, usable
 
-SMALL = 0.01  # a propensity below which one row weighs as much as a hundred
-LEAST = 50  # effective rows below which an interval is not to be trusted
+SMALL_PROPENSITY = 0.01  # a propensity below which one row weighs as much as a hundred
+MIN_EFFECTIVE_ROWS = 50  # effective rows below which an interval is not to be trusted
 HEAVY = 0.1  # of all weight, on one row or above tau
-FEW = 10  # effective rows below which an arm is not reported
+MIN_REPORTED_ROWS = 10  # effective rows below which an arm is not reported
 UNKNOWN = 0.001  # of a policy's choices, on arms that could not have been drawn
 
 
@@ -51,7 +51,7 @@ class ArmFigures:
     mean: reward of the rows that took it; None where none did. Not what the arm is worth, since the
         policy chose them.
     always: what taking it always would have earned (doubly robust); None where some requests could
-        not have drawn it, and below FEW effective rows.
+        not have drawn it, and below MIN_REPORTED_ROWS effective rows.
     effective: rows behind `always`.
     """
 
@@ -114,15 +114,15 @@ def judge(
         warnings.append(
             f"{_count(rows.broken, 'line')} cut short, by a kill or a full disk, left out"
         )
-    if len(held.decisions) < LEAST:
+    if len(held.decisions) < MIN_EFFECTIVE_ROWS:
         warnings.append(
-            f"only {_count(len(held.decisions), 'row')} to judge by; below {LEAST} an interval "
+            f"only {_count(len(held.decisions), 'row')} to judge by; below {MIN_EFFECTIVE_ROWS} an interval "
             "promises too much"
         )
-    small = int((log.propensities < SMALL).sum())
+    small = int((log.propensities < SMALL_PROPENSITY).sum())
     if small:
         warnings.append(
-            f"{_count(small, 'row')} with a propensity below {SMALL:g}: one alone may decide an "
+            f"{_count(small, 'row')} with a propensity below {SMALL_PROPENSITY:g}: one alone may decide an "
             "estimate; log with a larger --explore"
         )
     ways: dict[str, Float64] = {}
@@ -182,11 +182,11 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
             "drawn; of these only dm, dr and switch-dr say anything, by prediction alone; log with "
             "--explore, which gives every arm a chance"
         )
-    if found.effective < LEAST:
-        more = math.ceil(found.rows * (LEAST / found.effective - 1))
+    if found.effective < MIN_EFFECTIVE_ROWS:
+        more = math.ceil(found.rows * (MIN_EFFECTIVE_ROWS / found.effective - 1))
         warnings.append(
             f"{way}: the log is worth {found.effective:.1f} rows logged by the policy itself, too "
-            f"little for an estimate; about {more:,} more rows like its {found.rows} make {LEAST}"
+            f"little for an estimate; about {more:,} more rows like its {found.rows} make {MIN_EFFECTIVE_ROWS}"
         )
     elif found.heaviest > HEAVY:
         warnings.append(f"{way}: one row carries {found.heaviest:.0%} of all weight")
@@ -196,7 +196,7 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
             "and its interval leaves out the prediction's error"
         )
     gain = found.gains.get("dr", found.gains["snips"])
-    if gain.low <= 0 <= gain.high and gain.value and found.effective >= LEAST:
+    if gain.low <= 0 <= gain.high and gain.value and found.effective >= MIN_EFFECTIVE_ROWS:
         needed = found.rows * (1.96 * gain.standard_error / gain.value) ** 2
         more = math.ceil(max(needed - found.rows, 0))
         warnings.append(
@@ -248,7 +248,7 @@ def _arms(held: UsableDecisions, always: Mapping[str, Comparison]) -> list[ArmFi
                 taken=int(took.sum()),
                 failed=held.failures.get(arm, 0),
                 mean=mean,
-                always=value if effective >= FEW else None,
+                always=value if effective >= MIN_REPORTED_ROWS else None,
                 effective=effective,
             )
         )

@@ -20,7 +20,7 @@ from .schemas import ChatBody, CompletionBody
 from .text import NEAR, UNFINISHED, TextStream, spelled
 from .tools import CallReader
 
-LEAST = -9999.0  # JSON has no minus infinity
+MIN_LOGPROB = -9999.0  # JSON has no minus infinity
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
 SAID = ("stop", "length", "tool_calls", "content_filter")  # by an endpoint, and passed on
 
@@ -250,9 +250,9 @@ class TextReply(Reply):
         lengths = [len(each.text) for each in found]
         return {
             "tokens": [each.text for each in found],
-            "token_logprobs": [max(each.logprob, LEAST) for each in found],
+            "token_logprobs": [max(each.logprob, MIN_LOGPROB) for each in found],
             "top_logprobs": [
-                {text: max(logprob, LEAST) for text, logprob in reversed(each.top)}
+                {text: max(logprob, MIN_LOGPROB) for text, logprob in reversed(each.top)}
                 for each in found  # of two with the same spelling the more probable one stays
             ],
             "text_offset": list(accumulate(lengths, initial=0))[:-1],
@@ -303,4 +303,4 @@ def scored_tokens(result: DecodeResult, tokenizer: Any, text: str) -> Iterator[S
 
 def _scored(text: str, logprob: float) -> Json:
     whole = None if UNFINISHED in text else list(text.encode())  # part of a character
-    return {"token": text, "logprob": max(logprob, LEAST), "bytes": whole}
+    return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": whole}

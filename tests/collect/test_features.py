@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collect.features import FEATURES, SEEN, RequestContext, feature_vector
+from collect.features import FEATURE_TOKENS, FEATURES, RequestContext, feature_vector
 from decoders.common.errors import NoSuchName
 
 
@@ -44,7 +44,7 @@ def test_a_prompt_that_repeats_itself_shows(ids: list[int]) -> None:
 
 def test_a_long_prompt_costs_no_more() -> None:
     """Deciding must stay under 0.3 ms; the best of many, as the machine may be busy."""
-    context = RequestContext(list(range(10 * SEEN)), 64)
+    context = RequestContext(list(range(10 * FEATURE_TOKENS)), 64)
     took = []
     for _ in range(50):
         started = time.perf_counter()

@@ -108,4 +108,4 @@ def test_room_for_all_answers_is_seen_to_before_costs_are_measured(
     assert not told
     monkeypatch.undo()
     _ = batch.cost_table
-    assert told == [(time, answers) for answers in (1, 8) for time in range(measured.TIMES)]
+    assert told == [(time, answers) for answers in (1, 8) for time in range(measured.MEASUREMENTS)]

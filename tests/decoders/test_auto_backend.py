@@ -28,7 +28,7 @@ def asked(tiny: Callable[..., Path]) -> LoadRequest:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are large enough for kernels to pay."""
-    monkeypatch.setattr(loaders, "LARGE", 1)
+    monkeypatch.setattr(loaders, "WORTH_COMPILING", 1)
 
 
 def passes(backend: object) -> str:

@@ -455,6 +455,6 @@ def test_auto_multiplies_large_models_in_blocks(
     kernel: None, asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not loaders.auto(asked).blocked  # type: ignore[attr-defined]
-    monkeypatch.setattr(loaders, "LARGE", 1)
+    monkeypatch.setattr(loaders, "WORTH_COMPILING", 1)
     assert loaders.auto(asked).blocked  # type: ignore[attr-defined]
     assert not loaders.native(asked).blocked  # type: ignore[attr-defined]

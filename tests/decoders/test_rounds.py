@@ -63,15 +63,15 @@ def test_a_prompt_is_read_once_for_all_arms_of_a_measurement(
 
     monkeypatch.setattr(LlamaBackend, "prefill", counting)
     costs = Batch(engine, at_once=(1, 3)).cost_table
-    assert read[True] == 3 * measured.TIMES
+    assert read[True] == 3 * measured.MEASUREMENTS
     # alone: besides, one for the passes' times and one for each drafter's
-    assert read[False] <= (1 + 1 + len(ARMS)) * measured.TIMES
+    assert read[False] <= (1 + 1 + len(ARMS)) * measured.MEASUREMENTS
     assert all(set(each.of_answers(3).round_s) == set(ARMS) for each in costs.repeats)
 
 
 def test_costs_are_the_medians_of_several_measurements(engine: Engine) -> None:
     costs = Batch(engine, at_once=(1, 3)).cost_table
-    assert len(costs.repeats) == measured.TIMES
+    assert len(costs.repeats) == measured.MEASUREMENTS
     assert len({one.round_s["copy"] for one in costs.repeats}) > 1
     for answers in (1, 3):
         one, each = costs.of_answers(answers), [r.of_answers(answers) for r in costs.repeats]

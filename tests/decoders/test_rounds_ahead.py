@@ -33,7 +33,7 @@ from decoders.loop import SpeculativeDecoding
 from decoders.methods.device import Chain, DrafterLag
 from decoders.methods.hybrid.device import HybridRoundDraft
 from decoders.methods.hybrid.drafter import HybridDrafter
-from decoders.methods.max_gram.device import SHORT, Copies
+from decoders.methods.max_gram.device import SHORT_COPY, Copies
 from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.methods.neural.drafter import NeuralDrafter
@@ -451,7 +451,7 @@ def test_graphs_on_cuda_write_what_the_ordinary_loop_writes(
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("accepted", [SHORT, 1])
+@pytest.mark.parametrize("accepted", [SHORT_COPY, 1])
 def test_a_cheap_model_fills_the_pass_beside_copies_where_it_is_right(accepted: int) -> None:
     """As many tokens as a pass takes anyway if all are accepted, few if few are."""
     either = HybridRoundDraft(
@@ -462,4 +462,4 @@ def test_a_cheap_model_fills_the_pass_beside_copies_where_it_is_right(accepted: 
     for _ in range(40):
         shape = either.next(WIDEST - 1, seconds)
         either.learn(shape, 0, min(shape[1], accepted))
-    assert shape[1] == SHORT if accepted == SHORT else 0 < shape[1] < SHORT
+    assert shape[1] == SHORT_COPY if accepted == SHORT_COPY else 0 < shape[1] < SHORT_COPY

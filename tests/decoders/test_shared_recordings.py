@@ -188,7 +188,7 @@ def test_an_answer_written_ahead_is_stopped(tiny: Tiny) -> None:
 def test_large_models_read_longer_parts_on_a_gpu(
     device: str, part: int, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoders.backends.native.LARGE", 100)
+    monkeypatch.setattr("decoders.backends.native.LARGE_MODEL", 100)
     target = native(tiny())
     target.device = torch.device(device)
     assert target.part == part

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.earlier.answers import EarlierAnswers
-from decoders.earlier.index import LONGEST, MOST_PLACES, SuffixIndex
+from decoders.earlier.index import MAX_MATCH, MOST_PLACES, SuffixIndex
 from decoders.earlier.stored import FILE, StoredAnswers
 from decoders.earlier.votes import Wanted, draft
 
@@ -50,7 +50,7 @@ def search(texts: list[list[int]], tail: list[int]) -> tuple[int, list[tuple[int
     """How long the longest known suffix of `tail` is that two tokens or more have, and where it
     ends: text and place, the latest first. Longer anchors are looked for first, as the index does,
     so that all that is found is what the longest suffix has."""
-    for n in range(min(LONGEST, len(tail)), 1, -1):
+    for n in range(min(MAX_MATCH, len(tail)), 1, -1):
         found = [
             (number, end)
             for number, text in enumerate(texts)

@@ -29,10 +29,10 @@ from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume, known
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.records import Request, Sampling
-from decoders.requests.reading import PART
+from decoders.requests.reading import PREFILL_CHUNK
 from decoders.testing.toys import ToyBackend
 
-MANY = [1 + i % 13 for i in range(2 * PART + 30)]
+MANY = [1 + i % 13 for i in range(2 * PREFILL_CHUNK + 30)]
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.9)]
 
 

@@ -55,7 +55,7 @@ def test_generate_tells_how_far_a_long_prompt_is_read(
 ) -> None:
     from router.commands.generate import run
 
-    monkeypatch.setattr(run, "LONG", len("u:Say hello"))
+    monkeypatch.setattr(run, "LONG_PROMPT", len("u:Say hello"))
     assert cli.main(["generate", "Say hello"]) == 0
     captured = capsys.readouterr()
     told = [line for line in captured.err.splitlines() if "reading the prompt" in line]

@@ -24,7 +24,7 @@ from policies.records import ANY, Origin
 from router import cli
 from router.commands.evaluate import judgement_lines, judgement_tables
 from router.logs import rows as reasons
-from router.logs.judge import LEAST, Judgement, judge
+from router.logs.judge import MIN_EFFECTIVE_ROWS, Judgement, judge
 from router.logs.reader import DecisionRows, read_log
 from router.logs.record import Result, Vector
 from router.logs.rows import usable
@@ -231,7 +231,7 @@ def test_too_few_effective_rows_say_how_many_more() -> None:
     (doubt,) = [w for w in found.warnings if "is worth" in w]
     assert "20.0 rows" in doubt and "about 60 more rows like its 40 make 50" in doubt
     assert any("only 40 rows to judge by" in w for w in found.warnings)
-    assert not any("is worth" in w for w in judge(of(*many(2 * LEAST)), WIDE).warnings)
+    assert not any("is worth" in w for w in judge(of(*many(2 * MIN_EFFECTIVE_ROWS)), WIDE).warnings)
 
 
 def test_small_propensities_and_heavy_rows_are_pointed_out() -> None:

@@ -19,7 +19,7 @@ LOG2_E = 1.4426950408889634
 DENSE, INT8, INT4 = 0, 1, 2  # how a weight is kept
 BLOCKS = 16  # of 32 inputs of a row, that a warp holds at most
 MOST = 12  # of those, for a program to hold two sets of rows
-SMALL = 1 << 19  # weights, too few for programs that hold so much
+FEW_WEIGHTS = 1 << 19  # weights, too few for programs that hold so much
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def tile_of(outputs: int, inputs: int, how: int = DENSE) -> Tile:
     """For a matrix [outputs, inputs], by what was fastest on an H100 (fused_tiles.py, commit
     0257472). Widths do not come in, so that they change no sum."""
     warps = min(16, triton.next_power_of_2(triton.cdiv(inputs, 32 * BLOCKS)))
-    if outputs * inputs <= SMALL:
+    if outputs * inputs <= FEW_WEIGHTS:
         return Tile(1, min(16, 2 * warps))
     return Tile(2 if inputs <= 32 * warps * MOST else 1, warps)
 

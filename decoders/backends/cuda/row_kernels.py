@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..llama.model import Rope, Shape
-from ..noise import ALMOST_ONE, FIRST, GOLDEN, SECOND, SMALL
+from ..noise import ALMOST_ONE, FIRST, GOLDEN, SECOND, SERIES_BELOW
 
 LEAST_ROWS = 16  # of a product on tensor cores
 KEYS = 64  # read at once
@@ -23,7 +23,7 @@ TOKENS = 2048  # scored at once
 
 _GOLDEN = tl.constexpr(GOLDEN)
 _FIRST, _SECOND = tl.constexpr(FIRST), tl.constexpr(SECOND)
-_SMALL, _ALMOST_ONE = tl.constexpr(SMALL), tl.constexpr(ALMOST_ONE)
+_SMALL, _ALMOST_ONE = tl.constexpr(SERIES_BELOW), tl.constexpr(ALMOST_ONE)
 
 
 def add_norm(h: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:

@@ -23,7 +23,7 @@ from ..llama.model import RopeAndMask, chain_rope_and_mask, tree_rope_and_mask
 from ..llama.tree import Tree, moves, require_chain
 from .head import Eagle3Head
 
-PART = 1024  # tokens of a prompt in a pass
+PREFILL_CHUNK = 1024  # tokens of a prompt in a pass
 
 
 @runtime_checkable
@@ -71,7 +71,7 @@ class Eagle3Backend:
         ids = torch.tensor(prompt_ids, device=self.device)
         while self._length < len(ids):
             start = self._length
-            read = self._appended(ids[start : start + PART])
+            read = self._appended(ids[start : start + PREFILL_CHUNK])
         logits = self._scored(read[-1:])[0]
         synchronize(self.device)
         return Prefilled(logits, read[-1].float(), time.perf_counter() - started)

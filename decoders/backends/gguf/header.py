@@ -22,8 +22,8 @@ NUMBERS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
 STRING, ARRAY = 8, 9
-LONG = 4096  # an array of more strings is not read, its length is
-PART = re.compile(r"^(?P<stem>.*)-(?P<nth>\d{5})-of-(?P<count>\d{5})\.gguf$")
+MAX_ARRAY_STRINGS = 4096  # an array of more strings is not read, its length is
+PART_NAME = re.compile(r"^(?P<stem>.*)-(?P<nth>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Header:
 
 def parts_of(path: Path) -> tuple[Path, ...]:
     """A model's files, of which `path` is one. Raises DraftpickError where a part is missing."""
-    named = PART.match(path.name)
+    named = PART_NAME.match(path.name)
     if named is None:
         return (path,)
     count = int(named["count"])
@@ -168,7 +168,7 @@ class _Reader:
             return list(self._numbers(f"{count}{NUMBERS[of]}"))
         if of != STRING:
             raise ValueError
-        if count <= LONG:
+        if count <= MAX_ARRAY_STRINGS:
             return [self._string() for _ in range(count)]
         length, content, at = struct.Struct("<Q"), self._content, self._at
         for _ in range(count):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 GROUP = 32  # numbers with one size of a step; a head of another size has one for all
-MOST = 127
+MAX_INT8 = 127
 
 
 def width(head_dim: int) -> int:
@@ -22,9 +22,9 @@ def width(head_dim: int) -> int:
 def encoded(kv: Tensor) -> Tensor:
     """[..., D] -> int8 [..., width(D)]. What is no number stays none."""
     groups = _grouped(kv).float()
-    steps = (groups.abs().amax(-1, keepdim=True) / MOST).bfloat16()
+    steps = (groups.abs().amax(-1, keepdim=True) / MAX_INT8).bfloat16()
     wide = steps.float()
-    numbers = (groups / torch.where(wide > 0, wide, 1.0)).round().clamp(-MOST, MOST)
+    numbers = (groups / torch.where(wide > 0, wide, 1.0)).round().clamp(-MAX_INT8, MAX_INT8)
     whole = numbers.nan_to_num(0.0).to(torch.int8).flatten(-2)
     return torch.cat([whole, steps.squeeze(-1).contiguous().view(torch.int8)], -1)
 

@@ -78,7 +78,7 @@ def within_reach(kind: str, config: PreTrainedConfig, sees: Tensor, positions: l
     return sees & near
 
 
-PART = 1024  # tokens of a prompt in a pass
+PREFILL_CHUNK = 1024  # tokens of a prompt in a pass
 MASKED_ATTENTION = ("eager", "sdpa")  # the attention kernels that take a mask as it is given
 
 
@@ -222,7 +222,7 @@ class HFBackend(KeptStates):
 
     @property
     def part(self) -> int:
-        return PART
+        return PREFILL_CHUNK
 
     @property
     def trees_unsupported_reason(self) -> str | None:

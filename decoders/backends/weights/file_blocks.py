@@ -23,7 +23,7 @@ KINDS = {
     2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
     20: "IQ4_NL",
 }  # fmt: skip
-LARGE = 1 << 21  # bytes of a large page
+LARGE_PAGE = 1 << 21  # bytes of a large page
 DEQUANTISED_AT_ONCE = 1 << 24  # weights
 
 
@@ -116,7 +116,7 @@ class FileBlocks(KernelWeight):
 def in_large_pages(size: int) -> Tensor:
     """uint8 [size], in pages of two megabytes where the system has them: weights are read a tenth
     faster than in pages of four kilobytes."""
-    if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if size < LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(size, dtype=torch.uint8)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):

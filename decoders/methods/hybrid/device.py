@@ -9,9 +9,9 @@ from torch import Tensor
 from ...costs.pass_costs import fastest
 from ...device_rounds import DeviceSequence, Shape
 from ..device import PRIOR, PRIOR_WEIGHT, REMEMBERED, Chain
-from ..max_gram.device import GAIN, LONG, SHORT, Copies
+from ..max_gram.device import GAIN, LONG_COPY, SHORT_COPY, Copies
 
-LEAST = SHORT + 2  # tokens that such a model reads at least
+MIN_READ = SHORT_COPY + 2  # tokens that such a model reads at least
 COPY = 1  # the drafter of a draft by either, where it is not the model
 
 
@@ -43,14 +43,17 @@ class HybridRoundDraft:
         return self._model.work
 
     def first(self) -> list[Shape]:
-        drafts = [(SHORT, m, self._model.unread(SHORT, m, LEAST)) for m in range(1, SHORT + 1)]
-        return [(0, 0, 0), (SHORT, 0, 0), *drafts, (LONG, 0, 0)]
+        drafts = [
+            (SHORT_COPY, m, self._model.unread(SHORT_COPY, m, MIN_READ))
+            for m in range(1, SHORT_COPY + 1)
+        ]
+        return [(0, 0, 0), (SHORT_COPY, 0, 0), *drafts, (LONG_COPY, 0, 0)]
 
     def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
-        width, drafted = min(k, LONG if self._whole else SHORT), 0
+        width, drafted = min(k, LONG_COPY if self._whole else SHORT_COPY), 0
         if not self._whole:
             drafted = self._best(width, seconds)
-        unread = self._model.unread(width, drafted, LEAST)
+        unread = self._model.unread(width, drafted, MIN_READ)
         self._model.behind.launched(width, unread)
         return width, drafted, unread
 
@@ -58,7 +61,9 @@ class HybridRoundDraft:
         """How many tokens the model drafts, by the most tokens a second."""
         share = self._right / self._tried
         accepted = [0.0, *itertools.accumulate(share**m for m in range(1, width + 1))]
-        timed = {m: s for (copied, m, _), s in seconds.items() if copied == SHORT and m <= width}
+        timed = {
+            m: s for (copied, m, _), s in seconds.items() if copied == SHORT_COPY and m <= width
+        }
         tokens = [1 + (1 - self._copied) * accepted[m] + self._copied * self._gain for m in timed]
         return list(timed)[fastest(tokens, list(timed.values()))] if timed else 0
 

@@ -10,7 +10,10 @@ from ...costs.pass_costs import ProbeSchedule
 from ...device_rounds import BEFORE, DeviceSequence, Shape
 from ..device import REMEMBERED
 
-SHORT, LONG = 7, 15  # copied tokens: as a pass takes eight, or sixteen, in one step of its kernels
+SHORT_COPY, LONG_COPY = (
+    7,
+    15,
+)  # copied tokens: as a pass takes eight, or sixteen, in one step of its kernels
 FROM_TABLE = 4  # tokens in a row that are taken from a table of token pairs
 GAIN = 1.0  # tokens that a draft by copying gives, until it is known
 
@@ -22,8 +25,8 @@ class Copies:
 
     after: int64 [n], the token that follows each of the first n most often, 0 where none is known;
         None for no table.
-    by_cost: draft SHORT tokens where that pays, by what was accepted lately and what rounds took
-        when they were recorded; LONG ones after a draft that was accepted whole; and where it does
+    by_cost: draft SHORT_COPY tokens where that pays, by what was accepted lately and what rounds took
+        when they were recorded; LONG_COPY ones after a draft that was accepted whole; and where it does
         not pay, when `ProbeSchedule` says so. Without it as many as are asked for.
     """
 
@@ -44,14 +47,14 @@ class Copies:
         self.reset([])
 
     def first(self) -> list[Shape]:
-        return [(0,), *((k,) for k in (SHORT, LONG) if self._by_cost)]
+        return [(0,), *((k,) for k in (SHORT_COPY, LONG_COPY) if self._by_cost)]
 
     def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
         if not self._by_cost:
             return (k,)
         if self._whole:
-            return (min(k, LONG),)
-        short, plain = ((min(k, width),) for width in (SHORT, 0))
+            return (min(k, LONG_COPY),)
+        short, plain = ((min(k, width),) for width in (SHORT_COPY, 0))
         if k and short in seconds and 1 + self._gain < seconds[short] / seconds[plain]:
             return short if self._probes.should_probe() else plain
         self._probes.reset()

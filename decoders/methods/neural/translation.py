@@ -15,7 +15,7 @@ from ...sampling.draft_vocab import DraftVocab
 from .translated import By, TranslatedDrafter
 
 TAIL = 24  # target tokens that are always encoded anew
-LONG = 96  # those after which it is tried to encode fewer
+LONG_TEXT = 96  # those after which it is tried to encode fewer
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Translation:
         tail = context[len(self._settled) :]
         read = self._encoded(tail, first=not self._settled)
         whole = self._read + read
-        if len(tail) > LONG:
+        if len(tail) > LONG_TEXT:
             self._settle(tail, read)
         return whole
 
@@ -113,7 +113,7 @@ class Translation:
     def _settle(self, tail: list[int], read: list[int]) -> None:
         """Find a place in the tail where encoding both sides apart changes nothing."""
         first = not self._settled
-        for cut in range(len(tail) - TAIL, len(tail) - LONG // 2 - TAIL, -1):
+        for cut in range(len(tail) - TAIL, len(tail) - LONG_TEXT // 2 - TAIL, -1):
             before = self._encoded(tail[:cut], first)
             if before + self._encoded(tail[cut:], False) == read:
                 self._settled = self._settled + tail[:cut]

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from ...costs.pass_costs import PassCosts
-from ...earlier.index import LONGEST, SuffixIndex
+from ...earlier.index import MAX_MATCH, SuffixIndex
 from ...earlier.prefixes import agreeing
 from ...earlier.votes import Draft, Wanted, draft
 from ...protocols import DraftRequest, RequestScope
@@ -84,7 +84,7 @@ class SuffixDrafter:
     def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
         text = self._text(context)
         self._index(text)
-        self._at, tail = len(context), text[-LONGEST:]
+        self._at, tail = len(context), text[-MAX_MATCH:]
         own, earlier = self._chances
         own.temperature = earlier.temperature = temperature
         wanted = replace(self._wanted, depth=k)

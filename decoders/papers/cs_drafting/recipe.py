@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from ...methods.max_gram.recipe import MaxGramRecipe
 from ...methods.tree.recipe import Branch, require_bounds, widened
 from ...recipes.base import ArmRecipe, DraftingRecipe
-from ...recipes.length import LONGEST, Length, LengthRecipe
+from ...recipes.length import MAX_DRAFT, Length, LengthRecipe
 from ...recipes.model_name import ModelName
 from ...recipes.nested import Nested, refuse_by_cost, require_verifiable, words
 from ...sampling.tree_shape import TreeShape
@@ -65,7 +65,7 @@ class HorizontalRecipe(DraftingRecipe):
 
     kind: Literal["horizontal"] = "horizontal"
     parts: Annotated[list[Nested], Field(min_length=2)]
-    length: Length = LengthRecipe(k=LONGEST)
+    length: Length = LengthRecipe(k=MAX_DRAFT)
 
     @model_validator(mode="after")
     def _possible(self) -> HorizontalRecipe:
@@ -201,12 +201,12 @@ class CSDraftingRecipe(ArmRecipe):
         for i, row in enumerate(self.K):
             if any(row[:i]):
                 raise ValueError(f"K: row {i} must be 0 left of the diagonal, not {row}")
-            if row[i] < 1 or min(row[i:]) < 0 or sum(row) > LONGEST:
+            if row[i] < 1 or min(row[i:]) < 0 or sum(row) > MAX_DRAFT:
                 raise ValueError(
                     f"K: row {i} must have 1 or more on the diagonal, 0 or more right of it and at "
-                    f"most {LONGEST} together, not {row}"
+                    f"most {MAX_DRAFT} together, not {row}"
                 )
-        require_bounds(TreeShape(self.branch), LONGEST)  # more than K may be accepted
+        require_bounds(TreeShape(self.branch), MAX_DRAFT)  # more than K may be accepted
         return self
 
     @property
@@ -248,7 +248,7 @@ class CSDraftingRecipe(ArmRecipe):
         found = [find(self.name, name, target, tokenizer) for name in self._verifying]
         max_gram = self._last.named(self.name).make_drafter(target, tokenizer)
         verifier_models = [checkpoint.load_verifier() for checkpoint in found]
-        drafter = cs_drafter(verifier_models, max_gram, self.K, self.lenience, LONGEST)
+        drafter = cs_drafter(verifier_models, max_gram, self.K, self.lenience, MAX_DRAFT)
         return widened(self.name, drafter, self.branch, target)
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
@@ -257,4 +257,4 @@ class CSDraftingRecipe(ArmRecipe):
         from ...verify import Lossless
 
         drafter = self.make_drafter(target, tokenizer)
-        return SpeculativeDecoding(self.name, drafter, Lossless(), FixedLength(LONGEST))
+        return SpeculativeDecoding(self.name, drafter, Lossless(), FixedLength(MAX_DRAFT))

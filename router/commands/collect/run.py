@@ -86,7 +86,7 @@ def load_engine(
 
 
 def _tell_costs(times: int, answers: int) -> None:
-    from decoders.costs.measured import TIMES
+    from decoders.costs.measured import MEASUREMENTS
 
     whose = "one answer" if answers == 1 else f"up to {answers} answers at once"
-    print(f"measuring the costs of {whose}, {times + 1} of {TIMES}", file=sys.stderr)
+    print(f"measuring the costs of {whose}, {times + 1} of {MEASUREMENTS}", file=sys.stderr)

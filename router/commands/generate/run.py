@@ -23,7 +23,7 @@ from ...routing.router import Router
 from ...serve.text import TextStream
 from .prompts import Prompt
 
-LONG = 4096  # tokens of a prompt of which is shown how far it is read
+LONG_PROMPT = 4096  # tokens of a prompt of which is shown how far it is read
 
 
 def generate_all(
@@ -145,7 +145,7 @@ class _Printed:
         self._tick: Callable[..., None] | None = None
 
     def put_read(self, read: int, total: int) -> None:
-        if read == 0 and total >= LONG and self._tick is None:
+        if read == 0 and total >= LONG_PROMPT and self._tick is None:
             self._tick = self.progress.enter_context(progress("reading the prompt", "tokens"))
         if self._tick is not None:
             self._tick(read, total)

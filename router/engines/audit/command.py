@@ -112,7 +112,7 @@ def audit(
 
 def fields_of(option: str, text: str | None) -> dict[str, Any]:
     """A JSON object on the command line. Raises DraftpickError."""
-    from decoders.endpoints.recipe import OURS
+    from decoders.endpoints.recipe import RESERVED_FIELDS
 
     if text is None:
         return {}
@@ -120,7 +120,7 @@ def fields_of(option: str, text: str | None) -> dict[str, Any]:
         found = from_json(text)
     except ValueError:
         found = None
-    if isinstance(found, dict) and (taken := [name for name in found if name in OURS]):
+    if isinstance(found, dict) and (taken := [name for name in found if name in RESERVED_FIELDS]):
         raise DraftpickError(f"{option}: {', '.join(taken)} is set by every request; leave it out")
     if not isinstance(found, dict) or not found:
         raise DraftpickError(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from decoders.arms import ArmRecipe
     from decoders.costs.measured import Costs
 
-ROOM = 256  # tokens of a draft model's context beyond the longest text
+DRAFT_ROOM = 256  # tokens of a draft model's context beyond the longest text
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ def replay_logs(
             require_text_alone(name, recipe, costs)
     tokens = tokenised(logs.answers, known.tokenizer, known.eos_ids)
     longest = max(len(each.prompt) + len(each.ids) for each in tokens.answers)
-    target = AbsentTarget(known.vocab_size, longest + ROOM)
+    target = AbsentTarget(known.vocab_size, longest + DRAFT_ROOM)
     for recipe in arms.values():  # whether draft models fit, before anything is replayed
         recipe.check_target(TargetInfo.of(target, known.tokenizer))
     if options.target is not None:

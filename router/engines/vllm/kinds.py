@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
 from decoders.earlier.answers import EarlierAnswers
-from decoders.earlier.index import LONGEST, SuffixIndex
+from decoders.earlier.index import MAX_MATCH, SuffixIndex
 from decoders.earlier.votes import Draft, Wanted, draft
 from decoders.methods.max_gram.copy_chances import CopyChances
 
@@ -252,7 +252,7 @@ class SuffixDrafts:
     def _of(self, request: TrackedRequest, k: int) -> Draft:
         text = self._texts.setdefault(request, _Text())
         text.index.extend(request.ids[len(text.index) :].tolist())
-        tail = request.ids[-LONGEST:].tolist()
+        tail = request.ids[-MAX_MATCH:].tolist()
         wanted = replace(self._wanted, depth=min(k, self._longest))
         own, others = text.chances
         earlier = Draft()

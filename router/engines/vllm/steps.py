@@ -9,7 +9,7 @@ MEMORY = 0.995  # what a step counts after one more
 PRIOR = 0.03  # cost of a token more, in steps over no token at all
 PRIOR_SPREAD = 64.0  # how sure that is: as a sum of squared deviations of tokens
 OUTLIER = 5.0  # a step this many times as long as usual was held up by something else
-FIRST = 8  # steps until it is known what is usual
+FIRST_STEPS = 8  # steps until it is known what is usual
 
 
 class StepCosts:
@@ -28,7 +28,7 @@ class StepCosts:
     def observe(self, tokens: int, seconds: float) -> None:
         """A step that verified this many tokens, one of each row and all drafts, and read no
         prompt."""
-        if seconds <= 0 or (self.seen >= FIRST and seconds > OUTLIER * self._y):
+        if seconds <= 0 or (self.seen >= FIRST_STEPS and seconds > OUTLIER * self._y):
             return
         self.seen += 1
         self._weight = MEMORY * self._weight + 1

@@ -92,7 +92,7 @@ def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
     monkeypatch.setattr(
         "decoders.continuous_batching.PROMPT_TOKENS", 1
     )  # a part between two passes
-    monkeypatch.setattr("decoders.requests.reading.PART", 1)
+    monkeypatch.setattr("decoders.requests.reading.PREFILL_CHUNK", 1)
     stays, leaves = Heard(), Heard()
     scheduler.submit(generation(tokens=200, arm="autoregressive"), stays)
     assert began.wait(20)
