@@ -77,8 +77,8 @@ FIRST_WAIT, LONGEST_WAIT = (
 
 
 class ProbeSchedule:
-    """Within one answer: in its first round, round after round as long as drafts are accepted, and
-    after a rejection once in FIRST_WAIT rounds, twice as many after each further one up to LONGEST_WAIT."""
+    """Exponential back-off within one answer: after a rejected probe wait FIRST_WAIT rounds, doubling
+    up to LONGEST_WAIT; an accepted draft resets it."""
 
     def __init__(self) -> None:
         self.reset()

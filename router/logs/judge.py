@@ -116,14 +116,14 @@ def judge(
         )
     if len(held.decisions) < MIN_EFFECTIVE_ROWS:
         warnings.append(
-            f"only {_count(len(held.decisions), 'row')} to judge by; below {MIN_EFFECTIVE_ROWS} an interval "
-            "promises too much"
+            f"only {_count(len(held.decisions), 'row')} to judge by; below {MIN_EFFECTIVE_ROWS} an "
+            "interval promises too much"
         )
     small = int((log.propensities < SMALL_PROPENSITY).sum())
     if small:
         warnings.append(
-            f"{_count(small, 'row')} with a propensity below {SMALL_PROPENSITY:g}: one alone may decide an "
-            "estimate; log with a larger --explore"
+            f"{_count(small, 'row')} with a propensity below {SMALL_PROPENSITY:g}: one alone may "
+            "decide an estimate; log with a larger --explore"
         )
     ways: dict[str, Float64] = {}
     if policy is not None:
@@ -186,7 +186,8 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
         more = math.ceil(found.rows * (MIN_EFFECTIVE_ROWS / found.effective - 1))
         warnings.append(
             f"{way}: the log is worth {found.effective:.1f} rows logged by the policy itself, too "
-            f"little for an estimate; about {more:,} more rows like its {found.rows} make {MIN_EFFECTIVE_ROWS}"
+            f"little for an estimate; about {more:,} more rows like its {found.rows} make "
+            f"{MIN_EFFECTIVE_ROWS}"
         )
     elif found.heaviest > HEAVY:
         warnings.append(f"{way}: one row carries {found.heaviest:.0%} of all weight")

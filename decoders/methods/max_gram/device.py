@@ -25,9 +25,9 @@ class Copies:
 
     after: int64 [n], the token that follows each of the first n most often, 0 where none is known;
         None for no table.
-    by_cost: draft SHORT_COPY tokens where that pays, by what was accepted lately and what rounds took
-        when they were recorded; LONG_COPY ones after a draft that was accepted whole; and where it does
-        not pay, when `ProbeSchedule` says so. Without it as many as are asked for.
+    by_cost: draft SHORT_COPY tokens where that pays, by what was accepted lately and what rounds
+        took when they were recorded; LONG_COPY ones after a draft that was accepted whole; and
+        where it does not pay, when `ProbeSchedule` says so. Without it as many as are asked for.
     """
 
     work = 0
