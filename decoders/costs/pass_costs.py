@@ -70,15 +70,12 @@ def _ratios(costs: PassCosts, longest: int) -> tuple[float, ...]:
     return tuple(costs(k + 1) / one for k in range(longest + 1))
 
 
-FIRST_WAIT, LONGEST_WAIT = (
-    4,
-    64,
-)  # rounds without a draft after a rejected one, at first and at last
+FIRST_WAIT, LONGEST_WAIT = 4, 64  # rounds without a draft after a rejected one
 
 
 class ProbeSchedule:
-    """Exponential back-off within one answer: after a rejected probe wait FIRST_WAIT rounds, doubling
-    up to LONGEST_WAIT; an accepted draft resets it."""
+    """Exponential back-off within one answer: after a rejected probe wait FIRST_WAIT rounds,
+    doubling up to LONGEST_WAIT; an accepted draft resets it."""
 
     def __init__(self) -> None:
         self.reset()
