@@ -16,12 +16,7 @@ if TYPE_CHECKING:
     from ..records import Request
 
 MOVING = {"note", "api_key_env", "limit_field", "timeout_s", "url", "metrics_url"}
-RESERVED_FIELDS = (
-    "model",
-    "messages",
-    "stream",
-    "stream_options",
-)  # what every body says, and the limit
+RESERVED_FIELDS = ("model", "messages", "stream", "stream_options")  # every body has them
 Price = Annotated[float, Field(ge=0)]
 
 

@@ -10,10 +10,7 @@ from ...costs.pass_costs import ProbeSchedule
 from ...device_rounds import BEFORE, DeviceSequence, Shape
 from ..device import REMEMBERED
 
-SHORT_COPY, LONG_COPY = (
-    7,
-    15,
-)  # copied tokens: as a pass takes eight, or sixteen, in one step of its kernels
+SHORT_COPY, LONG_COPY = 7, 15  # tokens: a pass takes eight or sixteen in one step of its kernels
 FROM_TABLE = 4  # tokens in a row that are taken from a table of token pairs
 GAIN = 1.0  # tokens that a draft by copying gives, until it is known
 
