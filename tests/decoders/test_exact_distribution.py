@@ -44,8 +44,7 @@ from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.testing.chance import EXACT, distribution_error, reference_distribution
 from decoders.testing.toys import ListedLengths, ToyBackend, neural, run, speculative
-from decoders.verify import Lossless
-from decoders.verify import tree as tree_module
+from decoders.verify import Lossless, lossless
 from decoders.verify.lossless import verify_tree
 from decoders.verify.step import acceptance, draft_distribution, leading
 
@@ -228,7 +227,7 @@ class NoResidual(Lossless):
     ) -> Verdict:
         if proposal.parents is None:
             return super().verify(proposal, target_logits, sampling, chance)
-        real = tree_module.try_children
+        real = lossless.try_children
 
         def careless(probs: Tensor, draft: Proposal, shape: Any) -> tuple[Tensor, Tensor]:
             left = real(probs, draft, shape)[1]
@@ -237,11 +236,11 @@ class NoResidual(Lossless):
             own = probs[shape.row].gather(1, at) / draft.probs.gather(1, at)
             return own.squeeze(1), left
 
-        tree_module.try_children = careless
+        lossless.try_children = careless
         try:
             return verify_tree(proposal, target_logits, sampling, chance)
         finally:
-            tree_module.try_children = real
+            lossless.try_children = real
 
 
 class Forgetful(TreeDrafter):

@@ -305,7 +305,7 @@ def test_auto_is_the_files_own_where_that_pays(
     folder = from_gguf(save_gguf(tmp_path / "m.gguf"))
     monkeypatch.setattr(precision, "_has_kernels", lambda: True)
     assert precision.precision_of("auto", folder, CPU, "auto") == "bfloat16"  # it is small
-    monkeypatch.setattr(precision, "LARGE", 1000)
+    monkeypatch.setattr(precision, "WORTH_COMPILING", 1000)
     assert precision.precision_of("auto", folder, CPU, "auto") == "file"
     assert precision.precision_of("auto", folder, CPU, "hf") == "bfloat16"
     assert precision.precision_of("int8", folder, CPU, "auto") == "int8"
@@ -321,7 +321,7 @@ def test_a_draft_model_keeps_its_own_blocks(
     """Beside a target in float32, which is to be exact, it is dequantised."""
     folder = from_gguf(save_gguf(tmp_path / "m.gguf", kind="Q5_0"))
     monkeypatch.setattr(precision, "_has_kernels", lambda: True)
-    monkeypatch.setattr(precision, "LARGE", 1000)
+    monkeypatch.setattr(precision, "WORTH_COMPILING", 1000)
     for dtype, expected in ((torch.bfloat16, "file"), (torch.float32, "float32")):
         target = targets.load_backend(folder, CPU, dtype, "native")
         drafter = drafts.load_for(folder, target)

@@ -169,7 +169,7 @@ def parts_of(size: int) -> Iterator[None]:
     """Prompts are read in parts of so many tokens."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("decoders.backends.native.PREFILL_CHUNK", size)
-        patch.setattr(reading_module, "PART", size)
+        patch.setattr(reading_module, "PREFILL_CHUNK", size)
         yield
 
 
