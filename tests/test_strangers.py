@@ -495,7 +495,7 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
     assert set(bench["policy_choices"]) == {"qa", "code", "cooking"}
     told = " ".join(results[7][1].split()).replace("- ", "-")  # lines break at hyphens
     assert (
-        "thompson, risk-control, centroid." in told
+        "uniform, centroid, thompson, risk-control." in told
         and "measured-speedup, speed-price, tokens-per-round." in told
     )
     assert results[8][2].startswith("error: unknown backend 'onnx'; use auto, native, hf, fused,")

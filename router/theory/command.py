@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,6 +58,8 @@ def theory(
         )
     if (arm is None) != (costs is None):
         raise DraftpickError("--costs FILE and --arm NAME go together")
+    if cost is not None and not math.isfinite(cost):
+        raise DraftpickError(f"--cost is a finite number, not {cost}")
     verify = [1.0] * (longest + 1)
     if parameters is not None:
         cost = share_of(parameters)

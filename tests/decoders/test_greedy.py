@@ -156,7 +156,7 @@ def test_what_was_rejected_and_sat_out_is_forgotten(name: str, pattern: list[int
     drafter = DRAFTERS[name](target)
     seen = watched(drafter)
     run(target, speculative(drafter, ListedLengths(pattern)), [0, 1], Request(30))
-    assert len(seen) > 4
+    assert len(seen) > 3
     for context, k, made in seen:
         other = ToyBackend(target.table)
         other.prefill(context[:-1])
