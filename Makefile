@@ -25,10 +25,12 @@ test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --dist worksteal
 
 # Two at a time, a thread each: they load real models. The long ones come first (tests/conftest.py).
+# Then one by one those that starve beside others: clusters on this machine.
 # REST=0, 1 or 2: of large products that third alone.
 slow: export REST := $(REST)
 slow: install
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -m "slow or property" -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -m "(slow or property) and not alone" -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow and alone" || test $$? -eq 5  # none without Ray
 
 # Other engines, each in an environment of its own that has their packages and not ours. vLLM's
 # build for CPUs pins PyTorch's, which is on PyTorch's own index: ENGINES_PIP="--extra-index-url URL".
