@@ -42,6 +42,16 @@ class Copier(Protocol):
         ...
 
 
+# (logits [T, N], places int64 [T], names int64 [N] or None) -> [T] indices into the rows, as the
+# answer's tokens are chosen
+Chooser = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+def first_likeliest(logits: Tensor, places: Tensor, names: Tensor | None = None) -> Tensor:
+    """Choose where nothing is drawn."""
+    return logits.argmax(-1)
+
+
 @dataclass(frozen=True)
 class DeviceSequence:
     """The sequence on the device, as a round sees it.
@@ -54,6 +64,7 @@ class DeviceSequence:
     read: positions that a pass reads (RecordedPasses.positions).
     copy: a kernel that copies as `Copies` in methods/max_gram/device.py does; None where PyTorch's
         operators have to.
+    choose: the answer's tokens, and so those that are drafted for it.
     """
 
     padded: Tensor
@@ -61,6 +72,13 @@ class DeviceSequence:
     room: int
     read: int
     copy: Copier | None = None
+    choose: Chooser = first_likeliest
+
+    def drafted(self, logits: Tensor, ahead: int, names: Tensor | None) -> Tensor:
+        """[1, N] logits -> [1] the drafted token's id. ahead: drafted tokens before it.
+        names: int64 [N], what `logits` are of; None for the ids 0..N-1."""
+        token = self.choose(logits, self.count + ahead, names)
+        return token if names is None else names[token]
 
     @property
     def ids(self) -> Tensor:
@@ -141,10 +159,13 @@ class DeviceDrafter(Protocol):
 class Passes(Protocol):
     """A model's passes inside other recordings."""
 
-    def drafted(self, ids: Tensor, k: int, known: int, start: Tensor, read: int) -> Tensor:
-        """Read `ids` [U] at the positions from `start` [1] on, then draft k >= 1 tokens greedily
-        among the first `known` ids; [k], of which the last is not read.
+    def drafted(
+        self, ids: Tensor, k: int, choose: Callable[[Tensor, int], Tensor], start: Tensor, read: int
+    ) -> Tensor:
+        """Read `ids` [U] at the positions from `start` [1] on, then draft k >= 1 tokens; [k], of
+        which the last is not read.
 
+        choose: ([1, N] logits, tokens drafted before) -> [1] id.
         read: positions that a pass reads.
         """
         ...

@@ -33,8 +33,8 @@ from .records import DecodeResult, Proposal, Sampling, StepStats, Verdict
 from .sampling.filters import choose, logprobs, penalise, penalised, seen_mask
 from .sampling.randomness import RandomSource
 from .tally import Clock, Tally
+from .verify.coupled import Coupled, compared
 from .verify.guide import Guide
-from .verify.lossless import Lossless, compared
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     guide = None if job.grammar is None else Guide(job.grammar)
     if guide is not None:
         first = guide.first(first)
-    ids = stopper.admit([choose(first, sampling, job.chance)])
+    ids = stopper.admit([choose(first, sampling, job.chance, len(start))])
     context += ids
     most = job.request.logprobs
     if most is not None:
@@ -215,7 +215,7 @@ def run_round(
     if best is not None:
         verdict = compared(proposal.ids.tolist(), best)
     else:
-        verdict = strategy.verifier.verify(proposal, logits, sampling, chance)
+        verdict = strategy.verifier.verify(proposal, logits, sampling, chance, len(context))
     if verdict.path is not None:
         cast(TreeBackend, target).keep([*range(first), *(first + node for node in verdict.path)])
     drafted = proposal.depth
@@ -234,8 +234,9 @@ def propose(
     """At most k drafted tokens; none for k below 1."""
     if k < 1:
         return Proposal(torch.empty(0, dtype=torch.int64, device=target.device))
-    bar, needs_raw = strategy.length.min_confidence, strategy.verifier.needs_raw
-    asked = DraftRequest(k, sampling, chance, bar, needs_raw, grammar)
+    bar, verifier = strategy.length.min_confidence, strategy.verifier
+    needed = verifier.needs_raw, verifier.needs_probs and not sampling.greedy
+    asked = DraftRequest(k, sampling, chance, bar, *needed, grammar)
     return strategy.drafter.propose(context, asked)
 
 
@@ -259,7 +260,7 @@ def argmax_from_pass(
     """The likeliest token after each of a chain's, by the pass that just scored it, where those are
     all that decides and the pass told them."""
     best = teller.likeliest
-    if best is None or type(verifier) is not Lossless or proposal.parents is not None:
+    if best is None or type(verifier) is not Coupled or proposal.parents is not None:
         return None
     if not sampling.greedy or sampling.repetition_penalty != 1:
         return None

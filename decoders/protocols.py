@@ -367,6 +367,8 @@ class DraftRequest:
     sampling, chance: how tokens are chosen.
     min_confidence: stop before a token that the drafter gives less.
     needs_raw: the verifier reads `Proposal.raw`.
+    needs_probs: it reads `Proposal.probs`, so that a drafter draws its tokens in turn and says from
+        what. Else they are drawn by the clocks of their places.
     grammar: what the answer must be. A drafter need not look at it: what the grammar refuses is
         never accepted. One that does draws from the tokens that it takes.
     """
@@ -376,6 +378,7 @@ class DraftRequest:
     chance: RandomSource
     min_confidence: float = 0.0
     needs_raw: bool = False
+    needs_probs: bool = False
     grammar: GrammarAt | None = None
 
     @property
@@ -384,10 +387,10 @@ class DraftRequest:
         return self.sampling.greedy and self._of_logits_alone
 
     @property
-    def drawn(self) -> bool:
-        """Whether k tokens are wanted that are drawn in turn, none of them left out."""
-        sampling = self.sampling
-        return not sampling.greedy and sampling.unfiltered and self._of_logits_alone
+    def clocked(self) -> bool:
+        """Whether k tokens in turn are wanted, each the first of all by the clocks of its place."""
+        by_clocks = not self.sampling.greedy and not self.needs_probs
+        return by_clocks and self.sampling.unfiltered and self._of_logits_alone
 
     @property
     def _of_logits_alone(self) -> bool:
@@ -513,13 +516,24 @@ class Verifier(Protocol):
         """Whether it reads `Proposal.raw`."""
         ...
 
+    @property
+    def needs_probs(self) -> bool:
+        """Whether it reads `Proposal.probs` when sampling."""
+        ...
+
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
         """Judge a proposal of K tokens.
 
         target_logits: [K + 1, V], row i for the token after the first i drafted ones, any
             repetition penalty applied.
+        place: tokens of the sequence before the first of them.
         """
         ...
 

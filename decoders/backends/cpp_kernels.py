@@ -109,8 +109,8 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
             if refused is not None:
                 say(f"drafts are verified by PyTorch's own products, which are slower: {refused}")
                 return False
-        ON_CPU.draw = torch.ops.draftpick.draw_rows
-        ON_CPU.soften = torch.ops.draftpick.soften_rows
+        ON_CPU.pick = torch.ops.draftpick.pick_rows
+        ON_CPU.pick_chain = torch.ops.draftpick.pick_chain
         return True
 
 

@@ -171,8 +171,9 @@ class AdapterHead:
                 h = adapter.through(h, 0, len(self.blocks), line.start, at - len(h) + 1)
                 if k == 0:
                     break
-                token = linear(self.adapter.read(h[-1]), self.head).argmax(-1, keepdim=True)
-                token = token if self.vocab is None else self.vocab.to_target[token]
+                logits = linear(self.adapter.read(h[-1:]), self.head)
+                names = None if self.vocab is None else self.vocab.to_target
+                token = line.drafted(logits, at, names)
                 drafted.append(token)
                 at += 1
             return torch.cat(drafted)

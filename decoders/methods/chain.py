@@ -9,9 +9,15 @@ from torch import Tensor
 
 from ..protocols import Backend, Drafter, DraftRequest, decoder_prefix
 from ..records import Proposal
-from ..sampling.argmax import likeliest
 from ..sampling.draft_vocab import DraftVocab
-from ..sampling.filters import confidence, penalise, probabilities, raw_probabilities, seen_mask
+from ..sampling.filters import (
+    chosen,
+    confidence,
+    penalise,
+    probabilities,
+    raw_probabilities,
+    seen_mask,
+)
 
 
 def draft_chain(
@@ -53,12 +59,12 @@ def draft_chain(
             break  # also where it is no number
         if asked.needs_raw:
             raw.append(raw_probabilities(logits))
-        if sampling.greedy:
-            token = likeliest(logits)
+        if asked.needs_probs:
+            rows.append(probabilities(logits.unsqueeze(0), sampling)[0])
+            token = asked.chance.draw(rows[-1])
         else:
-            probs = probabilities(logits.unsqueeze(0), sampling)[0]
-            rows.append(probs)
-            token = asked.chance.draw(probs)
+            place, names = len(context) + len(ids), None if vocab is None else vocab.to_target
+            token = chosen(logits.unsqueeze(0), sampling, asked.chance, place, names)[0, 0]
         ids.append(token if vocab is None else vocab.to_target[token])
         if len(ids) == asked.k or (state is not None and not state.take(int(ids[-1]))):
             break

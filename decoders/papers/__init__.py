@@ -8,7 +8,14 @@ from .beam.recipe import BeamRecipe, SampledBeamsRecipe
 from .calm.recipe import CalmRecipe
 from .cascades.recipe import OracleCascadeRecipe, SequenceCascadeRecipe, TokenCascadeRecipe
 from .cs_drafting.recipe import CSDraftingRecipe, HierarchyRecipe, HorizontalRecipe, VerticalRecipe
-from .rules.recipes import BiLDRule, BiLDStarRule, DeferralRule, LossyRule, LossyStarRule
+from .rules.recipes import (
+    BiLDRule,
+    BiLDStarRule,
+    DeferralRule,
+    LosslessRule,
+    LossyRule,
+    LossyStarRule,
+)
 
 KINDS |= {
     "vertical": VerticalRecipe,
@@ -23,6 +30,7 @@ KINDS |= {
     "sampled_beams": SampledBeamsRecipe,
 }
 RULES |= {
+    "lossless": LosslessRule,
     "lossy": LossyRule,
     "lossy_star": LossyStarRule,
     "chow": DeferralRule,

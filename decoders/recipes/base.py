@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from ..common.errors import DraftpickError, GrammarError
 from .length import MAX_DRAFT, Length, LengthRecipe
 from .strict import Strict
-from .verifier import LosslessRule, Rule
+from .verifier import CoupledRule, Rule
 
 if TYPE_CHECKING:
     from ..models.drafts import TargetInfo
@@ -116,7 +116,7 @@ class DraftingRecipe(ArmRecipe):
     """
 
     length: Length = LengthRecipe()
-    verifier: Rule = LosslessRule()
+    verifier: Rule = CoupledRule()
     context_to: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
@@ -124,11 +124,11 @@ class DraftingRecipe(ArmRecipe):
         if self.copies and self.verifier.compares_confidences:
             raise ValueError(
                 f"`verifier: {{rule: {self.verifier.rule}}}` compares confidences, and a copy has "
-                "none: all of it would be accepted; use lossless, lossy, lossy_star, bild or "
-                "bild_star"
+                "none: all of it would be accepted; use coupled, lossless, lossy, lossy_star, "
+                "bild or bild_star"
             )
-        if self.branches and not isinstance(self.verifier, LosslessRule):
-            raise ValueError("a tree is verified losslessly; leave `verifier` out")
+        if self.branches and not isinstance(self.verifier, CoupledRule):
+            raise ValueError("a tree is verified by the target's own tokens; leave `verifier` out")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""What `verifier:` may say: the name `lossless`, or a mapping of a rule and its thresholds. A new
+"""What `verifier:` may say: the name `coupled`, or a mapping of a rule and its thresholds. A new
 rule is a class and a line in RULES, from outside RULES["mine"] = MyRule."""
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class VerifierRecipe(Strict):
         raise NotImplementedError
 
 
-class LosslessRule(VerifierRecipe):
-    """D2. Written as its name alone."""
+class CoupledRule(VerifierRecipe):
+    """The target's own tokens alone are accepted. Written as its name alone."""
 
-    rule: Literal["lossless"] = "lossless"
+    rule: Literal["coupled"] = "coupled"
 
     @model_serializer
     def _as_name(self) -> str:
@@ -51,12 +51,12 @@ class LosslessRule(VerifierRecipe):
         return True
 
     def build(self) -> Verifier:
-        from ..verify import Lossless
+        from ..verify import Coupled
 
-        return Lossless()
+        return Coupled()
 
 
-RULES: dict[str, type[VerifierRecipe]] = watched("verifier rule", {"lossless": LosslessRule})
+RULES: dict[str, type[VerifierRecipe]] = watched("verifier rule", {"coupled": CoupledRule})
 
 
 def _rule(body: Any) -> Any:

@@ -8,10 +8,7 @@ from torch import Tensor
 from ..common.errors import NotANumber
 from ..records import NAN, Sampling, TokenLogprob
 from .argmax import likeliest, numbered
-from .kernels import ON_CPU
 from .randomness import RandomSource
-
-LANES = 16  # numbers that a kernel takes at once
 
 
 def seen_mask(
@@ -61,8 +58,12 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
     float32, or float64 where the logits are. Temperature must be above 0.
     """
-    if ON_CPU.soften is not None and sampling.unfiltered and _fits(logits):
-        return ON_CPU.soften(logits, sampling.temperature)
+    return cooled(logits, sampling).softmax(-1)
+
+
+def cooled(logits: Tensor, sampling: Sampling) -> Tensor:
+    """[T, V] logits over the temperature, -inf where a filter leaves a token out; precision as in
+    `probabilities`."""
     scores = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.temperature != 1:
         scores = scores / sampling.temperature
@@ -71,7 +72,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         scores = scores.masked_fill(scores < least, -torch.inf)
     if sampling.top_p < 1:
         scores = nucleus(scores, *scores.sort(-1), 1 - sampling.top_p)
-    return scores.softmax(-1)
+    return scores
 
 
 def nucleus(scores: Tensor, ascending: Tensor, order: Tensor, outside: float | Tensor) -> Tensor:
@@ -84,11 +85,6 @@ def nucleus(scores: Tensor, ascending: Tensor, order: Tensor, outside: float | T
     return scores.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
 
 
-def _fits(logits: Tensor) -> bool:
-    on_cpu = logits.device.type == "cpu" and logits.dtype == torch.bfloat16
-    return on_cpu and logits.ndim == 2 and logits.shape[1] % LANES == 0
-
-
 def penalised(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
     """[V] logits for what follows `context`, the repetition penalty applied."""
     if sampling.repetition_penalty == 1:
@@ -97,14 +93,46 @@ def penalised(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
     return penalise(logits, sampling, seen_mask(context, nothing, 1, len(logits))[0])
 
 
-def choose(logits: Tensor, sampling: Sampling, chance: RandomSource) -> int:
-    """The next token, read to the host: the most likely of [V] logits, or one drawn. Raises
-    NotANumber where the logits are none."""
+def chosen(
+    logits: Tensor,
+    sampling: Sampling,
+    chance: RandomSource,
+    places: int | Tensor,
+    names: Tensor | None = None,
+    count: int = 1,
+    after: Tensor | None = None,
+) -> Tensor:
+    """[T, N] logits -> [T, count] int64, indices into the row: its most likely tokens, or above
+    temperature 0 those that its place's clocks name. Nothing is read from the device.
+
+    places, names: as of `race.pick`.
+    after: as of `RandomSource.pick`.
+    """
     if sampling.greedy:
-        token = int(numbered(likeliest(logits), logits))
-    else:
-        probs = probabilities(logits.unsqueeze(0), sampling)[0]
-        token = int(numbered(chance.draw(probs), probs))
+        if count == 1:
+            return likeliest(logits).unsqueeze(1)
+        return logits.topk(count, -1).indices
+    if sampling.unfiltered:
+        return chance.pick(logits, sampling.temperature, places, names, count, after)
+    return chance.pick(cooled(logits, sampling), 1.0, places, names, count, after)
+
+
+def own_tokens(
+    logits: Tensor,
+    sampling: Sampling,
+    chance: RandomSource,
+    places: int | Tensor,
+    after: Tensor | None = None,
+) -> Tensor:
+    """[T, V] logits -> [T] the tokens that the model itself writes there, NAN where its scores are
+    no numbers. The arguments are those of `chosen`."""
+    return numbered(chosen(logits, sampling, chance, places, after=after)[:, 0], logits)
+
+
+def choose(logits: Tensor, sampling: Sampling, chance: RandomSource, place: int) -> int:
+    """The next token by [V] logits, read to the host. place: tokens before it. Raises NotANumber
+    where the logits are none."""
+    token = int(own_tokens(logits.unsqueeze(0), sampling, chance, place))
     if token == NAN:
         raise NotANumber
     return token

@@ -1,4 +1,4 @@
-"""Kernels that sample on a CPU, where they are loaded; without them PyTorch's own operations do."""
+"""Kernels that sample, by the type of device; without them PyTorch's own operations do."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from torch import Tensor
 class SamplingKernels:
     """Functions of the C++ kernels (backends/cpp_kernels.py); None until they are loaded.
 
-    draw: probabilities [n, V] in float32 or float64 and heights [n] -> tokens [n].
-    soften: logits [T, V] in bfloat16, V a multiple of 16, and a temperature -> probabilities
-        [T, V] in float32.
+    pick, pick_chain: as `race.pick` of tensors, and of numbers.
     """
 
-    draw: Callable[[Tensor, Tensor], Tensor] | None = None
-    soften: Callable[[Tensor, float], Tensor] | None = None
+    pick: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, int], Tensor] | None = None
+    pick_chain: Callable[[Tensor, float, int, int, Tensor | None, int], Tensor] | None = None
 
 
 ON_CPU = SamplingKernels()

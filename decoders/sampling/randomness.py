@@ -6,115 +6,84 @@ A test may answer them by walking every outcome, which gives the shipped loop's 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from .kernels import ON_CPU
-
-BLOCK = 64
-WIDTHS = (512, 256, 128, 64)  # tokens of a part, the first that divides a vocabulary
+from . import race
 
 
 class RandomSource(Protocol):
-    """Draws tokens and settles acceptances, without waiting for the device."""
+    """Draws tokens, without waiting for the device: by the clocks of their place, or in turn."""
+
+    def pick(
+        self,
+        logits: Tensor,
+        temperature: float,
+        places: int | Tensor,
+        names: Tensor | None = None,
+        count: int = 1,
+        after: Tensor | None = None,
+    ) -> Tensor:
+        """[T, N] logits -> [T, count] int64, as `race.pick`: the same to the same scores at the
+        same place, whoever asks and how often.
+
+        after: int64 [T - 1], the chain that the rows follow: those behind the first of them that is
+            not picked mean nothing, so that a source may leave them out.
+        """
+        ...
 
     def draw(self, probs: Tensor) -> Tensor:
-        """[V] probabilities (need not sum to 1) -> [] int64."""
-        ...
-
-    def follow(self, probs: Tensor, ids: Tensor) -> Tensor:
-        """Draw from [K + 1, V], row after row, as long as what is drawn is ids [K]: [K + 1] int64,
-        of which those after the first that differs mean nothing. `use` comes next."""
-        ...
-
-    def use(self, count: int) -> None:
-        """The first of the draws of `follow` are kept; the others count as never drawn."""
+        """[V] probabilities (need not sum to 1) -> [] int64, independent of all other draws."""
         ...
 
     def accept(self, probability: Tensor) -> Tensor:
-        """[K] probabilities, values above 1 meaning 1 -> [K] bool."""
+        """[K] probabilities, values above 1 meaning 1 -> [K] bool, likewise."""
         ...
+
+
+def fresh_seed() -> int:
+    """A seed for an answer that came without one."""
+    return secrets.randbits(63)
 
 
 class Generator:
-    """A seeded torch generator on the model's device.
+    """The clocks of one seed, and a torch generator of it on the model's device.
 
-    Every token drawn takes one number of one sequence, whether it was asked for alone or in a row
-    of them, so that answers to one seed do not depend on how far drafts were followed.
+    key: of the clocks.
     """
 
     def __init__(self, device: torch.device, seed: int | None = None) -> None:
-        self._generator = torch.Generator(device)
-        self._generator.manual_seed(secrets.randbits(63) if seed is None else seed)
-        self._next = torch.empty(0, dtype=torch.float64, device=device)
-        self._none = torch.empty(0, dtype=torch.int64, device=device)
+        self._device, self._seed = device, fresh_seed() if seed is None else seed
+        self.key = race.key_of(self._seed)
+        self._in_turn: torch.Generator | None = None
+
+    def pick(
+        self,
+        logits: Tensor,
+        temperature: float,
+        places: int | Tensor,
+        names: Tensor | None = None,
+        count: int = 1,
+        after: Tensor | None = None,
+    ) -> Tensor:
+        return race.pick(logits, temperature, self.key, places, names, count)
 
     def draw(self, probs: Tensor) -> Tensor:
-        tokens = self.follow(probs.unsqueeze(0), self._none)
-        self.use(1)
-        return tokens[0]
-
-    def heights(self, count: int) -> Tensor:
-        """[count] float64 from 0 to below 1: the numbers that draw `count` tokens, one each."""
-        heights = self.coming(count)
-        self.use(count)
-        return heights
-
-    def follow(self, probs: Tensor, ids: Tensor) -> Tensor:
-        return drawn_at(probs, self.coming(len(probs)))
-
-    def use(self, count: int) -> None:
-        self._next = self._next[count:]
-
-    def coming(self, count: int) -> Tensor:
-        """[count] as `heights`, none of them used."""
-        while len(self._next) < count:  # by blocks, as a GPU's numbers depend on the size
-            self._next = torch.cat([self._next, self._uniform((BLOCK,), torch.float64)])
-        return self._next[:count]
+        """Draw by inversion, which needs no host read, unlike multinomial."""
+        below = probs.double().cumsum(-1)
+        height = self._uniform(1, torch.float64) * below[-1:]
+        # where the sums end below it, by rounding, nothing but the last of them can be drawn
+        height = torch.minimum(height, torch.nextafter(below[-1:], torch.zeros_like(height)))
+        found = torch.searchsorted(below, height, right=True)
+        return found.clamp(max=len(below) - 1)[0]  # where all are 0: nobody asks for it
 
     def accept(self, probability: Tensor) -> Tensor:
-        return self._uniform(probability.shape, probability.dtype) < probability
+        return self._uniform(len(probability), probability.dtype) < probability
 
-    def _uniform(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        device = self._generator.device
-        return torch.rand(shape, dtype=dtype, device=device, generator=self._generator)
-
-
-def drawn_at(probs: Tensor, heights: Tensor) -> Tensor:
-    """Tokens [n] of probabilities [n, V], each by its number of heights [n], from 0 to below 1."""
-    if probs.device.type == "cpu" and ON_CPU.draw is not None:
-        return ON_CPU.draw(probs, heights)
-    width = next((width for width in WIDTHS if probs.shape[-1] % width == 0), None)
-    return _drawn(probs, heights) if width is None else _drawn_by_parts(probs, heights, width)
-
-
-def _drawn(probs: Tensor, heights: Tensor) -> Tensor:
-    """Draw by inversion, which needs no host read, unlike multinomial: probs [n, V] and heights [n]
-    from 0 to 1 -> [n]."""
-    below = probs.double().cumsum(-1)
-    return _first_above(below, heights.unsqueeze(1) * below[:, -1:]).squeeze(1)
-
-
-def _drawn_by_parts(probs: Tensor, heights: Tensor, width: int) -> Tensor:
-    """The same: first which `width` of tokens, then which of them. On a CPU the sums of all tokens
-    are too many for its caches (nine rows of 49152: 2.3 ms -> 0.3), on a GPU one block of threads
-    would make all of a row's."""
-    parts = probs.reshape(len(probs), probs.shape[-1] // width, width)
-    below = parts.sum(-1, dtype=torch.float64).cumsum(-1)
-    height = heights.unsqueeze(1) * below[:, -1:]
-    which = _first_above(below, height)  # [n, 1]
-    own = parts.gather(1, which.unsqueeze(2).expand(-1, 1, width)).squeeze(1)
-    before = torch.where(which > 0, below.gather(1, (which - 1).clamp(min=0)), 0.0)
-    inside = _first_above(own.double().cumsum(-1), (height - before).clamp(min=0))
-    return (which * width + inside).squeeze(1)
-
-
-def _first_above(below: Tensor, height: Tensor) -> Tensor:
-    """[n, 1] where the sums [n, N] first exceed [n, 1]; where they end below it, by rounding, the
-    first of the greatest, as nothing else can be drawn there."""
-    most = torch.nextafter(below[:, -1:], torch.zeros_like(height))
-    found = torch.searchsorted(below, torch.minimum(height, most), right=True)
-    return found.clamp(max=below.shape[-1] - 1)  # where all are 0: nobody asks for it
+    def _uniform(self, count: int, dtype: torch.dtype) -> Tensor:
+        if self._in_turn is None:
+            self._in_turn = torch.Generator(self._device)
+            self._in_turn.manual_seed(self._seed)
+        return torch.rand(count, dtype=dtype, device=self._device, generator=self._in_turn)

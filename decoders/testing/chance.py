@@ -6,6 +6,7 @@ and transformers' filters alone; a lossless part keeps their `distance` at round
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ..records import Request, Sampling
 from ..sampling.randomness import RandomSource
 from .toys import ToyBackend, run
 
+ROUNDING = 1e-12  # a chance below it is none
 EXACT = 1e-6  # no lossless strategy is farther from its target's distribution
 
 if TYPE_CHECKING:
@@ -34,11 +36,16 @@ class _Choice:
 class Walk:
     """Chance that follows a script and remembers the roads not taken.
 
-    Both questions become a choice among weighted outcomes; impossible outcomes are left out.
+    Every question becomes a choice among weighted outcomes; impossible outcomes are left out. A
+    place has one number between 0 and 1, of which as much is known as what was picked there tells:
+    all who pick at a place read it off their own sums of probabilities. So picks are coupled as by
+    clocks, if otherwise, and each alone has its own distribution. Questions in turn are
+    independent.
     """
 
     def __init__(self, script: list[_Choice]) -> None:
         self._script, self._at = script, 0
+        self._known: dict[int, tuple[float, float]] = {}  # by place
         self.weight = 1.0
 
     def _choose(self, weights: list[float]) -> int:
@@ -49,19 +56,42 @@ class Walk:
         self.weight *= choice.weights[choice.taken]
         return choice.taken
 
+    def pick(
+        self,
+        logits: Tensor,
+        temperature: float,
+        places: int | Tensor,
+        names: Tensor | None = None,
+        count: int = 1,
+        after: Tensor | None = None,
+    ) -> Tensor:
+        """The first by the place's number, the others by their probability."""
+        if isinstance(places, int):
+            places = torch.arange(places, places + len(logits))
+        picked = list[list[int]]()
+        followed = [] if after is None else after.tolist()
+        for probs, place in zip((logits.double() / temperature).softmax(-1), places, strict=True):
+            if 0 < len(picked) <= len(followed) and picked[-1][0] != followed[len(picked) - 1]:
+                picked += [[0] * count] * (len(logits) - len(picked))
+                break
+            first = self._read_off(probs.tolist(), int(place))
+            others = probs.index_fill(0, torch.tensor(first), -1.0).topk(count - 1).indices
+            picked.append([first, *others.tolist()])
+        return torch.tensor(picked)
+
+    def _read_off(self, probs: list[float], place: int) -> int:
+        least, most = self._known.get(place, (0.0, 1.0))
+        ends = [*itertools.accumulate(probs, initial=0.0)]
+        ends = [end / ends[-1] for end in ends]
+        parts = [(max(a, least), min(b, most)) for a, b in itertools.pairwise(ends)]
+        chances = [max(b - a, 0.0) / (most - least) for a, b in parts]
+        chances = [chance if chance > ROUNDING else 0.0 for chance in chances]
+        taken = self._choose(chances)
+        self._known[place] = parts[taken]
+        return taken
+
     def draw(self, probs: Tensor) -> Tensor:
         return torch.tensor(self._choose((probs / probs.sum()).tolist()))
-
-    def follow(self, probs: Tensor, ids: Tensor) -> Tensor:
-        drawn: list[int] = []
-        for row, wanted in zip(probs, [*ids.tolist(), None], strict=True):
-            drawn.append(int(self.draw(row)))
-            if drawn[-1] != wanted:
-                break
-        return torch.tensor(drawn + [-1] * (len(probs) - len(drawn)))
-
-    def use(self, count: int) -> None:
-        pass
 
     def accept(self, probability: Tensor) -> Tensor:
         """One choice a token, the later ones too: nothing may look past a rejected one."""

@@ -26,7 +26,7 @@ from ..protocols import (
 from ..records import DecodeResult, Prefilled, Proposal, Request, StepStats
 from ..sampling.randomness import Generator, RandomSource
 from ..sampling.stopping import Stopper
-from ..verify import Lossless
+from ..verify import Coupled
 
 
 class ToyBackend:
@@ -172,7 +172,7 @@ def speculative(
 ) -> SpeculativeDecoding:
     """Makes the shipped loop with a drafter, lossless and of a fixed length unless told."""
     rule = FixedLength(length) if isinstance(length, int) else length
-    return SpeculativeDecoding("test", drafter, verifier or Lossless(), rule)
+    return SpeculativeDecoding("test", drafter, verifier or Coupled(), rule)
 
 
 def autoregressive() -> SpeculativeDecoding:

@@ -1,5 +1,5 @@
-"""Verifiers: which drafted tokens are accepted, and the token that follows them."""
+"""The verifier: which drafted tokens are accepted, and the token that follows them."""
 
-from .lossless import Lossless
+from .coupled import Coupled
 
-__all__ = ["Lossless"]
+__all__ = ["Coupled"]

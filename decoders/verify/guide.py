@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..protocols import GrammarAt, GrammarState
 from ..records import Proposal
-from .step import joined
+from .chains import joined
 
 FORCED = 16  # most tokens of a draft that the grammar forces
 

@@ -28,7 +28,7 @@ from decoders.papers.cascades.strategies import OracleCascade, SequenceCascade, 
 from decoders.protocols import Strategy
 from decoders.records import Request, Sampling
 from decoders.testing.toys import ToyBackend
-from decoders.verify import Lossless
+from decoders.verify import Coupled
 from policies import fit
 
 V = 110  # costs are measured on a prompt of some hundred different tokens
@@ -80,12 +80,12 @@ def engine() -> Engine:
 
     def parts(name: str) -> Strategy:
         drafter = NeuralDrafter(ToyBackend(draft.table))
-        alone = SpeculativeDecoding(name, NullDrafter(target.device), Lossless(), FixedLength(0))
+        alone = SpeculativeDecoding(name, NullDrafter(target.device), Coupled(), FixedLength(0))
         made: dict[str, Any] = {
             "autoregressive": alone,
-            "small": SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3)),
+            "small": SpeculativeDecoding("small", drafter, Coupled(), FixedLength(3)),
             "copy": SpeculativeDecoding(
-                "copy", MaxGramDrafter(target.device), Lossless(), FixedLength(3)
+                "copy", MaxGramDrafter(target.device), Coupled(), FixedLength(3)
             ),
             "token": TokenCascade("token", drafter, 0.5),
             "sequence": SequenceCascade("sequence", drafter, 1.0),

@@ -15,12 +15,12 @@ from decoders.backends.native import LlamaBackend
 from decoders.lengths import FixedLength
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part, cs_drafter
-from decoders.protocols import Drafter, DraftLength, DraftRequest
+from decoders.protocols import Drafter, DraftLength, DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.tree_shape import TreeShape
 from decoders.testing.toys import ListedLengths, ToyBackend, neural
-from decoders.verify import Lossless
+from decoders.verify import Coupled
 
 MOST = 4  # new tokens: the first is the prompt's own, then there is room to draft two
 PROMPT = [0, 1, 0]
@@ -147,7 +147,7 @@ class Case(NamedTuple):
     eos: tuple[int, ...] = ()
     seed: int = 3
     vocab: int = 3
-    verifier: Callable[[], Lossless] = Lossless
+    verifier: Callable[[], Verifier] = Coupled
 
     @property
     def request(self) -> Request:

@@ -54,7 +54,7 @@ from decoders.records import NAN, DecodeResult, Proposal, Request, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.tree_shape import TreeShape
 from decoders.testing.toys import ListedLengths, ToyBackend, neural, run, speculative
-from decoders.verify import Lossless
+from decoders.verify import Coupled
 
 
 def figures(made: Replay | DecodeResult) -> tuple[int, int, int, list[int]]:
@@ -163,7 +163,7 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
             "hybrid-few-words": lambda: hybrid(recurrent(target, seed=2, vocab=few)),
         }
         length = recipe.length.build() if isinstance(recipe, DraftingRecipe) else FixedLength(0)
-        return SpeculativeDecoding(recipe.name, drafters[recipe.name](), Lossless(), length)
+        return SpeculativeDecoding(recipe.name, drafters[recipe.name](), Coupled(), length)
 
     class Given(Engine):
         """Its arms' parts are those above, whatever the recipes say."""
@@ -508,7 +508,7 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
     """What it drafted in vain before them is forgotten."""
     engine = make_engine(tiny)
     strategy = SpeculativeDecoding(
-        name, engine.strategy(name).drafter, Lossless(), ListedLengths(pattern)
+        name, engine.strategy(name).drafter, Coupled(), ListedLengths(pattern)
     )
     engine._strategies[name] = strategy
     alone = UnbatchedDrafter(strategy.drafter, engine.target)
@@ -541,7 +541,7 @@ def test_a_transformers_drafter_is_collected(tiny: Tiny, engine: Engine) -> None
     """The same model behind another backend gives the same figures."""
     other = make_engine(tiny)
     drafter = NeuralDrafter(HFBackend.load(tiny(seed=0, num_hidden_layers=2), CPU, torch.float32))
-    other._strategies["small"] = SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3))
+    other._strategies["small"] = SpeculativeDecoding("small", drafter, Coupled(), FixedLength(3))
     assert (
         batch_of(other).arm("small", PROMPTS, 8).ids
         == batch_of(engine).arm("small", PROMPTS, 8).ids
@@ -560,7 +560,7 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
     trees, answers = make_engine(tiny), one_by_one(engine, 14)
     model = native(tiny(seed=0, num_hidden_layers=2))
     drafter = grown(model, None, TreeShape((3, 2), every), trees.target.context)
-    trees._strategies["small"] = SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3))
+    trees._strategies["small"] = SpeculativeDecoding("small", drafter, Coupled(), FixedLength(3))
     assert (
         batch_of(trees).arm("small", PROMPTS, 8).ids
         == batch_of(engine).arm("small", PROMPTS, 8).ids
@@ -573,7 +573,7 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
     assert sum(tree.rounds for tree in made) < sum(chain.rounds for chain in chains)
 
 
-class Gullible(Lossless):
+class Gullible(Coupled):
     """Takes every draft as it is."""
 
     lossless = False

@@ -30,7 +30,7 @@ from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
 from decoders.testing.toys import autoregressive, run
-from decoders.verify import Lossless
+from decoders.verify import Coupled
 
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9, 2, 6], [7, 11, 7, 11, 7]]
 LAYERS = 6
@@ -222,7 +222,7 @@ def test_the_target_is_itself_again_afterwards(tiny: Tiny) -> None:
     alone = run(native(tiny(seed=4, num_hidden_layers=LAYERS)), autoregressive(), prompt, request)
     prefilled = target.prefill(prompt)
     for strategy in (
-        SpeculativeDecoding("exit", drafter, Lossless(), FixedLength(3)),
+        SpeculativeDecoding("exit", drafter, Coupled(), FixedLength(3)),
         autoregressive(),
     ) * 2:
         run(target, Calm("calm", 0.5), prompt, request)

@@ -1,4 +1,5 @@
-"""D2 to the last digit: every draw and every acceptance walked, through the shipped loop."""
+"""The law of whole answers to the last digit: every draw and every acceptance walked, through the
+shipped loop, by the clocks of places and in turn (D2)."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ from torch import Tensor
 
 from decoders.lengths import FixedLength
 from decoders.methods.plain.drafter import NullDrafter
-from decoders.methods.tree.drafter import TreeDrafter
-from decoders.methods.tree.widened import WidenedDrafter
+from decoders.papers.rules.lossless import Lossless
 from decoders.papers.rules.lossy import Lenient
+from decoders.papers.rules.step import acceptance, draft_distribution, leading
 from decoders.protocols import Drafter
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
@@ -44,9 +45,9 @@ from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.testing.chance import EXACT, distribution_error, reference_distribution
 from decoders.testing.toys import ListedLengths, ToyBackend, neural, run, speculative
-from decoders.verify import Lossless, lossless
-from decoders.verify.lossless import verify_tree
-from decoders.verify.step import acceptance, draft_distribution, leading
+from decoders.verify import Coupled
+
+CHAINS = [name for name in DRAFTERS if not any(kind in name for kind in ("tree", "wide"))]
 
 
 def error(case: Case) -> float:
@@ -62,6 +63,26 @@ def test_the_distribution_is_the_target_s(name: str, sampling: str) -> None:
     """Four new tokens: drafts of two, verified."""
     most = 3 if name in SHORT else MOST
     assert error(Case(DRAFTERS[name], sampling=SAMPLINGS[sampling], most=most)) < EXACT
+
+
+@pytest.mark.every(6)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", CHAINS)
+def test_speculative_sampling_keeps_the_distribution(name: str, sampling: str) -> None:
+    case = Case(DRAFTERS[name], sampling=SAMPLINGS[sampling], verifier=Lossless)
+    assert error(case) < EXACT
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_every_answer_is_plain_decoding_s_to_the_same_seed(name: str, sampling: str) -> None:
+    target = ToyBackend.random(3, 3, 1.0)
+    plain = speculative(NullDrafter(target.device), 0)
+    arm = speculative(DRAFTERS[name](target), LENGTHS["fixed"]())
+    for seed in range(12):
+        request = Request(12, SAMPLINGS[sampling], seed=seed)
+        ids = [run(target, each, PROMPT, request).ids for each in (plain, arm)]
+        assert ids[0] == ids[1]
 
 
 @pytest.mark.every(4)
@@ -199,7 +220,12 @@ class Shortcut(Lossless):
     """Wrong on purpose: after a rejection draws from the target instead of the residual."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
         p = probabilities(target_logits, sampling)
         accept = chance.accept(acceptance(p[:-1], draft_distribution(proposal, p), proposal.ids))
@@ -211,7 +237,12 @@ class Credulous(Lossless):
     """Wrong on purpose: takes a likely enough draft as it is."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
         p = probabilities(target_logits, sampling)
         at = p[:-1].gather(1, proposal.ids.unsqueeze(1)).squeeze(1)
@@ -219,49 +250,23 @@ class Credulous(Lossless):
         return Verdict(accepted, int(chance.draw(p[accepted])), proposal.ids.tolist())
 
 
-class NoResidual(Lossless):
-    """Wrong on purpose: a second child is tried against the target's own distribution again."""
+class Clumsy(Coupled):
+    """Wrong on purpose: takes any child of the newest token that the target gives a chance."""
 
-    def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
-    ) -> Verdict:
-        if proposal.parents is None:
-            return super().verify(proposal, target_logits, sampling, chance)
-        real = lossless.try_children
-
-        def careless(probs: Tensor, draft: Proposal, shape: Any) -> tuple[Tensor, Tensor]:
-            left = real(probs, draft, shape)[1]
-            assert draft.probs is not None
-            at = draft.ids.unsqueeze(1)
-            own = probs[shape.row].gather(1, at) / draft.probs.gather(1, at)
-            return own.squeeze(1), left
-
-        lossless.try_children = careless
-        try:
-            return verify_tree(proposal, target_logits, sampling, chance)
-        finally:
-            lossless.try_children = real
+    def verify(self, *args: Any) -> Verdict:
+        proposal, *_ = args
+        made = super().verify(*args)
+        if made.path == [] and proposal.parents is not None:
+            return Verdict(1, made.next_token, proposal.ids.tolist(), path=[0])
+        return made
 
 
-class Forgetful(TreeDrafter):
-    """Wrong on purpose: says that every child was drawn from the whole distribution."""
+class Doubled(Coupled):
+    """Wrong on purpose: the clocks of a place are asked again for the one that follows."""
 
-    def propose(self, *args: Any, **kwargs: Any) -> Proposal:
-        made = super().propose(*args, **kwargs)
-        assert made.probs is not None
-        return Proposal(made.ids, made.probs[:1].expand_as(made.probs), made.parents)
-
-
-class Careless(WidenedDrafter):
-    """Wrong on purpose: says that a sibling was drawn from the whole distribution."""
-
-    def propose(self, *args: Any, **kwargs: Any) -> Proposal:
-        made = super().propose(*args, **kwargs)
-        assert made.probs is not None
-        if made.parents is None:
-            return made
-        whole = made.probs[[parent + 1 for parent in made.parents]]
-        return Proposal(made.ids, whole, parents=made.parents)
+    def verify(self, *args: Any) -> Verdict:
+        *others, place = args
+        return super().verify(*others, place - 1)
 
 
 def flattering(drafter: Drafter) -> Drafter:
@@ -283,14 +288,10 @@ WRONG = {
         for name in ("neural", "reduced", "max-gram")
         for rule in (Shortcut, Credulous)
     },
-    "no residual": Case(lambda _: tree(2), most=3, verifier=NoResidual),
-    "forgetful": Case(
-        lambda _: Forgetful(ToyBackend.random(3, 7, 1.0), None, (2,), 512),
-        lambda: FixedLength(1), most=3,
-    ),
-    "careless": Case(lambda _: Careless(neural(3, 7), (2,), 512), most=3),
-    "liar": Case(lambda _: flattering(neural(3, 7))),
-    "recurrent liar": Case(lambda target: flattering(recurrent(target, 2))),
+    "clumsy": Case(lambda _: tree(2), most=3, verifier=Clumsy),
+    "doubled": Case(lambda _: neural(3, 7), verifier=Doubled),
+    "liar": Case(lambda _: flattering(neural(3, 7)), verifier=Lossless),
+    "recurrent liar": Case(lambda target: flattering(recurrent(target, 2)), verifier=Lossless),
 }  # fmt: skip
 
 
@@ -303,9 +304,14 @@ class MiddleDistribution(Lenient):
     """Wrong on purpose: lenient, but claims the verifying model's own distribution."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
-        made = super().verify(proposal, target_logits, sampling, chance)
+        made = super().verify(proposal, target_logits, sampling, chance, place)
         distribution = probabilities(target_logits, sampling)[: made.accepted + 1]
         return Verdict(made.accepted, made.next_token, made.draft_ids, distribution)
 
@@ -314,9 +320,14 @@ class InnerDistribution(Lenient):
     """Wrong on purpose: claims the inner draft's distribution for what was accepted."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
-        made = super().verify(proposal, target_logits, sampling, chance)
+        made = super().verify(proposal, target_logits, sampling, chance, place)
         assert made.distribution is not None
         drafted = (
             made.distribution[:0] if proposal.probs is None else proposal.probs[: made.accepted]
@@ -330,7 +341,7 @@ def test_a_wrong_distribution_of_a_verified_draft_is_caught(
     wrong: type[Lenient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("decoders.papers.cs_drafting.vertical.Lenient", wrong)
-    assert error(Case(DRAFTERS["lenient"])) > 1e-4
+    assert error(Case(DRAFTERS["lenient"], verifier=Lossless)) > 1e-4
 
 
 # -- and with real randomness ---------------------------------------------------------------------

@@ -27,8 +27,8 @@ from decoders.records import COLDEST, PENALTIES, Proposal, Request, Sampling
 from decoders.sampling.filters import penalise, probabilities
 from decoders.sampling.randomness import Generator
 from decoders.testing.toys import ToyBackend, neural
-from decoders.verify import Lossless
-from decoders.verify.lossless import verify_tree
+from decoders.verify import Coupled
+from decoders.verify.coupled import verify_tree
 
 BAD, GOOD = [3, 7, 2], [3, 5, 2]  # 7 is the token whose embedding is nan
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_k=5, top_p=0.9)]
@@ -140,7 +140,7 @@ def test_every_backend(kind: str, sampling: Sampling, tiny: Tiny, tiny_t5: Tiny)
 
 V = 8
 RULES: dict[str, Verifier] = {
-    "lossless": Lossless(),
+    "lossless": Coupled(),
     "bild": BiLD(2.0),
     "lenient": Lenient(2.0),
     **{
@@ -177,9 +177,9 @@ def test_a_drafter_of_nan_is_not_believed(sampling: Sampling) -> None:
     target = ToyBackend.random(V, 1)
     drafter = neural(V, 2)
     drafter.backend.table[:] = torch.nan  # type: ignore[attr-defined]
-    alone = SpeculativeDecoding("alone", drafter, Lossless(), FixedLength(0))
+    alone = SpeculativeDecoding("alone", drafter, Coupled(), FixedLength(0))
     arms: list[Strategy] = [
-        SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3)),
+        SpeculativeDecoding("small", drafter, Coupled(), FixedLength(3)),
         TokenCascade("token", drafter, 0.5),
         SequenceCascade("sequence", drafter, 1.0),
         OracleCascade("oracle", drafter, 0.1),

@@ -27,7 +27,7 @@ from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume
 from decoders.records import Request
-from decoders.verify.lossless import Lossless
+from decoders.verify import Coupled
 
 ARMS = ("autoregressive", "copy", "both", "cell")
 CPU = torch.device("cpu")
@@ -88,13 +88,13 @@ def test_costs_are_the_medians_of_several_measurements(engine: Engine) -> None:
 def test_what_a_verifier_takes_is_counted_for_every_answer(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verify = Lossless.verify
+    verify = Coupled.verify
 
     def slowly(*given: Any) -> Any:
         time.sleep(0.005)
         return verify(*given)
 
-    monkeypatch.setattr(Lossless, "verify", slowly)
+    monkeypatch.setattr(Coupled, "verify", slowly)
     costs = Batch(engine, at_once=(1, 3)).cost_table
     for answers in (1, 3):
         one = costs.of_answers(answers)

@@ -35,7 +35,7 @@ from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.records import Request, Sampling, StepStats
 from decoders.testing.chance import every_outcome
 from decoders.testing.toys import ToyBackend, neural, run, speculative
-from decoders.verify import Lossless
+from decoders.verify import Coupled
 
 V, EOS, HOT = 3, 2, 0.8
 PASSES = PassCosts((1.0, 1.2, 1.5, 1.9, 2.4, 3.0))
@@ -71,7 +71,7 @@ ARMS = [
 def engine_of(target: Backend, drafter: Drafter, length: DraftLength) -> Engine:
     strategies = {
         "autoregressive": speculative(NullDrafter(CPU), 0),
-        "arm": SpeculativeDecoding("arm", drafter, Lossless(), length),
+        "arm": SpeculativeDecoding("arm", drafter, Coupled(), length),
     }
     arms = {
         "autoregressive": recipe(name="autoregressive", kind="autoregressive"),
@@ -296,7 +296,7 @@ def test_the_target_reads_the_answers_once_for_all_arms(
     engine._strategies["other"] = SpeculativeDecoding(
         "other",
         hybrid(recurrent(engine.target, seed=2)),
-        Lossless(),
+        Coupled(),
         FixedLength(4),  # type: ignore[arg-type]
     )
     costs = Costs((1.0,) * 8, {"arm": 0.0, "other": 0.0})
@@ -321,7 +321,7 @@ def test_what_cannot_be_told_from_the_answers_is_run(tiny: Tiny) -> None:
     engine = tiny_engine(tiny, "small")
     middle = native(tiny(seed=0, num_hidden_layers=2))
     nested = VerticalDrafter(middle, max_gram(shortest=1), FixedLength(2))
-    engine._strategies["arm"] = SpeculativeDecoding("arm", nested, Lossless(), FixedLength(3))
+    engine._strategies["arm"] = SpeculativeDecoding("arm", nested, Coupled(), FixedLength(3))
     batch = batch_of(engine)
     assert batch.expected("arm", PROMPTS, [[1, 2]] * 5, 9, 1.0, range(5)) is None
     made = batch.live("arm", PROMPTS, 9, 1.0, [3, 4, 5, 6, 7])

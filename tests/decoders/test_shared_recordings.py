@@ -24,7 +24,7 @@ from decoders.continuous_batching import ContinuousBatch
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume
 from decoders.records import Request, Sampling
-from decoders.verify.lossless import Lossless, compared
+from decoders.verify.coupled import Coupled, compared
 
 
 def test_answers_by_recorded_passes_are_the_others(
@@ -105,9 +105,9 @@ def test_a_shared_recording_tells_what_greedy_drafts_are_held_to(
     ]
     engine = Engine(target, {each["name"]: recipe(**each) for each in made}, name="tiny")
     plain = Engine(native(tiny(max_position_embeddings=512)), engine.arms, name="tiny")
-    verified, verify = list[Sampling](), Lossless.verify
+    verified, verify = list[Sampling](), Coupled.verify
 
-    def counted(self: Lossless, *given: Any) -> Any:
+    def counted(self: Coupled, *given: Any) -> Any:
         verified.append(given[2])
         return verify(self, *given)
 
@@ -116,7 +116,7 @@ def test_a_shared_recording_tells_what_greedy_drafts_are_held_to(
         asked += [Asked(arm, PROMPTS[0], Request(9, sampling, seed=4)) for arm in engine.arm_names]
     batch = ContinuousBatch(engine, 7)
     with monkeypatch.context() as patch:
-        patch.setattr(Lossless, "verify", counted)
+        patch.setattr(Coupled, "verify", counted)
         together(batch, asked)
     assert {each.temperature for each in verified if each.repetition_penalty == 1} == {0.8}
     assert any(each.greedy for each in verified)

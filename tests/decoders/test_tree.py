@@ -19,7 +19,7 @@ from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import seen_mask
 from decoders.sampling.tree_shape import TreeShape
 from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, run, speculative
-from decoders.verify.lossless import layout, path, verify_tree
+from decoders.verify.coupled import layout, path, verify_tree
 
 V = 5
 

@@ -17,7 +17,7 @@ from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
 from decoders.papers.rules.lossy import Lossy
 from decoders.records import Request, Sampling
 from decoders.testing.toys import ToyBackend, neural, run, speculative
-from decoders.verify import Lossless
+from decoders.verify import Coupled
 from router.commands.arms import arms_json, describe
 
 
@@ -29,8 +29,8 @@ def arms_file(folder: Path, *said: str, kind: str = "neural, drafter: ./x") -> P
 
 
 GOOD: dict[str, tuple[type, bool]] = {
-    "lossless": (Lossless, True),
-    "{rule: lossless}": (Lossless, True),
+    "lossless": (Coupled, True),
+    "{rule: lossless}": (Coupled, True),
     "{rule: lossy, alpha: 0.3}": (Lossy, False),
     "{rule: lossy, alpha: 0.3, beta: 0.7}": (Lossy, False),
     "{rule: lossy, alpha: 0.7, beta: 0.3}": (Lossy, False),

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from decoders.arms import DraftingRecipe
 from decoders.lengths import FixedLength
-from decoders.papers.rules import deferral, lossy
+from decoders.papers.rules import deferral, lossy, step
 from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
 from decoders.papers.rules.lossy import Lossy
 from decoders.protocols import Drafter, DraftRequest, Verifier
@@ -33,7 +33,6 @@ from decoders.testing.chance import (
     transformers_filters,
 )
 from decoders.testing.toys import ToyBackend, neural, run, speculative
-from decoders.verify import step
 
 Floats = list[float]
 Next = Callable[[list[int]], Tensor]  # context -> logits [V] of what follows

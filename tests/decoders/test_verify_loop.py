@@ -27,7 +27,9 @@ from decoders.arms import DraftingRecipe
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.plain.drafter import NullDrafter
+from decoders.papers.rules import step
 from decoders.papers.rules.deferral import BiLD
+from decoders.papers.rules.lossless import Lossless
 from decoders.protocols import DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.randomness import Generator
@@ -41,7 +43,6 @@ from decoders.testing.toys import (
     run,
     speculative,
 )
-from decoders.verify import Lossless, step
 
 VERIFIERS: list[Any] = [
     "lossless",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoders.papers.rules.deferral import bild_star, chow, diff, loss, opt
 from decoders.papers.rules.lossy import lossy, lossy_budget, lossy_star
-from decoders.verify.step import one_hot, residual
+from decoders.papers.rules.step import one_hot, residual
 
 F64 = torch.float64
 

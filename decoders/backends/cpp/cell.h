@@ -7,10 +7,10 @@
 #include <tuple>
 #include <vector>
 
-#include "draws.h"
 #include "layers.h"
 #include "norms.h"
 #include "products.h"
+#include "race.h"
 #include "tensors.h"
 
 namespace cell {
@@ -91,16 +91,6 @@ struct Cell {
   }
 };
 
-// The first of the greatest of n numbers, n a multiple of 16.
-inline int64_t likeliest(const uint16_t* numbers, int64_t n) {
-  Floats top = floats(numbers);
-  for (int64_t i = LANES; i < n; i += LANES) top = larger(top, floats(numbers + i));
-  const Floats greatest = all(greatest_of(top));
-  for (int64_t i = 0; i < n; i += LANES)
-    if (const uint16_t same = equal(floats(numbers + i), greatest)) return i + __builtin_ctz(same);
-  return 0;  // not a number among them
-}
-
 void check(const at::Tensor& states, const at::Tensor& tokens, int64_t d) {
   TORCH_CHECK(states.scalar_type() == at::kBFloat16 && states.dim() == 2 && states.size(1) == d);
   TORCH_CHECK(tokens.scalar_type() == at::kLong && tokens.dim() == 1 && tokens.is_contiguous());
@@ -149,36 +139,16 @@ at::Tensor drafts(const at::Tensor& state, const at::Tensor& unread, const at::T
   return drafted;
 }
 
-// Each the likeliest.
-at::Tensor cell_draft(const at::Tensor& state, const at::Tensor& unread, const at::Tensor& ids,
-                      int64_t k, const at::Tensor& embedding, at::TensorList weights, double eps) {
+// Each by its clocks, the first at `place`; the likeliest at no heat.
+at::Tensor cell_pick(const at::Tensor& state, const at::Tensor& unread, const at::Tensor& ids,
+                     int64_t k, double heat, int64_t key, int64_t place, const at::Tensor& embedding,
+                     at::TensorList weights, double eps) {
   return drafts(state, unread, ids, k, embedding, weights, eps,
-                [&](const uint16_t* logits, const int64_t*) {
-    return likeliest(logits, ids.size(0));
+                [&](const uint16_t* logits, const int64_t* names) {
+    int64_t picked;
+    race::pick(logits, ids.size(0), names, heat, {(uint64_t)key, (uint32_t)place++}, 1, &picked);
+    return picked;
   });
-}
-
-// Likewise, each drawn at a temperature with the next of `heights` double [k]; also float [k, V] what
-// they were drawn from, V being the embedding's rows.
-std::tuple<at::Tensor, at::Tensor> cell_draw(const at::Tensor& state, const at::Tensor& unread,
-                                             const at::Tensor& ids, const at::Tensor& heights,
-                                             double temperature, const at::Tensor& embedding,
-                                             at::TensorList weights, double eps) {
-  TORCH_CHECK(heights.scalar_type() == at::kDouble && heights.dim() == 1 && temperature > 0);
-  const at::Tensor shares = heights.contiguous();
-  const int64_t vocab = embedding.size(0), n = ids.size(0);
-  at::Tensor chances = at::zeros({heights.size(0), vocab}, state.options().dtype(at::kFloat));
-  std::vector<float> own(n);
-  std::vector<double> below((n + draws::PART - 1) / draws::PART);
-  int64_t nth = 0;
-  const at::Tensor drafted = drafts(state, unread, ids, heights.size(0), embedding, weights, eps,
-                                    [&](const uint16_t* logits, const int64_t* names) {
-    draws::soften(logits, n, temperature, own.data());
-    float* to = chances.data_ptr<float>() + nth * vocab;
-    for (int64_t i = 0; i < n; ++i) to[names[i]] = own[i];
-    return draws::drawn(own.data(), n, shares.data_ptr<double>()[nth++], below);
-  });
-  return {drafted, chances};
 }
 
 }  // namespace cell

@@ -5,10 +5,10 @@
 
 #include "attention.h"
 #include "cell.h"
-#include "draws.h"
 #include "layers.h"
 #include "norms.h"
 #include "products.h"
+#include "race.h"
 
 TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def("int4_blocks(Tensor x, Tensor values, Tensor grid) -> Tensor");
@@ -29,17 +29,18 @@ TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def(
       "add_norm_rows(Tensor h, Tensor a, Tensor weight, float eps) -> (Tensor, Tensor)");
   library.def("gate_rows(Tensor gate_up) -> Tensor");
-  library.def("draw_rows(Tensor probs, Tensor heights) -> Tensor");
   library.def(
       "cell_step(Tensor states, Tensor tokens, Tensor embedding, Tensor[] weights, float eps) -> "
       "(Tensor, Tensor)");
   library.def(
-      "cell_draft(Tensor state, Tensor unread, Tensor ids, int k, Tensor embedding, "
-      "Tensor[] weights, float eps) -> Tensor");
+      "pick_rows(Tensor logits, Tensor heats, Tensor keys, Tensor places, Tensor? names, int count) "
+      "-> Tensor");
   library.def(
-      "cell_draw(Tensor state, Tensor unread, Tensor ids, Tensor heights, float temperature, "
-      "Tensor embedding, Tensor[] weights, float eps) -> (Tensor, Tensor)");
-  library.def("soften_rows(Tensor logits, float temperature) -> Tensor");
+      "pick_chain(Tensor logits, float heat, int key, int place, Tensor? names, int count) -> "
+      "Tensor");
+  library.def(
+      "cell_pick(Tensor state, Tensor unread, Tensor ids, int k, float heat, int key, int place, "
+      "Tensor embedding, Tensor[] weights, float eps) -> Tensor");
   library.def("norm_rows(Tensor x, Tensor weight, float eps) -> Tensor");
 }
 
@@ -55,10 +56,9 @@ TORCH_LIBRARY_IMPL(draftpick, CPU, library) {
   library.impl("turn_rows", &layers::turn_rows);
   library.impl("add_norm_rows", &layers::add_norm_rows);
   library.impl("gate_rows", &layers::gate_rows);
-  library.impl("draw_rows", &draws::draw_rows);
   library.impl("cell_step", &cell::cell_step);
-  library.impl("cell_draft", &cell::cell_draft);
-  library.impl("cell_draw", &cell::cell_draw);
-  library.impl("soften_rows", &draws::soften_rows);
+  library.impl("pick_rows", &race::pick_rows);
+  library.impl("pick_chain", &race::pick_chain);
+  library.impl("cell_pick", &cell::cell_pick);
   library.impl("norm_rows", &norms::norm_rows);
 }

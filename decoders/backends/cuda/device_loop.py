@@ -2,9 +2,7 @@
 
 `decode` in decoders/loop.py goes this way by itself where it can: on a GPU, for a sequence whose
 passes are recorded, of several in a batch the first row's, without a penalty, a grammar or
-logprobs, for lossless arms whose drafts need not the host. Greedy answers are the ordinary loop's.
-So are sampled ones, of arms that draft without drawing; a model drafts its most likely tokens here
-at any temperature, and its answers have the same distribution.
+logprobs, for arms whose drafts need not the host. Answers are the ordinary loop's.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from ...records import DecodeResult, StepStats
 from ...sampling.filters import choose
 from ...sampling.randomness import Generator
 from ...tally import Tally
-from ...verify.lossless import Lossless
+from ...verify.coupled import Coupled
 from .rounds import RecordedRounds, Rounded
 
 
@@ -58,7 +56,7 @@ class DeviceLoop:
             return False
         if job.grammar is not None or request.logprobs is not None:
             return False
-        if type(self._verifier) is not Lossless or self._ordinary.min_confidence:
+        if type(self._verifier) is not Coupled or self._ordinary.min_confidence:
             return False
         if len(job.prompt_ids) + request.max_new_tokens > drafts_to:
             return False
@@ -76,11 +74,11 @@ class DeviceLoop:
         tally, sampling, start = Tally(job), job.request.sampling, len(job.prompt_ids)
         length.reset()
         tally.prefill_s += tally.clock.lap()
-        ids = stopper.admit([choose(job.prefilled.logits, sampling, job.chance)])
+        ids = stopper.admit([choose(job.prefilled.logits, sampling, job.chance, start)])
         context = [*job.prompt_ids, *ids]
         job.emit(ids)
         chance = job.chance if isinstance(job.chance, Generator) else None
-        rounds.begin(job.prompt_ids, context, sampling, chance)
+        rounds.begin(job.prompt_ids, context, sampling, 0 if chance is None else chance.key)
         tally.prefill_s += tally.clock.lap()
         if not stopper.reason:
             rounds.launch(length.next())

@@ -228,13 +228,18 @@ class RecordedPasses:
         self._ids[:u].copy_(ids)
 
         def run() -> Tensor:
-            return self.drafted(self._ids[:u], k, known, self._start, read)
+            def likeliest(logits: Tensor, ahead: int) -> Tensor:
+                return logits[:, :known].argmax(-1)
+
+            return self.drafted(self._ids[:u], k, likeliest, self._start, read)
 
         return self._replay(("draft", u, k, known, read), run, start)
 
     # -- inside other recordings --------------------------------------------------------------
 
-    def drafted(self, ids: Tensor, k: int, known: int, start: Tensor, read: int) -> Tensor:
+    def drafted(
+        self, ids: Tensor, k: int, choose: Callable[[Tensor, int], Tensor], start: Tensor, read: int
+    ) -> Tensor:
         """Draft within a recording.
 
         start: int64 [1] on the device.
@@ -244,7 +249,7 @@ class RecordedPasses:
         drafted: list[Tensor] = []
         while len(drafted) < k:
             h = layers.through(self.embedded(unread), 0, self._shape.layers, start, at)[-1:]
-            drafted.append(self._read_out(layers, h)[:, :known].argmax(-1))
+            drafted.append(choose(self._read_out(layers, h), len(drafted)))
             at += len(unread)
             unread = drafted[-1]
         return torch.cat(drafted)

@@ -6,11 +6,8 @@ sequence itself lies on the device. A recorded round drafts from it, reads the n
 draft in one pass, keeps what the target would have written, and leaves a small record. The host
 launches the next round before it reads the record of the last, so that the device never waits.
 
-Lossless and one chain a round (`device_loop.py` says for which arms). What is written are the
-target's own most likely tokens, whatever is drafted; or the tokens that it draws, each by a number
-that belongs to its place. A draft, which is one of the most likely tokens, is accepted while it is
-what the target writes: at a temperature too, that leaves the target's distribution as it is, and to
-a seed every arm gives plain decoding's answer.
+One chain a round (`device_loop.py` says for which arms). What is written are the target's own
+tokens, whatever is drafted: the most likely ones, or those that the clocks of their places name.
 """
 
 from __future__ import annotations
@@ -26,81 +23,75 @@ import torch
 from torch import Tensor
 
 from ...common.errors import NotANumber
-from ...device_rounds import BEFORE, WIDEST, Copier, DeviceSequence, RoundDraft, Shape
+from ...device_rounds import (
+    BEFORE,
+    WIDEST,
+    Chooser,
+    Copier,
+    DeviceSequence,
+    RoundDraft,
+    Shape,
+    first_likeliest,
+)
 from ...records import NAN, Sampling
-from ...sampling.argmax import likeliest, numbered
+from ...sampling.argmax import numbered
 from ...sampling.filters import nucleus
-from ...sampling.randomness import Generator, drawn_at
+from ...sampling.race import pick
 from .recorded import Layers, RecordedPasses
 
-AHEAD = 256  # numbers that are brought to the device at once
 GREEDY, DRAWN, FILTERED = "greedy", "drawn", "filtered"  # what a recording does with its scores
 
 
 class RoundSampling:
-    """What the rounds of one sequence are drawn by.
-
-    Every token takes one number of the answer's own sequence of them, as in `randomness.Generator`,
-    so that a recorded round draws what the ordinary loop draws. The numbers and what is asked for
-    lie on the device: one recording serves any temperature, top-k and top-p.
+    """What the rounds of one sequence are drawn by: the clocks of the answer's key, as in
+    `randomness.Generator`, so that a recorded round draws what the ordinary loop draws. The key and
+    what is asked for lie on the device: one recording serves any temperature, top-k and top-p.
 
     kind: of the recordings that the present answer needs.
     """
 
     kind = GREEDY
 
-    def __init__(self, room: int, vocab: int, device: torch.device) -> None:
-        """room: tokens that a sequence may have, and those that are drafted behind it."""
-        self._vocab, self._chance = vocab, Generator(device, 0)
-        self._heights = torch.zeros(room, dtype=torch.float64, device=device)
-        self._temperature = torch.ones((), dtype=torch.float64, device=device)
-        self._least = torch.zeros(1, dtype=torch.int64, device=device)  # of ascending scores
+    def __init__(self, vocab: int, device: torch.device) -> None:
+        self._vocab = vocab
+        self._key = torch.zeros(1, dtype=torch.int64, device=device)
+        self._heat = torch.ones(1, dtype=torch.float64, device=device)
+        self._one = torch.ones_like(self._heat)
+        self._kept = torch.zeros(1, dtype=torch.int64, device=device)
         self._outside = torch.zeros((), dtype=torch.float64, device=device)  # 1 - top_p
-        self._unused = self._filled = 0  # positions in the sequence
 
-    def begin(self, sampling: Sampling, chance: Generator | None, length: int) -> None:
-        """The next tokens are those from position `length` on. chance: None where greedy."""
-        if sampling.greedy or chance is None:
+    def begin(self, sampling: Sampling, key: int) -> None:
+        if sampling.greedy:
             self.kind = GREEDY
             return
         self.kind = DRAWN if sampling.unfiltered else FILTERED
-        self._temperature.fill_(sampling.temperature)
-        kept = sampling.top_k or self._vocab
-        self._least.fill_(max(0, self._vocab - kept))
+        self._key.fill_(key)
+        self._heat.fill_(sampling.temperature)
+        self._kept.fill_(sampling.top_k or self._vocab)
         self._outside.fill_(1 - sampling.top_p)
-        self._chance, self._unused, self._filled = chance, length, length
 
-    def ready(self, end: int) -> None:
-        """A round is to be launched that draws tokens before position `end` at most."""
-        if self.kind == GREEDY or end <= self._filled:
-            return
-        to = min(end + AHEAD, len(self._heights))
-        coming = self._chance.coming(to - self._unused)
-        self._heights[self._filled : to] = coming[self._filled - self._unused :]
-        self._filled = to
+    def chooser(self, kind: str) -> Chooser:
+        """Chooses tokens within a recording of this kind, as `filters.chosen` does."""
+        if kind == GREEDY:
+            return first_likeliest
 
-    def used(self, count: int) -> None:
-        """So many tokens were kept."""
-        if self.kind != GREEDY:
-            self._chance.use(count)
-            self._unused += count
+        def choose(logits: Tensor, places: Tensor, names: Tensor | None) -> Tensor:
+            t, heat = len(logits), self._heat
+            if kind == FILTERED:
+                logits, heat = self._filtered(logits), self._one
+            return pick(logits, heat.expand(t), self._key.expand(t), places, names)[:, 0]
 
-    def drawn(self, kind: str, logits: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Within a recording: tokens [T] of logits [T, V], which go to the positions count.. of the
-        sequence, and their probabilities [T, V], as `filters.probabilities` has them.
+        return choose
 
-        count: int64 [1].
-        """
+    def _filtered(self, logits: Tensor) -> Tensor:
         scores = logits if logits.dtype == torch.float64 else logits.float()
-        scores = scores / self._temperature
-        if kind == FILTERED:
-            ascending, order = scores.sort(-1)
-            least = ascending.index_select(-1, self._least)
-            ascending = ascending.masked_fill(ascending < least, -torch.inf)
-            scores = nucleus(scores, ascending, order, self._outside)
-        probs = scores.softmax(-1)
-        place = count + torch.arange(len(probs), device=probs.device)
-        return drawn_at(probs, self._heights.index_select(0, place)), probs
+        scores = scores / self._heat.to(scores.dtype)
+        ascending, order = scores.sort(-1)
+        least = ascending.index_select(-1, (scores.shape[-1] - self._kept).clamp(min=0))
+        ascending = ascending.masked_fill(ascending < least, -torch.inf)
+        return nucleus(
+            scores.masked_fill(scores < least, -torch.inf), ascending, order, self._outside
+        )
 
 
 LEAST_ROOM = 1024  # tokens that are searched for a match; twice as many when they are too few
@@ -178,7 +169,7 @@ class RecordedRounds:
         new[:BEFORE] = -1
         self._padded, self._state = new, torch.zeros(3, dtype=torch.int64, device=device)
         self._after, self._of = torch.zeros_like(self._state), torch.zeros_like(self._state[:1])
-        self._sampling = RoundSampling(target.context + WIDEST, target.vocab_size, device)
+        self._sampling = RoundSampling(target.vocab_size, device)
         self._accept: Callable[..., None] = accept
         self._copy: Copier | None = None
         if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
@@ -207,12 +198,12 @@ class RecordedRounds:
         prompt_ids: list[int],
         context: list[int],
         sampling: Sampling,
-        chance: Generator | None,
+        key: int,
     ) -> None:
         """An answer to a prompt goes on from `context`, whose last token the target has not
-        read. chance: where it is sampled."""
+        read. key: of its clocks, where it is sampled."""
         self._flying.clear()
-        self._sampling.begin(sampling, chance, len(context))
+        self._sampling.begin(sampling, key)
         self._held = self._bound = len(context)
         self.draft.reset(prompt_ids)
         ids = torch.tensor(context)
@@ -229,7 +220,6 @@ class RecordedRounds:
         if self._bound + k >= self._context:
             k = 0  # so that the next round, launched before this one is read, has a position too
         shape = self.draft.next(k, self.seconds)
-        self._sampling.ready(self._bound + self.draft.width(shape) + 1)
         made = self._recorded(shape)()
         self._state.copy_(self._after)
         self._bound += 1 + self.draft.width(shape)
@@ -248,7 +238,6 @@ class RecordedRounds:
         drafted = self.draft.width(shape)
         self._bound -= drafted - accepted
         self._held += len(ids)
-        self._sampling.used(len(ids))
         self._target.hold(self._held - 1)
         self.counts[shape] += 1
         self.draft.learn(shape, of, accepted)
@@ -288,17 +277,16 @@ class RecordedRounds:
         """[2 + K + 1]: how many of K drafted tokens are accepted, of which drafter they are, and
         the target's own tokens. It may be run again on the same sequence."""
         padded = self._padded[: BEFORE + room + WIDEST]
-        line = DeviceSequence(padded, self._state, room, read, self._copy)
+        choose = self._sampling.chooser(kind)
+        line = DeviceSequence(padded, self._state, room, read, self._copy, choose)
         drafted, of = self.draft.ids(shape, line)
         ids = torch.cat([line.newest(1), drafted]) if len(drafted) else line.newest(1)
         layers = self._passes.run(read)
         h = self._target.pass_through(self._passes.embedded(ids), line.start, layers)
         made = self._passes.read_out(layers, h)
         self._target.keep_final(made.states, line.start)
-        if kind == GREEDY:
-            best, scores = likeliest(made.logits), made.logits  # [K + 1], [K + 1, V]
-        else:
-            best, scores = self._sampling.drawn(kind, made.logits, line.count)
+        places = line.count + torch.arange(len(ids), device=self._device)
+        best, scores = choose(made.logits, places, None), made.logits  # [K + 1], [K + 1, V]
         record = torch.empty(2 + len(best), dtype=torch.int64, device=self._device)
         of = self._of if of is None else of
         self._accept(drafted, of, best, scores, line.ids, line.state, self._after, record)

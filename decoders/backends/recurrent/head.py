@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...device_rounds import WIDEST
+from ...methods.recurrent.drafter import Choose
 from ...protocols import StateBackend
 from ...sampling.argmax import likeliest
 from ...sampling.draft_vocab import DraftVocab
@@ -47,11 +48,14 @@ class RecordedSteps:
         u = len(ids)
 
         def run() -> Tensor:
-            return self.drafted(self._state, self._ids[:u], k)
+            def likeliest(logits: Tensor, ahead: int, names: Tensor) -> Tensor:
+                return names[logits.argmax(-1)]
+
+            return self.drafted(self._state, self._ids[:u], k, likeliest)
 
         return self._replay((u, k), run, state, ids)
 
-    def drafted(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
+    def drafted(self, state: Tensor, ids: Tensor, k: int, choose: Choose) -> Tensor:
         """Draft within a recording."""
         head = self._head
         for token in ids[:-1].unsqueeze(1):
@@ -59,7 +63,7 @@ class RecordedSteps:
         token, drafted = ids[-1:], list[Tensor]()
         while len(drafted) < k:
             state, logits = head.step(state, token)
-            token = head.vocab.to_target[logits.argmax(-1)]
+            token = choose(logits, len(drafted), head.vocab.to_target)
             drafted.append(token)
         return torch.cat(drafted)
 
@@ -134,27 +138,14 @@ class KernelSteps:
 
     def draft(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
         """Draft k tokens for any number of `ids`."""
-        drafted: Tensor = torch.ops.draftpick.cell_draft(
-            state, ids, self._to_target, k, self._embedding, self._weights, self._eps
-        )
-        return drafted
+        return self.draw(state, ids, k, 0.0, 0, 0)
 
     def draw(
-        self, state: Tensor, ids: Tensor, heights: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        """Draft tokens drawn at a temperature by the next of `heights` [k] (as `Generator.heights`
-        gives them); also returns what they were drawn from, [k, V] over the target's ids."""
-        drafted, chances = torch.ops.draftpick.cell_draw(
-            state,
-            ids,
-            self._to_target,
-            heights,
-            temperature,
-            self._embedding,
-            self._weights,
-            self._eps,
-        )
-        return drafted, chances
+        self, state: Tensor, ids: Tensor, k: int, temperature: float, key: int, place: int
+    ) -> Tensor:
+        by, weights = (k, temperature, key, place), (self._embedding, self._weights, self._eps)
+        drafted: Tensor = torch.ops.draftpick.cell_pick(state, ids, self._to_target, *by, *weights)
+        return drafted
 
 
 @dataclass(frozen=True)

@@ -53,13 +53,18 @@ class NeuralDrafter:
         if passes is None:
             return None
         vocab = self.vocab
-        known = self.backend.vocab_size if vocab is None else vocab.size - 1
 
         def make(line: DeviceSequence, k: int, unread: int) -> Tensor:
+            def choose(logits: Tensor, ahead: int) -> Tensor:
+                if vocab is None:
+                    return line.drafted(logits, ahead, None)
+                own = logits[:, : vocab.size - 1]
+                return vocab.from_target[line.drafted(own, ahead, vocab.to_target)]
+
             ids = line.newest(unread)
             ids = ids if vocab is None else vocab.from_target[ids]
             start = line.start - (unread - 1)
-            drafted = passes.drafted(ids, max(k, 1), known, start, line.read)[:k]
+            drafted = passes.drafted(ids, max(k, 1), choose, start, line.read)[:k]
             return drafted if vocab is None else vocab.to_target[drafted]
 
         return Chain(make, self.parameters, self.reset)

@@ -26,9 +26,7 @@ class AutoregressiveRecipe(ArmRecipe):
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ...lengths import FixedLength
         from ...loop import SpeculativeDecoding
-        from ...verify import Lossless
+        from ...verify import Coupled
         from .drafter import NullDrafter
 
-        return SpeculativeDecoding(
-            self.name, NullDrafter(target.device), Lossless(), FixedLength(0)
-        )
+        return SpeculativeDecoding(self.name, NullDrafter(target.device), Coupled(), FixedLength(0))

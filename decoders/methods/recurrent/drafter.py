@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from ..device import Chain
 
 
+# ([1, N] logits, tokens drafted before, the head's tokens [N]) -> [1] id
+Choose = Callable[[Tensor, int, Tensor], Tensor]
+
+
 class Steps(Protocol):
     """Steps of a cell of which one call makes a whole draft."""
 
@@ -46,10 +50,9 @@ class DrawnSteps(Steps, Protocol):
     """Steps that draw a draft too."""
 
     def draw(
-        self, state: Tensor, ids: Tensor, heights: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        """Draft k tokens, each by one of the numbers `heights` [k]; returns its probabilities [k,
-        V] too."""
+        self, state: Tensor, ids: Tensor, k: int, temperature: float, key: int, place: int
+    ) -> Tensor:
+        """As `draft`, each token the first by the clocks of `key`, from those of `place` on."""
         ...
 
 
@@ -57,7 +60,7 @@ class DrawnSteps(Steps, Protocol):
 class RecordedSteps(Steps, Protocol):
     """Steps that can be part of other recordings."""
 
-    def drafted(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
+    def drafted(self, state: Tensor, ids: Tensor, k: int, choose: Choose) -> Tensor:
         """Draft within a recording."""
         ...
 
@@ -141,10 +144,11 @@ class RecurrentDrafter:
         if self._share_draft is not None and asked.likeliest and len(unread) == 1:
             self.calls += asked.k - 1
             return Proposal(self._share_draft(self.head, state, unread, asked.k))
-        chance, temperature = asked.chance, asked.sampling.temperature
-        if self._drawn is not None and asked.drawn and isinstance(chance, Generator):
+        chance = asked.chance
+        if self._drawn is not None and asked.clocked and isinstance(chance, Generator):
             self.calls += asked.k - 1
-            return Proposal(*self._drawn.draw(state, unread, chance.heights(asked.k), temperature))
+            by = asked.sampling.temperature, chance.key, len(context)
+            return Proposal(self._drawn.draw(state, unread, asked.k, *by))
         for token in unread[:-1].unsqueeze(1):
             state = self.head.advance(state, token)
 
@@ -166,7 +170,8 @@ class RecurrentDrafter:
         states = self.target.final_states(0, self.context)
 
         def make(line: DeviceSequence, k: int, unread: int) -> Tensor:
-            return steps.drafted(states.index_select(0, line.start - 1), line.newest(1), k)
+            state = states.index_select(0, line.start - 1)
+            return steps.drafted(state, line.newest(1), k, line.drafted)
 
         return Chain(make, self.parameters)
 

@@ -1,8 +1,8 @@
 """A tree of drafts from a model of its own, every node of which has children (D17).
 
-At the leading depths a node has several: at temperature 0 the most likely tokens, else as many
-draws without replacement, which the verifier tries in that order. The drafter reads each depth in
-one tree pass. Where the lead alone has children, `widened.py` makes a tree of a chain.
+At the leading depths a node has several: at temperature 0 the most likely tokens, else those that
+are the first by their place's clocks. The drafter reads each depth in one tree pass. Where the lead
+alone has children, `widened.py` makes a tree of a chain.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from ...protocols import DraftRequest, RequestScope, TreeBackend
 from ...records import Proposal, Sampling
 from ...requests.reading import PromptReader
 from ...sampling.draft_vocab import DraftVocab
-from ...sampling.filters import confidence, penalise, probabilities, seen_mask
-from ...sampling.randomness import RandomSource
+from ...sampling.filters import chosen, confidence, penalise, seen_mask
 from ...sampling.tree_shape import TreeShape, lead_first
 
 
@@ -71,7 +70,6 @@ class TreeDrafter:
         k, sampling, least = asked.k, asked.sampling, asked.min_confidence
         shape = self._fitting(len(context), k)
         tokens: list[Tensor] = []  # by depth, [G * width] target ids
-        drawn_from: list[Tensor] = []  # by node, [N]
         parents: list[int] = []
         growing = [-1]  # the nodes that have children
         logits = self._feed(context[self.backend.length :])  # [G, N], theirs
@@ -82,14 +80,15 @@ class TreeDrafter:
             if least > 0 and max(map(confidence, logits)) < least:
                 break
             width = shape.width(depth)
-            made, drawn = children(logits, width, sampling, asked.chance)
-            tokens.append(made if self.vocab is None else self.vocab.to_target[made])
-            drawn_from += drawn
+            places = torch.full((len(logits),), len(context) + depth, device=logits.device)
+            names = None if self.vocab is None else self.vocab.to_target
+            made = chosen(logits, sampling, asked.chance, places, names, width).flatten()
+            tokens.append(made if names is None else names[made])
             first, parents = len(parents), parents + [p for p in growing for _ in range(width)]
             if depth + 1 < k:
                 growing = list(range(first, len(parents)))
                 logits = self._read(tokens[-1], parents[first:])
-        return self._proposal(tokens, drawn_from, parents)
+        return self._proposal(tokens, parents)
 
     def commit(self, context: list[int]) -> None:
         kept = self._walk(context[self._base : -1])
@@ -142,17 +141,11 @@ class TreeDrafter:
             logits, sampling, seen if self.vocab is None else seen[:, self.vocab.to_target]
         )
 
-    def _proposal(
-        self, tokens: list[Tensor], drawn_from: list[Tensor], parents: list[int]
-    ) -> Proposal:
+    def _proposal(self, tokens: list[Tensor], parents: list[int]) -> Proposal:
         if not tokens:
             return Proposal(self._nothing)
         order, placed = lead_first(parents)
-        ids, probs = torch.cat(tokens)[order], None
-        if drawn_from:
-            probs = torch.stack([drawn_from[node] for node in order])
-            probs = probs if self.vocab is None else self.vocab.expand(probs)
-        return Proposal(ids, probs, parents=placed)
+        return Proposal(torch.cat(tokens)[order], parents=placed)
 
     def _walk(self, tokens: list[int]) -> list[int]:
         """The nodes that the drafter has read along `tokens`, as far as they go.
@@ -178,26 +171,3 @@ def read_nodes(
     if vocab is None:
         return backend.extend(tokens, parents)
     return backend.extend(vocab.from_target[tokens], parents)[:, : vocab.size - 1]
-
-
-def children(
-    logits: Tensor, width: int, sampling: Sampling, chance: RandomSource
-) -> tuple[Tensor, list[Tensor]]:
-    """logits [G, N] -> [G * width] tokens, each row's together, and [N] what each was drawn from.
-
-    At temperature 0 nothing is drawn. A sampled child is drawn from what its elder siblings leave
-    of the row's probabilities, or where they leave nothing, uniformly from all other tokens.
-    """
-    if sampling.greedy:
-        return logits.topk(width, -1).indices.flatten(), []
-    tokens: list[Tensor] = []
-    distributions: list[Tensor] = []
-    for left in probabilities(logits, sampling):
-        others = torch.ones_like(left)
-        for _ in range(width):
-            mass = left.sum()
-            distributions.append(torch.where(mass > 0, left / mass, others / others.sum()))
-            tokens.append(chance.draw(distributions[-1]))
-            left = left.index_fill(0, tokens[-1], 0.0)
-            others = others.index_fill(0, tokens[-1], 0.0)
-    return torch.stack(tokens), distributions

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...earlier.prefixes import agreeing
 from ...protocols import Drafter, DraftRequest, RequestScope, enter, work
 from ...records import Proposal
-from ...sampling.randomness import RandomSource
+from ...sampling.filters import chosen
 from ...sampling.tree_shape import TreeShape
 
 
@@ -21,10 +21,9 @@ class WidenedDrafter:
     """A chain whose leading tokens have siblings.
 
     inner: drafts the chain.
-    branch: children at each leading depth, the chain's own among them. The others come from the
-        distribution that the chain's token was drawn from, at temperature 0 from the drafter's
-        confidence there, and have no children. A copied token has no siblings: its drafter knows
-        no second one.
+    branch: children at each leading depth, the chain's own among them. The others are those that
+        the drafter would have drafted next there, and have no children. A copied token has no
+        siblings: its drafter knows no second one.
     slots: positions that the target's cache holds; where a tree does not fit, the chain is alone.
     """
 
@@ -57,26 +56,20 @@ class WidenedDrafter:
         self._drafted = []
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
-        greedy = asked.sampling.greedy
-        chain = self.inner.propose(context, replace(asked, needs_raw=asked.needs_raw or greedy))
+        chain = self.inner.propose(context, replace(asked, needs_raw=True))
         depths = len(chain.ids)
         self._drafted, self._at = chain.ids.tolist(), len(context)
-        distributions = chain.raw if greedy else chain.probs
-        if distributions is None or len(context) + self._shape.nodes(depths) > self._slots:
+        if chain.raw is None or len(context) + self._shape.nodes(depths) > self._slots:
             return chain
-        tokens, drawn_from, parents = [chain.ids], list(distributions), list(range(-1, depths - 1))
+        tokens, parents = [chain.ids], list(range(-1, depths - 1))
         for depth in range(min(depths, len(self._shape.branch))):
-            more = self._shape.width(depth) - 1
-            made, drawn = siblings(
-                distributions[depth], chain.ids[depth], more, greedy, asked.chance
-            )
+            more, place = self._shape.width(depth) - 1, len(context) + depth
+            made = siblings(chain.raw[depth], chain.ids[depth], more, asked, place)
             tokens.append(made)
-            drawn_from += drawn
             parents += [depth - 1] * len(made)
         if len(parents) == depths:
             return chain
-        probs = None if greedy else torch.stack(drawn_from)
-        return Proposal(torch.cat(tokens), probs, parents=tuple(parents))
+        return Proposal(torch.cat(tokens), parents=tuple(parents))
 
     def commit(self, context: list[int]) -> None:
         written = context[self._at : -1]  # but the newest token, which the target added
@@ -87,21 +80,9 @@ class WidenedDrafter:
         self.inner.commit(context)
 
 
-def siblings(
-    distribution: Tensor, first: Tensor, count: int, greedy: bool, chance: RandomSource
-) -> tuple[Tensor, list[Tensor]]:
-    """At most `count` tokens [n] next to `first` [] that `distribution` [V] gives a chance.
-
-    Greedy: the most likely. Sampled: each drawn from what those before it leave, with that [V].
-    """
-    left = distribution.index_fill(0, first, 0.0)
-    if greedy:
-        likely = left.topk(min(count, len(left)))
-        return likely.indices[likely.values > 0], []
-    tokens = [first.new_empty(0)]
-    distributions: list[Tensor] = []
-    while len(distributions) < count and (mass := left.sum()) > 0:
-        distributions.append(left / mass)
-        tokens.append(chance.draw(distributions[-1]).view(1))
-        left = left.index_fill(0, tokens[-1], 0.0)
-    return torch.cat(tokens), distributions
+def siblings(raw: Tensor, first: Tensor, count: int, asked: DraftRequest, place: int) -> Tensor:
+    """At most `count` tokens [n] next to `first` [] that a drafter gives a chance, by `raw` [V]:
+    those that it would have drafted in its place."""
+    logits = raw.log().index_fill(0, first, -torch.inf)
+    best = chosen(logits.unsqueeze(0), asked.sampling, asked.chance, place, None, count)[0]
+    return best[logits[best] > -torch.inf]

@@ -28,8 +28,8 @@ from ...protocols import DraftLength, Job, decoder_prefix
 from ...records import DecodeResult, Proposal, Sampling, Verdict
 from ...sampling.filters import penalised, probabilities
 from ...sampling.randomness import RandomSource
-from ...verify import Lossless
-from ...verify.step import draft_distribution, residual, target_distribution
+from ..rules.lossless import Lossless
+from ..rules.step import draft_distribution, residual, target_distribution
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,14 @@ class Scored(Lossless):
         return sum(self._rounds[:-1] if self._written > len(ids) else self._rounds)
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
-        verdict = super().verify(proposal, target_logits, sampling, chance)
+        verdict = super().verify(proposal, target_logits, sampling, chance, place)
         self._written += len(verdict.ids)
         if not sampling.greedy:  # else there is one beam, and t is certain
             target = probabilities(target_logits, sampling)  # [K + 1, V]

@@ -73,7 +73,7 @@ class Calm:
         start = decoder_prefix(target, job.prompt_ids)
         context, layers = list(start), 0
         logits = penalised(job.prefilled.logits, context, sampling)
-        tokens = [choose(logits, sampling, job.chance)]
+        tokens = [choose(logits, sampling, job.chance, len(context))]
         while True:
             context += stopper.admit(tokens)
             job.emit(tokens)
@@ -88,7 +88,7 @@ class Calm:
             tally.other_s += tally.clock.lap()
             h, depth = target.extend_until(context[-1], leaves)
             logits = penalised(target.read_out(h), context, sampling)
-            tokens = [choose(logits, sampling, job.chance)]
+            tokens = [choose(logits, sampling, job.chance, len(context))]
             tally.verify_s += tally.clock.lap()
             tally.rounds += 1
             tally.passed(1)

@@ -21,7 +21,7 @@ from ...sampling.filters import choose, confidence, penalise, penalised, seen_ma
 from ...sampling.randomness import RandomSource
 from ...sampling.stopping import Stopper
 from ...tally import Tally
-from ...verify import Lossless
+from ...verify import Coupled
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class TokenCascade(Drafting):
                     logits = target.extend(unread)[-1]
                     tally.passed(len(unread))
                 logits = penalised(logits, context, sampling)
-                tokens = [choose(logits, sampling, job.chance)]
+                tokens = [choose(logits, sampling, job.chance, len(context))]
                 tally.verify_s += tally.clock.lap()
                 run, within = 0, False
             context += stopper.admit(tokens)
@@ -117,7 +117,7 @@ class OracleCascade(Drafting):
             if tokens:
                 tally.accept_at(0)
             else:
-                tokens = [choose(logits, sampling, job.chance)]
+                tokens = [choose(logits, sampling, job.chance, len(context))]
                 tally.verify_s += tally.clock.lap()
             context += stopper.admit(tokens)
             job.emit(tokens, accepted, 1)
@@ -168,7 +168,7 @@ class SequenceCascade(Drafting):
             tally.rounds = min(1, len(answer) - 1)  # as if the prompt's pass had given the first
             tally.drafted, tally.accepted = len(answer), [1] * len(answer)
             return tally.close(self.name, answer, calls, spent)
-        parts = NullDrafter(job.target.device), Lossless(), FixedLength(0)
+        parts = NullDrafter(job.target.device), Coupled(), FixedLength(0)
         alone = SpeculativeDecoding(self.name, *parts, writers=self.writers)
         result = alone.decode(job)
         return replace(

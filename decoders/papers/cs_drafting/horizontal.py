@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ...lengths import FixedLength
 from ...protocols import Backend, Drafter, DraftRequest, RequestScope, enter, work
 from ...records import Proposal
-from ...verify.step import joined
+from ...verify.chains import joined
 from .vertical import VerticalDrafter
 
 

@@ -254,7 +254,7 @@ class CSDraftingRecipe(ArmRecipe):
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ...lengths import FixedLength
         from ...loop import SpeculativeDecoding
-        from ...verify import Lossless
+        from ...verify import Coupled
 
         drafter = self.make_drafter(target, tokenizer)
-        return SpeculativeDecoding(self.name, drafter, Lossless(), FixedLength(MAX_DRAFT))
+        return SpeculativeDecoding(self.name, drafter, Coupled(), FixedLength(MAX_DRAFT))

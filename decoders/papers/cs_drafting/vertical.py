@@ -7,6 +7,8 @@ drafted; the target verifies those.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from ...records import Proposal
 from ...requests.reading import PromptReader
 from ...sampling.filters import raw_probabilities
 from ...tally import Clock
+from ...verify import Coupled
 from ..rules.lossy import Lenient
 
 
@@ -46,6 +49,7 @@ class VerticalDrafter:
     ) -> None:
         self.verifier_model, self.inner = verifier_model, inner
         self.parameters = verifier_model.parameters + inner.parameters
+        self.lenience = lenience
         self.context = min(verifier_model.context, inner.context)
         self.strategy = SpeculativeDecoding("", inner, Lenient(lenience), length)
         alone = SpeculativeDecoding(
@@ -84,7 +88,7 @@ class VerticalDrafter:
         line, clock = list(context), Clock(self.verifier_model.device)
         distributions: list[Tensor] = []
         raws: list[Tensor] = []
-        strategy = self.strategy
+        strategy = self._strategy(self.strategy, asked)
         while len(line) < len(context) + least:
             room = len(context) + asked.k - len(line)
             made = run_round(
@@ -97,13 +101,18 @@ class VerticalDrafter:
             if asked.needs_raw:
                 raws.append(raw_probabilities(made.logits[: len(made.verdict.ids)]))
             commit(self.verifier_model, strategy, line, made)
-            strategy = self._later
+            strategy = self._strategy(self._later, asked)
         ids = torch.tensor(line[len(context) :], device=self.verifier_model.device)
         return Proposal(
             ids,
             torch.cat(distributions) if distributions else None,
             torch.cat(raws) if raws else None,
         )
+
+    def _strategy(self, strategy: SpeculativeDecoding, asked: DraftRequest) -> SpeculativeDecoding:
+        """Strictly by the middle model's own tokens, where the target goes by its own."""
+        strict = self.lenience == 1 and not asked.needs_probs
+        return replace(strategy, verifier=Coupled()) if strict else strategy
 
     def commit(self, context: list[int]) -> None:
         self._verifications += roll_back(self.verifier_model, context, self.verifier_model.extend)

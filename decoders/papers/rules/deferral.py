@@ -24,7 +24,7 @@ from ...records import Proposal, Sampling, Verdict
 from ...sampling.argmax import likeliest, numbered
 from ...sampling.filters import log_probabilities, raw_probabilities
 from ...sampling.randomness import RandomSource
-from ...verify.step import (
+from .step import (
     accept_and_resample,
     at,
     draft_distribution,
@@ -43,10 +43,15 @@ class SpeculativeCascade:
 
     rule: Rule
     lossless = False
-    needs_raw = True
+    needs_raw = needs_probs = True
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
         target = target_distribution(target_logits, sampling)  # [K + 1, V]
         draft = draft_distribution(proposal, target)  # [K, V]
@@ -140,13 +145,19 @@ class BiLD:
     rollback: float
     keep_argmax: bool = True
     needs_raw = False
+    needs_probs = False
 
     @property
     def lossless(self) -> bool:
         return self.rollback == 0
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
         log_probs = log_probabilities(target_logits[:-1])  # [K, V]
         surprise = -log_probs.gather(1, proposal.ids.unsqueeze(1)).squeeze(1)

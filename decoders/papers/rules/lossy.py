@@ -24,8 +24,8 @@ from ...records import Proposal, Sampling, Verdict
 from ...sampling.argmax import likeliest, numbered
 from ...sampling.filters import probabilities, raw_probabilities
 from ...sampling.randomness import RandomSource
-from ...verify.lossless import Lossless
-from ...verify.step import (
+from .lossless import Lossless
+from .step import (
     accept_and_resample,
     acceptance,
     at,
@@ -47,12 +47,18 @@ class Lossy:
     mixture: Callable[[Tensor, Tensor], Tensor]
     lossless: bool = False
     needs_raw = False
+    needs_probs = True
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
         if sampling.greedy or len(proposal.ids) == 0:  # pi is the target's, or there is none
-            return Lossless().verify(proposal, target_logits, sampling, chance)
+            return Lossless().verify(proposal, target_logits, sampling, chance, place)
         target = probabilities(target_logits, sampling)  # [K + 1, V]
         draft = draft_distribution(proposal, target)  # [K, V]
         pi = self.mixture(target[:-1], draft)
@@ -224,9 +230,15 @@ class Lenient:
         self.lenience = lenience
         self.lossless = lenience == 1
         self.needs_raw = lenience > 1
+        self.needs_probs = True
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
         if sampling.greedy:
             best = numbered(likeliest(target_logits), target_logits)  # [K + 1]

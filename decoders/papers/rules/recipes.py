@@ -1,16 +1,35 @@
-"""The lossy rules that `verifier:` may name."""
+"""The papers' rules that `verifier:` may name."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, model_serializer, model_validator
 
 from ...recipes.verifier import Nats, Share, VerifierRecipe
 
 if TYPE_CHECKING:
     from ...protocols import Verifier
+
+
+class LosslessRule(VerifierRecipe):
+    """D2, speculative sampling. Written as its name alone."""
+
+    rule: Literal["lossless"]
+
+    @model_serializer
+    def _as_name(self) -> str:
+        return self.rule
+
+    @property
+    def lossless(self) -> bool:
+        return True
+
+    def build(self) -> Verifier:
+        from .lossless import Lossless
+
+        return Lossless()
 
 
 class LossyRule(VerifierRecipe):

@@ -9,15 +9,14 @@ max(0, pi - q). One small vector is all that is read from the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from ..records import Proposal, Sampling, Verdict
-from ..sampling.argmax import likeliest, numbered
-from ..sampling.filters import probabilities
-from ..sampling.randomness import RandomSource
+from ...records import Proposal, Sampling, Verdict
+from ...sampling.argmax import likeliest, numbered
+from ...sampling.filters import probabilities
+from ...sampling.randomness import RandomSource
+from ...verify.chains import one_hot
 
 
 def accept_and_resample(
@@ -74,31 +73,6 @@ def draft_raw(proposal: Proposal, like: Tensor) -> Tensor:
     if proposal.probs is not None and len(proposal.ids):
         raise ValueError("a drafter that draws its tokens must give `raw` where it is asked to")
     return one_hot(proposal.ids, like)
-
-
-def one_hot(ids: Tensor, like: Tensor) -> Tensor:
-    """[T] ids -> [T, V], V and the dtype as in `like`."""
-    return like.new_zeros(len(ids), like.shape[-1]).scatter_(1, ids.unsqueeze(1), 1.0)
-
-
-def joined(parts: Sequence[Proposal]) -> Proposal:
-    """Chains, one after the other. Beside a part that drew its tokens, one without distributions is
-    a one-hot at each of them."""
-    ids = [part.ids for part in parts]
-    probs, raw = (
-        _rows(ids, [part.probs for part in parts]),
-        _rows(ids, [part.raw for part in parts]),
-    )
-    return Proposal(torch.cat(ids), probs, raw)
-
-
-def _rows(ids: list[Tensor], given: list[Tensor | None]) -> Tensor | None:
-    """[K, V]; None where no part gave any."""
-    like = next((rows for rows in given if rows is not None), None)
-    if like is None:
-        return None
-    pairs = zip(ids, given, strict=True)
-    return torch.cat([one_hot(i, like) if rows is None else rows for i, rows in pairs])
 
 
 def acceptance(pi: Tensor, draft: Tensor, ids: Tensor) -> Tensor:
