@@ -22,6 +22,7 @@ from ..protocols import AnswerWriter, Drafter, DraftLength, Verifier
 from ..records import Prefilled
 from .cpp.layers import KernelLayers, unsupported_reason
 from .cpp_kernels import version
+from .cuda import use_kernels
 from .cuda.fused import FusedLayers
 from .cuda.recorded import Layers, Read, RecordedPasses, Recorder
 from .kept_states import KeptStates
@@ -86,6 +87,7 @@ class LlamaBackend(KeptStates):
         self.parameters = count(weights)
         self.context = min(context or shape.context, shape.context)
         self.device, self.dtype = weights.norm.device, weights.norm.dtype
+        use_kernels(self.device)
         self._rope = rope_table(shape, self.device, self.dtype)
         self._cache = cache or self.new_cache(shape.layers)
         self._threads = threads() if self.device.type == "cpu" else None

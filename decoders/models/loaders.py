@@ -147,9 +147,11 @@ def hf(asked: LoadRequest) -> Backend:
             f"{asked.rounding} weights need the native backend, and {asked.folder.name} runs "
             "through transformers; use --dtype bfloat16"
         )
+    from ..backends.cuda import use_kernels
     from ..backends.transformers.quantised import require_runnable
 
     require_runnable(asked.folder, asked.device)
+    use_kernels(asked.device)
     with _in_memory(asked):
         if is_encoder_decoder(asked.folder):
             from ..backends.transformers.hf_seq2seq import HFSeq2SeqBackend

@@ -10,13 +10,14 @@ from torch import Tensor
 
 @dataclass
 class SamplingKernels:
-    """Functions of the C++ kernels (backends/cpp_kernels.py); None until they are loaded.
+    """Functions of the kernels in C++ and in Triton (backends/cpp_kernels.py, and race_kernel.py in
+    backends/cuda); None until they are loaded.
 
-    pick, pick_chain: as `race.pick` of tensors, and of numbers.
+    pick, pick_chain: as `race.pick` of tensors, and of numbers. On CUDA of one token a row.
     """
 
     pick: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, int], Tensor] | None = None
     pick_chain: Callable[[Tensor, float, int, int, Tensor | None, int], Tensor] | None = None
 
 
-ON_CPU = SamplingKernels()
+ON_CPU, ON_CUDA = SamplingKernels(), SamplingKernels()

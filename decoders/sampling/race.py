@@ -22,7 +22,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from .kernels import ON_CPU
+from .kernels import ON_CPU, ON_CUDA
 
 BLOCK = 256  # tokens
 LOW = 0xFFFFFFFF
@@ -69,6 +69,8 @@ def pick(
         keys = torch.full((t,), keys, device=device)
     if on_cpu and ON_CPU.pick is not None:
         return ON_CPU.pick(logits, temperature, keys, places, names, count)
+    if device.type == "cuda" and count == 1 and ON_CUDA.pick is not None:
+        return ON_CUDA.pick(logits, temperature, keys, places, names, count)
     if on_cpu:
         return _among_few(logits, temperature, keys, places, names, count)
     scores, ids = _scored(logits, temperature, names)

@@ -12,13 +12,13 @@ import triton
 from interpreter import make_cheaper
 from torch import Tensor
 
-from decoders.backends import noise
 from decoders.backends.batched.row_passes import RowPasses
-from decoders.backends.cuda import row_kernels
+from decoders.backends.cuda import race_kernel, row_kernels
 from decoders.backends.llama.kv import KVCache
 from decoders.backends.llama.model import LayerWeights, Shape, rms_norm, rope_table
 from decoders.backends.llama.rope import Rotation
-from decoders.backends.noise import key_of
+from decoders.sampling import race
+from decoders.sampling.race import key_of
 
 if triton.knobs.runtime.interpret:
     make_cheaper()
@@ -134,14 +134,33 @@ def test_a_pass_over_chains(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("size", [16, 5000])
-def test_choose(size: int) -> None:
-    logits = 2 * randn(40, size, dtype=torch.bfloat16)
+def test_tokens_are_picked_as_on_a_cpu(size: int) -> None:
+    """In rows of every temperature, of a whole vocabulary and of a part of it."""
+    logits = 2 * randn(40, size + 3, dtype=torch.bfloat16)[:, :size]
     logits[3, 7] = logits[3, 11] = 30.0  # of equals the first
-    heat = torch.tensor([0.0, 0.7, 1.0, 0.0] * 10, device=DEVICE)
-    keys = torch.tensor([key_of(3, i) for i in range(40)], dtype=torch.int32, device=DEVICE)
-    positions = torch.arange(40, device=DEVICE) * 50
-    slow = noise.choose(logits, heat, keys, positions)
-    quick = row_kernels.choose(logits, heat, keys, positions)
-    assert torch.equal(quick, slow)
-    assert torch.equal(quick[heat == 0], logits[heat == 0].argmax(-1))
-    assert quick[3] == 7 and not torch.equal(quick, logits.argmax(-1))
+    logits[5:9, size // 2 :] = -torch.inf
+    heats = torch.tensor([0.0, 0.7, 1.0, 0.0] * 10, dtype=torch.float64, device=DEVICE)
+    keys = torch.tensor([key_of(3, i) for i in range(40)], device=DEVICE)
+    places = torch.arange(40, device=DEVICE) * 50
+    part = torch.randperm(3 * size, generator=torch.Generator().manual_seed(0))[:size].to(DEVICE)
+    alone = race_kernel.pick(logits[1:2], heats[1:2], keys[1:2], places[1:2])
+    assert alone == race_kernel.pick(logits, heats[1].expand(40), keys[1].expand(40), places)[1]
+    for names in (None, part.sort().values, part):
+        given = (logits.float() if names is part else logits, heats, keys, places)
+        own = (None if each is None else each.cpu() for each in (*given, names))
+        picked = race_kernel.pick(*given, names)[:, 0]
+        assert torch.equal(picked.cpu(), race.pick(*own)[:, 0])
+        assert torch.equal(picked[heats == 0], logits[heats == 0].argmax(-1))
+        assert picked[3] == 7 and not torch.equal(picked, logits.argmax(-1))
+
+
+@pytest.mark.parametrize("heat", [0.0, 0.6])
+def test_a_row_with_a_nan_gives_its_place(heat: float) -> None:
+    """Whatever else is in it. Of a row in which nothing can be drawn the first token is taken."""
+    logits = randn(4, 9000, dtype=torch.float32)
+    logits[0, 7000:7003], logits[1, 300], logits[1, 8999] = float("nan"), torch.inf, float("nan")
+    logits[2] = -torch.inf
+    heats, keys = (torch.full((4,), x, device=DEVICE) for x in (heat, 5))
+    found = race_kernel.pick(logits, heats.double(), keys, torch.arange(4, device=DEVICE))[:, 0]
+    assert found[:3].tolist() == [7000, 8999, 0]
+    assert heat or found[3] == logits[3].argmax()

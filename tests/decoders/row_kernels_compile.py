@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from decoders.backends.cuda import round_kernels
+from decoders.backends.cuda import race_kernel, round_kernels
 from decoders.backends.cuda import row_kernels as kernels
 
 
@@ -25,19 +25,13 @@ def test_the_kernels_compile_for_a_gpu(kind: str) -> None:
         (kernels._place, {"HEADS": 9, "BLOCK": 16} | heads),
         (kernels._attend, {"GROUP": 3, "ROWS": 16, "BLOCK": kernels.KEYS} | heads),
         (kernels._gated, {"BLOCK": 1024}),
-        (kernels._choose, {"BLOCK": kernels.TOKENS}),
     ]
-    whole = {"rows": "*i64", "positions": "*i64", "lengths": "*i32", "keys": "*i32"}
-    scalars = {"eps": "fp32", "scale": "fp32", "temperature": "*fp32"}
-    counts = dict.fromkeys(("d", "f", "size", "capacity"), "i32")
+    whole = {"rows": "*i64", "positions": "*i64", "lengths": "*i32"}
+    scalars = {"eps": "fp32", "scale": "fp32"}
+    counts = dict.fromkeys(("d", "f", "capacity"), "i32")
     for kernel, fixed in of_each:
-        known = whole | scalars | counts | dict.fromkeys(fixed, "constexpr")
-        signature = {name: known.get(name, f"*{kind}") for name in kernel.arg_names}
-        if kernel is kernels._choose:
-            signature["made"] = "*i64"
-        constants = {(kernel.arg_names.index(name),): value for name, value in fixed.items()}
-        source = ASTSource(kernel, signature, constexprs=constants)
-        assert "ptx" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+        known = dict.fromkeys(kernel.arg_names, f"*{kind}") | whole | scalars | counts
+        compiles(kernel, fixed, known)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +51,30 @@ def test_the_kernels_of_rounds_compile_for_a_gpu(how: int, scores: str) -> None:
         },
     }  # fmt: skip
     for kernel, constants in fixed.items():
-        known = dict.fromkeys(constants, "constexpr") | {"scores_ptr": scores}
-        signature = {
-            name: known.get(name, "*i64" if name.endswith("_ptr") else "i32")
-            for name in kernel.arg_names
-        }
-        places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-        source = ASTSource(kernel, signature, constexprs=places)
-        assert "ptx" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+        compiles(kernel, constants, {"scores_ptr": scores})
+
+
+def compiles(kernel: Any, constants: dict[str, Any], known: dict[str, str]) -> None:
+    """What is not known is a pointer to int64 by its name, or a number of 32 bits."""
+    known = known | dict.fromkeys(constants, "constexpr")
+    signature = {
+        name: known.get(name, "*i64" if name.endswith("_ptr") else "i32")
+        for name in kernel.arg_names
+    }
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, signature, constexprs=places)
+    assert "ptx" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("scores", ["*bf16", "*fp32"])
+def test_the_kernels_that_pick_compile_for_a_gpu(scores: str, named: bool) -> None:
+    fixed: dict[Any, dict[str, Any]] = {
+        race_kernel._part: {
+            "NAMED": named, "TILES": race_kernel.TILES, "TILE": race_kernel.TILE,
+        },
+        race_kernel._soonest: {"BLOCK": 64},
+    }  # fmt: skip
+    wide = dict.fromkeys(("heat_ptr", "rates_ptr"), "*fp64")
+    for kernel, constants in fixed.items():
+        compiles(kernel, constants, {"logits_ptr": scores} | wide)
