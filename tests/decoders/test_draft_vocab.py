@@ -62,7 +62,8 @@ def test_a_draft_is_in_the_target_s_ids_and_its_distribution_over_the_whole_voca
     vocab = DraftVocab([1, 4, 6], 8)
     drafter = NeuralDrafter(ToyBackend.random(vocab.size, 0), vocab)
     drafter.reset([0, 4, 7])
-    proposal = drafter.propose([0, 4, 7, 6], DraftRequest(3, Sampling(1.0), Generator(CPU, 0)))
+    asked = DraftRequest(3, Sampling(1.0), Generator(CPU, 0), needs_probs=True)
+    proposal = drafter.propose([0, 4, 7, 6], asked)
     assert proposal.probs is not None and proposal.probs.shape == (3, 8)
     assert set(proposal.ids.tolist()) <= {1, 4, 6}
     torch.testing.assert_close(proposal.probs.sum(-1), torch.ones(3, dtype=torch.float64))

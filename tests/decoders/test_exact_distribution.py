@@ -377,23 +377,6 @@ def test_the_generator_never_draws_the_impossible(probs: list[float]) -> None:
         assert count / 2000 == pytest.approx(probs[token] / sum(probs), abs=0.04)
 
 
-def test_what_is_followed_is_what_would_be_drawn_alone() -> None:
-    """Two generators of one seed: one draws token by token, the other follows drafts, which are
-    right in turn not at all, in part and throughout."""
-    probs = torch.randn(200, 9, generator=torch.Generator().manual_seed(1)).softmax(-1)
-    alone, following = Generator(torch.device("cpu"), 5), Generator(torch.device("cpu"), 5)
-    drawn = [int(alone.draw(row)) for row in probs]
-    at, round_ = 0, 0
-    while at + 5 <= len(drawn):
-        right = round_ % 4
-        draft = torch.tensor([token + (i == right) for i, token in enumerate(drawn[at : at + 3])])
-        tokens = following.follow(probs[at : at + 4], draft)
-        assert tokens[: right + 1].tolist() == drawn[at : at + right + 1]
-        following.use(right + 1)
-        at, round_ = at + right + 1, round_ + 1
-    assert len({*drawn}) == 9 and int(following.draw(probs[at])) == drawn[at]
-
-
 @given(
     seed=st.integers(0, 10_000),
     k=st.integers(1, 6),

@@ -21,6 +21,7 @@ from decoders.loop import SpeculativeDecoding
 from decoders.papers.cascades.strategies import OracleCascade, SequenceCascade, TokenCascade
 from decoders.papers.rules import deferral
 from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
+from decoders.papers.rules.lossless import Lossless
 from decoders.papers.rules.lossy import Lenient
 from decoders.protocols import Strategy, Verifier
 from decoders.records import COLDEST, PENALTIES, Proposal, Request, Sampling
@@ -28,7 +29,6 @@ from decoders.sampling.filters import penalise, probabilities
 from decoders.sampling.randomness import Generator
 from decoders.testing.toys import ToyBackend, neural
 from decoders.verify import Coupled
-from decoders.verify.coupled import verify_tree
 
 BAD, GOOD = [3, 7, 2], [3, 5, 2]  # 7 is the token whose embedding is nan
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_k=5, top_p=0.9)]
@@ -140,7 +140,8 @@ def test_every_backend(kind: str, sampling: Sampling, tiny: Tiny, tiny_t5: Tiny)
 
 V = 8
 RULES: dict[str, Verifier] = {
-    "lossless": Coupled(),
+    "coupled": Coupled(),
+    "lossless": Lossless(),
     "bild": BiLD(2.0),
     "lenient": Lenient(2.0),
     **{
@@ -165,10 +166,11 @@ def test_every_rule(rule: str, drafted: bool, sampling: Sampling) -> None:
     proposal = Proposal(ids, None if sampling.greedy else probs, probs)
     logits = torch.full((len(ids) + 1, V), torch.nan)
     with pytest.raises(NotANumber):
-        RULES[rule].verify(proposal, logits, sampling, Generator(CPU, 0))
-    if rule == "lossless" and drafted:
+        RULES[rule].verify(proposal, logits, sampling, Generator(CPU, 0), 1)
+    if rule == "coupled" and drafted:
+        tree = replace(proposal, parents=(-1, -1))
         with pytest.raises(NotANumber):
-            verify_tree(replace(proposal, parents=(-1, -1)), logits, sampling, Generator(CPU, 0))
+            RULES[rule].verify(tree, logits, sampling, Generator(CPU, 0), 1)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

@@ -350,8 +350,7 @@ def test_graphs_on_cuda_draft_what_ordinary_steps_draft(precision: str, tiny: Ti
                 for sampling in (PLAIN, Sampling(0.9))
             )
             assert greedy[0].ids.tolist() == greedy[1].ids.tolist()
-            assert drawn[0].probs is not None and drawn[1].probs is not None
-            torch.testing.assert_close(drawn[0].probs[0], drawn[1].probs[0], atol=1e-3, rtol=1e-2)
+            assert drawn[0].ids.tolist() == drawn[1].ids.tolist()
 
 
 # -- every verifier -------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_a_draft_is_a_step_after_the_other(kernel: None, tiny: Tiny, unread: lis
 def test_a_drawn_draft_is_a_step_after_the_other(
     kernel: None, tiny: Tiny, temperature: float
 ) -> None:
-    """The same tokens for the same seed, and the probabilities that they were drawn with."""
+    """The same tokens for the same seed."""
     prompt, unread, sampling = [3, 1, 4, 1, 5, 9, 2, 6], [5], Sampling(temperature)
     target, head = made(tiny, NAMES)
     whole, steps = RecurrentDrafter(target, head), RecurrentDrafter(target, head)
@@ -101,8 +101,6 @@ def test_a_drawn_draft_is_a_step_after_the_other(
             for drafter in (whole, steps)
         )
         assert one.ids.tolist() == other.ids.tolist()
-        assert one.probs is not None and other.probs is not None
-        torch.testing.assert_close(one.probs, other.probs, atol=1e-6, rtol=1e-4)
     assert whole.calls == steps.calls
 
 
@@ -110,7 +108,7 @@ def test_a_filtered_draft_is_drawn_from_what_is_left(kernel: None, tiny: Tiny) -
     target, head = made(tiny, NAMES)
     drafter = RecurrentDrafter(target, head)
     target.prefill([3, 1])
-    asked = DraftRequest(4, Sampling(1.0, top_k=2), Generator(CPU, 1))
+    asked = DraftRequest(4, Sampling(1.0, top_k=2), Generator(CPU, 1), needs_probs=True)
     probs = drafter.propose([3, 1, 4], asked).probs
     assert probs is not None and (probs > 0).sum(-1).tolist() == [2] * 4
 
@@ -150,11 +148,7 @@ def test_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
             with pytest.raises(RuntimeError):
                 steps.draft(*wrong, 2)
             with pytest.raises(RuntimeError):
-                steps.draw(*wrong, torch.rand(2).double(), 1.0)
+                steps.draw(*wrong, 2, 1.0, 7, 0)
     for ids, k in [(token[:0], 2), (token, 0)]:
         with pytest.raises(RuntimeError):
             steps.draft(state, ids, k)
-    heights = torch.rand(2).double()
-    for numbers, temperature in [(heights.float(), 1.0), (heights[:0], 1.0), (heights, 0.0)]:
-        with pytest.raises(RuntimeError):
-            steps.draw(state, token, numbers, temperature)

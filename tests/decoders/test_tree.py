@@ -19,7 +19,7 @@ from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import seen_mask
 from decoders.sampling.tree_shape import TreeShape
 from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, run, speculative
-from decoders.verify.coupled import layout, path, verify_tree
+from decoders.verify.coupled import Coupled, layout, path
 
 V = 5
 
@@ -104,7 +104,7 @@ def walked(ids: list[int], parents: list[int], target_ids: list[int]) -> Verdict
     """The verdict where the target's argmax is target_ids: after the newest token, then each id."""
     logits = torch.nn.functional.one_hot(torch.tensor(target_ids), 10).double()
     proposal = Proposal(torch.tensor(ids), parents=tuple(parents))
-    return verify_tree(proposal, logits, Sampling(), Unasked())  # type: ignore[arg-type]
+    return Coupled().verify(proposal, logits, Sampling(), Unasked(), 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_target_walks_the_tree(target_ids: list[int], nodes: list[int], foll
 
 def test_an_elder_sibling_goes_first() -> None:
     shape = layout((-1, -1, 0, 0, 1), CPU)
-    assert [nodes.tolist() for nodes in shape.ranks] == [[0, 2, 4], [1, 3]]
+    assert shape.depths.tolist() == [0, 1, 1, 2, 2, 2]
     every = torch.ones(5, dtype=torch.bool)
     assert path(every, shape).tolist() == [True, False, True, False, False]
     assert path(torch.tensor([False, True, True, True, True]), shape).tolist() == [

@@ -372,7 +372,12 @@ class DrawsFromPi(Lossy):
     """Wrong on purpose: after a rejection draws from pi, not from the residual."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
         target = step.target_distribution(target_logits, sampling)
         draft = step.draft_distribution(proposal, target)
@@ -386,11 +391,15 @@ class ScaledSurprise(BiLD):
     """Wrong on purpose: is surprised by what temperature made of the target."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
+        self,
+        proposal: Proposal,
+        target_logits: Tensor,
+        sampling: Sampling,
+        chance: RandomSource,
+        place: int,
     ) -> Verdict:
-        return super().verify(
-            proposal, target_logits / sampling.temperature, replace(sampling, temperature=1), chance
-        )
+        cooled = target_logits / sampling.temperature
+        return super().verify(proposal, cooled, replace(sampling, temperature=1), chance, place)
 
 
 MUTANTS: dict[str, tuple[str, Verifier]] = {
