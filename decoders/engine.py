@@ -7,9 +7,11 @@ result = engine.decode("max-gram", ids, Request(max_new_tokens=64))
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,7 @@ from .protocols import (
 from .recipes.base import DraftingRecipe
 from .records import DecodeResult, Prefilled, Request
 from .requests.reading import PromptReader
-from .sampling.randomness import Generator
+from .sampling.randomness import Generator, seeded
 from .sampling.stopping import Stopper
 from .zoo.catalogue import cache_dir
 
@@ -248,6 +250,15 @@ class Engine:
         return f"{self.target_name}@{self._fingerprint}/{precision}"
 
     @property
+    def system_fingerprint(self) -> str:
+        """What answers depend on besides the prompt, the settings and the seed: weights and
+        precision, then a print of the kernels, the machine's name and torch."""
+        key = pass_costs.CostKey.of(self.target, self.target_fingerprint)
+        computed = " ".join((key.backend, key.device, key.torch))
+        print_of = hashlib.sha256(computed.encode()).hexdigest()[:8]
+        return f"draftpick-{version('draftpick')}/{self.target_fingerprint}/{print_of}"
+
+    @property
     def timed_by(self) -> str:
         """What seconds depend on besides the target: how its passes are made, and on what."""
         return pass_costs.CostKey.of(self.target, self.target_fingerprint).timed_by
@@ -421,8 +432,10 @@ class Engine:
         if prefilled is None:
             self.check(prompt_ids, request)
         self.arm(arm).check(request)
+        request = seeded(request)
         with self.drafters.at_work(arm):
-            return self._decode(arm, prompt_ids, request, prefilled, streamer)
+            result = self._decode(arm, prompt_ids, request, prefilled, streamer)
+        return result if request.sampling.greedy else replace(result, seed=request.seed)
 
     def _decode(
         self,

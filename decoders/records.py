@@ -112,7 +112,7 @@ class Request:
     sampling: how tokens are chosen.
     stop: strings that end the answer (kept in the text, as in transformers).
     eos_ids: tokens that end the answer; None takes the target's own, () never ends early.
-    seed: None draws fresh randomness; ignored at temperature 0.
+    seed: None for a fresh one, which the result tells; ignored at temperature 0.
     logprobs: number of most probable tokens reported with each token's log-probability (0 reports
         the token's only); None reports none. Lossless arms of the speculative loop can.
     user: whose earlier answers may be drafted from and whose prompts need not be read again, where
@@ -304,6 +304,8 @@ class DecodeResult:
     cached_tokens: of the prompt, that the target did not read, because they were held or kept from
         before; None where it read all.
     upstream: None where no endpoint answered.
+    seed: by which the answer is had again; None where nothing was drawn, and from an endpoint that
+        was sent none.
     """
 
     arm: str
@@ -331,6 +333,7 @@ class DecodeResult:
     widths: list[int] = field(default_factory=list)
     cached_tokens: int | None = None
     upstream: Upstream | None = None
+    seed: int | None = None
 
     @property
     def tokens_read(self) -> int:

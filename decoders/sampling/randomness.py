@@ -6,11 +6,13 @@ A test may answer them by walking every outcome, which gives the shipped loop's 
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ..records import Request
 from . import race
 
 
@@ -44,8 +46,15 @@ class RandomSource(Protocol):
 
 
 def fresh_seed() -> int:
-    """A seed for an answer that came without one."""
-    return secrets.randbits(63)
+    """A seed for an answer that came without one; every reader of JSON holds it exactly."""
+    return secrets.randbits(53)
+
+
+def seeded(request: Request) -> Request:
+    """The request with a seed, where it draws and has none."""
+    if request.seed is not None or request.sampling.greedy:
+        return request
+    return replace(request, seed=fresh_seed())
 
 
 class Generator:

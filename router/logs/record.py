@@ -61,6 +61,7 @@ class Asked(_Part):
     inside another engine.
 
     prompt_tokens: of the prompt, or of the whole chat.
+    seed: by which the answer was drawn; None too where nothing was.
     """
 
     prompt_tokens: int
@@ -68,6 +69,7 @@ class Asked(_Part):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    seed: int | None = None
 
 
 class Result(_Part):

@@ -107,6 +107,7 @@ class Recorder:
                 temperature=context.temperature,
                 top_p=request.sampling.top_p,
                 top_k=request.sampling.top_k,
+                seed=None if request.sampling.greedy else request.seed,
             ),
             outcome=outcome,
             text=text if self.log.text else None,

@@ -21,6 +21,7 @@ from decoders.common.seeds import derived_seed, draw_of
 from decoders.options import Arms, EngineOptions
 from decoders.protocols import ReadStreamer
 from decoders.records import Grammar, Prefilled, Request, Sampling
+from decoders.sampling.randomness import seeded
 
 from ..logs.record import Result
 from ..logs.recorder import Recorder, outcome_of
@@ -228,9 +229,10 @@ class Router:
         """Answer a prompt (a string) or a chat (role and content messages).
 
         arm, dynamic, reuse, streamer, request_id, group: as in `AskOptions`.
-        seed: makes the draw and the tokens repeatable. Draws of arms for other prompts are
-            independent; for other answers to the same prompt give another seed
-            (`decoders.common.seeds.derived_seed` makes many of one).
+        seed: makes the draw and the tokens repeatable; None for a fresh one, which
+            `result.seed` tells. Draws of arms for other prompts are independent; for other answers
+            to the same prompt give another seed (`decoders.common.seeds.derived_seed` makes many of
+            one).
         grammar: what the answer must be, for instance `Grammar.json_schema({"type": "object"})`.
             Where the picked arm follows none, the next best that does answers.
 
@@ -264,6 +266,10 @@ class Router:
         prompt_ids = self.engine.encode_chat(messages)
         return self.answer(prompt_ids, request, options, text=query_text(messages))
 
+    def seeded(self, request: Request) -> Request:
+        """The request with a seed, where its tokens are drawn here and it has none."""
+        return request if isinstance(self.engine, Elsewhere) else seeded(request)
+
     def answer(
         self,
         prompt_ids: list[int],
@@ -284,6 +290,7 @@ class Router:
         if options.arm is None and self.policy is None:
             raise DraftpickError("there is no policy to pick an arm; load one or name an arm")
         self.engine.check(prompt_ids, request)
+        request = self.seeded(request)
 
         decision, prefilled = self._decide(prompt_ids, request, options, text)
         first, down, failed_s = decision, self._down(decision, prompt_ids, request), 0.0

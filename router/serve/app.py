@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
+from ..protocols import Fingerprinted
 from ..records import RouteChoice
 from . import errors, page
 from .answers import Answer, Answers, Round
@@ -134,7 +135,8 @@ def readable(app: FastAPI, path: str) -> Callable[[Work], Work]:
 def sharing(origins: Sequence[str]) -> dict[str, Any]:
     """What CORSMiddleware is given: scripts of these origins may do what any client may."""
     headers = [
-        f"x-draftpick-{each}" for each in ("arm", "propensity", "policy", "reason", "load-s")
+        f"x-draftpick-{each}"
+        for each in ("arm", "propensity", "policy", "reason", "seed", "load-s")
     ]
     return {
         "allow_origins": list(origins),
@@ -157,6 +159,7 @@ class Service:
         policies = [name for name, each in scheduler.routers.items() if each.policy is not None]
         self._parser = RequestParser(engine, policies, settings.limits)
         self._tokenizer = copy.deepcopy(engine.tokenizer)  # of the event loop
+        self._fingerprint = engine.system_fingerprint if isinstance(engine, Fingerprinted) else None
         self.metrics = Metrics(
             target=engine.target_name,
             policy=router.policy.name if router.policy is not None else None,
@@ -189,9 +192,10 @@ class Service:
             raise
         reply = kind(
             body,
-            requests[0].id.partition("/")[0],
+            requests,
             route,
             answers.all,
+            self._fingerprint,
             self._tokenizer,
             partial(self._parser.call_reader, body),
         )
@@ -258,10 +262,12 @@ def _event(chunk: dict[str, Any]) -> str:
 
 
 def _headers(reply: Reply, route: RouteChoice, answer: Answer) -> dict[str, str]:
-    """Who answers and why: of the answer that begins first, where there are several."""
+    """Who answers and why, of the answer that begins first where there are several; by which seed
+    each is drawn, where any is."""
     decision = answer.decision
     assert decision is not None
-    return {
+    seeds = {"x-draftpick-seed": ", ".join(map(str, reply.seeds))} if reply.seeds else {}
+    return seeds | {
         "x-draftpick-arm": quote(decision.arm),  # names may be of any characters, headers not
         "x-draftpick-propensity": f"{decision.propensity:.6g}",
         "x-draftpick-policy": quote(route.policy or "none"),

@@ -17,6 +17,7 @@ from decoders.common.seeds import derived_seed
 from decoders.engine import Engine
 from decoders.models.grammars import AT_ONCE
 from decoders.records import Grammar, Request, Sampling
+from decoders.sampling.randomness import seeded
 
 from ..protocols import Elsewhere
 from ..records import RouteChoice
@@ -153,6 +154,8 @@ class RequestParser:
         requests: list[GenerationRequest] = []
         for prompt_ids, text in prompts:
             wanted = replace(self._request(body, prompt_ids, grammar), user=user)
+            if not self._elsewhere:
+                wanted = seeded(wanted)
             if text is None:
                 text = self._engine.tokenizer.decode(prompt_ids, skip_special_tokens=True)
             for _ in range(copies):

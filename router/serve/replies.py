@@ -16,6 +16,7 @@ from decoders.records import DecodeResult
 
 from ..records import RouteChoice
 from .answers import Answer, Round
+from .scheduler import GenerationRequest
 from .schemas import ChatBody, CompletionBody
 from .text import NEAR, UNFINISHED, TextStream, spelled
 from .tools import CallReader
@@ -30,7 +31,8 @@ Json = dict[str, Any]
 class Reply:
     """The response to one request.
 
-    request_id: as in the log of decisions, before the answer's number.
+    requests: to the scheduler, in the order of the answers.
+    fingerprint: what answers depend on besides the request, where that is known.
     tokenizer: used in the event loop alone.
     call_reader: makes what reads the calls in an answer; None where there are none.
     """
@@ -41,15 +43,19 @@ class Reply:
     def __init__(
         self,
         body: ChatBody | CompletionBody,
-        request_id: str,
+        requests: Sequence[GenerationRequest],
         route: RouteChoice,
         answers: Sequence[Answer],
+        fingerprint: str | None,
         tokenizer: Any,
         call_reader: Callable[[], CallReader | None],
     ) -> None:
-        self.body, self.request_id, self.route, self.answers = body, request_id, route, answers
-        self._id, self._created = f"{self.prefix}-{request_id}", int(time.time())
-        self._tokenizer = tokenizer
+        self.body, self.route, self.answers = body, route, answers
+        self.request_id = requests[0].id.partition("/")[0]  # as in the log of decisions
+        drawn = (each.request for each in requests if not each.request.sampling.greedy)
+        self.seeds = [each.seed for each in drawn if each.seed is not None]
+        self._id, self._created = f"{self.prefix}-{self.request_id}", int(time.time())
+        self._fingerprint, self._tokenizer = fingerprint, tokenizer
         self._texts = [TextStream(tokenizer, body.stop) for _ in answers]
         self._call_reader = call_reader
         self._calls = [call_reader() for _ in answers]
@@ -166,7 +172,7 @@ class Reply:
 
     def _frame(self, kind: str, choices: list[Json]) -> Json:
         named = {"id": self._id, "object": kind, "created": self._created, "model": self.body.model}
-        return named | {"choices": choices}
+        return named | {"system_fingerprint": self._fingerprint, "choices": choices}
 
     def _how(self, answer: Answer) -> Json:
         """Which arm answers, and how it was chosen."""
@@ -179,7 +185,7 @@ class Reply:
             "reason": self.route.reason_for(decision),
             "scores": dict(decision.scores),
             "running": decision.context.running,
-        }
+        } | ({"seed": self.seeds[answer.index]} if self.seeds else {})
 
     def _usage(self) -> Json:
         """Every prompt counts once, however many answers it gets; of what was not read of it, only

@@ -70,6 +70,16 @@ def engine(tiny: Tiny, target_folder: Path, tmp_path: Path) -> Engine:
 # -- decoding -------------------------------------------------------------------------------------
 
 
+def test_a_sampled_answer_tells_its_seed(engine: Engine) -> None:
+    hot = Request(14, Sampling(1.0))
+    one, other = (engine.decode("small", PROMPT, hot) for _ in range(2))
+    assert one.seed is not None and one.seed != other.seed
+    for arm in engine.arm_names:
+        again = engine.decode(arm, PROMPT, Request(14, Sampling(1.0), seed=one.seed))
+        assert (again.ids, again.seed) == (one.ids, one.seed)
+    assert engine.decode("small", PROMPT, Request(14, seed=3)).seed is None  # nothing is drawn
+
+
 def test_a_drafter_that_loads_after_the_prefill_drafts_as_well(
     tiny: Tiny, target_folder: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from grammar_toys import toy_engine
 from router_fakes import JSON_KEYS, FakePolicy
 from scipy.stats import chi2_contingency, chisquare
+from toy_engine import ToyEngine
 from typer.main import get_command
 
 from collect.queries import shipped_folder
+from decoders.arms import arms_of
 from decoders.engine import Engine
 from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
@@ -166,6 +169,34 @@ def test_seeds_of_prompts_and_turns(
     path.write_text(json.dumps(lines[0]))
     assert cli.main([*command, "--seed", "9"]) == 0
     assert engine.seeds[:2] == [9, 9] and engine.seeds[2] not in (9, None)
+
+
+def test_a_sampled_answer_says_by_which_seed_it_is_had_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = {
+        name: {"kind": kind} for name, kind in (("plain", "autoregressive"), ("copy", "max_gram"))
+    }
+    engine = ToyEngine(arms_of({"arms": arms}, Path("toys")))
+    monkeypatch.setattr(loading, "load_engine", lambda *_, **__: engine)
+    path = tmp_path / "two.jsonl"
+    path.write_text(json.dumps({"turns": ["abab", "cdcd"]}))
+
+    def said(*words: str) -> tuple[str, list[str]]:
+        assert cli.main(["generate", "--max-new-tokens", "20", *words]) == 0
+        captured = capsys.readouterr()
+        return captured.out, re.findall(r" · seed (\d+)", captured.err)
+
+    first, (seed,) = said("abab", "--arm", "copy", "--temperature", "1")
+    assert (first, [seed]) == said("abab", "--arm", "plain", "--temperature", "1", "--seed", seed)
+    other, (another,) = said("abab", "--arm", "plain", "--temperature", "1")
+    assert other != first and another != seed and int(seed) < 2**53
+    turns, (seed, _) = said("--prompts", str(path), "--arm", "copy", "--temperature", "1")
+    again = ["--prompts", str(path), "--arm", "plain", "--temperature", "1", "--seed", seed]
+    assert said(*again)[0] == turns
+    assert said("abab", "--arm", "copy")[1] == []
+    assert cli.main(["generate", "abab", "--arm", "copy", "--temperature", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seed"] >= 0
 
 
 @pytest.mark.parametrize(

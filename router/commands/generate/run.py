@@ -42,13 +42,14 @@ def generate_all(
 
     arm, dynamic: as in `Router.generate`.
 
-    The request's seed is the whole run's. The first turn of a single prompt takes it as it is, as
-    `Router.generate` does. Every later turn has one of its own, and of several prompts every turn:
-    derived from the run's seed, the prompt's id (without one, its place among those without) and
-    the turn. So two prompts' arms and tokens are drawn independently, and the same command draws
-    the same again.
+    The request's seed is the whole run's, a fresh one where it has none. The first turn of a single
+    prompt takes it as it is, as `Router.generate` does. Every later turn has one of its own, and of
+    several prompts every turn: derived from the run's seed, the prompt's id (without one, its place
+    among those without) and the turn. So two prompts' arms and tokens are drawn independently, and
+    the same command draws the same again.
     """
     failures, alone, nth = 0, len(prompts) == 1, Counter[str]()
+    request = router.seeded(request)
     for number, prompt in enumerate(prompts):
         if number and not as_json:
             print(flush=True)
@@ -68,11 +69,13 @@ def generate_all(
 
 
 def status_line(routed: RoutedResult) -> str:
-    """What the answer cost, in one line."""
+    """What the answer cost, in one line, and by which seed it is had again."""
+    seed = routed.result.seed
     return (
         f"[arm {routed.arm} · propensity {routed.propensity:.2f} · "
         f"{routed.tokens_per_s:.1f} tok/s · {routed.result.mean_accepted:.2f} tokens a round · "
         f"{len(routed.result.ids)} tokens, {routed.result.finish_reason}"
+        f"{'' if seed is None else f' · seed {seed}'}"
         f"{''.join(f' · {arm} skipped: {why}' for arm, why in (routed.skipped or {}).items())}]"
     )
 

@@ -68,11 +68,12 @@ def test_a_policy_that_learns_draws_and_says_so() -> None:
 
 def test_an_answer_is_found_in_the_log_by_its_id(tmp_path: Path) -> None:
     with served(log=tmp_path / "log") as toy:
-        told = ask(toy, n=2)
+        told = ask(toy, n=2, temperature=1)
         assert told.json()["id"] == f"chatcmpl-{told.headers['x-request-id']}"
     lines = [line for file in log_files(tmp_path / "log") for line in file.read_text().splitlines()]
-    logged = {json.loads(line)["id"] for line in lines}
-    assert logged == {f"{told.headers['x-request-id']}/{number}" for number in range(2)}
+    logged = {row["id"]: row["request"]["seed"] for row in map(json.loads, lines)}
+    seeds = map(int, told.headers["x-draftpick-seed"].split(", "))
+    assert logged == {f"{told.headers['x-request-id']}/{n}": seed for n, seed in enumerate(seeds)}
 
 
 def test_a_registered_policy_may_be_asked_for() -> None:

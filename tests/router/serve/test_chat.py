@@ -88,6 +88,28 @@ def test_seeds_repeat_and_copies_differ(toy: Served) -> None:
     assert sorted(choice.index for choice in ended) == [0, 1, 2]
 
 
+def test_every_sampled_answer_tells_the_seed_that_gives_it_again(toy: Served) -> None:
+    hot = {"model": "auto", "messages": ASKED, "max_tokens": 24, "temperature": 1.0}
+    raw = toy.client().chat.completions.with_raw_response
+    told = raw.create(**hot, n=3, extra_body={"explain": True})
+    seeds, made = told.headers["x-draftpick-seed"].split(", "), told.parse()
+    said = [choice.message.content for choice in made.choices]
+    assert len(set(seeds)) == 3 == len(set(said))
+    assert [choice.draftpick["seed"] for choice in made.choices] == list(map(int, seeds))
+    for seed, text in zip(seeds, said, strict=True):  # each alone, by another arm
+        again = chat(toy, model="autoregressive", temperature=1.0, seed=int(seed))
+        assert again.choices[0].message.content == text
+        assert again.system_fingerprint == made.system_fingerprint != ""
+    streamed = raw.create(**hot, stream=True, seed=int(seeds[0]))
+    assert streamed.headers["x-draftpick-seed"] == seeds[0]
+    chunks = list(streamed.parse())
+    assert joined(chunks) == said[0]
+    assert {chunk.system_fingerprint for chunk in chunks} == {toy.engine.system_fingerprint}
+    fresh = [raw.create(**hot).headers["x-draftpick-seed"] for _ in range(2)]
+    assert fresh[0] != fresh[1]
+    assert "x-draftpick-seed" not in raw.create(**hot | {"temperature": 0}).headers
+
+
 def test_logprobs_are_the_targets(toy: Served) -> None:
     made = chat(toy, logprobs=True, top_logprobs=3, max_tokens=6).choices[0]
     result = toy.engine.decode("copy", IDS, Request(6))
