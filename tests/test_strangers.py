@@ -360,7 +360,7 @@ def test_a_tree_is_for_the_lossless_verifier_whoever_drafts_it(site: Path) -> No
     install(site, "bushes", source, "bushes = bushes")
     plugins.load()
     assert recipe(kind="bush").lossless
-    with pytest.raises(ValueError, match="a tree is verified losslessly"):
+    with pytest.raises(ValueError, match="a tree is verified by the target's own tokens"):
         recipe(kind="bush", verifier={"rule": "lossy", "alpha": 0.1})
     with pytest.raises(ValueError, match="kind: 'bush' is for the target's verification alone"):
         recipe(kind="vertical", review="x", inner={"kind": "bush"})

@@ -121,7 +121,7 @@ def test_three_mistakes_are_all_named(tmp_path: Path) -> None:
         (
             "arms: {a: {kind: early_exit, layer: 2, branch: [3], verifier: {rule: chow, "
             "alpha: 0.1}}}",
-            "a tree is verified losslessly",
+            "a tree is verified by the target's own tokens",
         ),
         (
             f"arms: {{a: {{kind: horizontal, parts: [{{{SMALL}}}, {{kind: max_gram}}], "

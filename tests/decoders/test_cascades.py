@@ -66,9 +66,8 @@ def test_a_verdict_has_the_distribution_of_what_is_accepted(
     def once(chance: RandomSource) -> Verdict:
         drawn = [torch.tensor(2), torch.tensor(1)] if deterministic else map(chance.draw, q)
         ids = torch.stack(list(drawn))
-        return verifier.verify(
-            Proposal(ids, None if deterministic else q), logits, sampling, chance
-        )
+        proposal = Proposal(ids, None if deterministic else q)
+        return verifier.verify(proposal, logits, sampling, chance, 1)
 
     for weight, verdict in every_outcome(once):
         assert verdict.distribution is not None and len(verdict.distribution) == len(verdict.ids)
@@ -103,7 +102,7 @@ def test_a_greedy_verification(case: str) -> None:
     logits = torch.tensor([[0.3, 0.5, 0.2], [0.1, 0.2, 0.7]], dtype=torch.float64).log()
     raw = None if q is None else torch.tensor([[q, 1 - q, 0.0]], dtype=torch.float64)
     proposal = Proposal(torch.tensor([0]), raw=raw)
-    verdict = Lenient(lenience).verify(proposal, logits, GREEDY, Generator(CPU, 0))
+    verdict = Lenient(lenience).verify(proposal, logits, GREEDY, Generator(CPU, 0), 1)
     assert verdict.ids == ([0, 2] if accepted else [1])
 
 

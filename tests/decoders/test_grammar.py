@@ -18,6 +18,7 @@ from decoders.loop import SpeculativeDecoding
 from decoders.methods.tree.drafter import TreeDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.papers.cs_drafting.vertical import VerticalDrafter
+from decoders.papers.rules.lossless import Lossless
 from decoders.protocols import Backend, Drafter, Job, Strategy
 from decoders.records import DecodeResult, Proposal, Request, Sampling
 from decoders.sampling.filters import choose
@@ -245,7 +246,8 @@ def test_naive_masking_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     target = ToyBackend.random(VOCAB, seed=3, sharpness=1.0)
     request = Request(3, Sampling(1.0))
     monkeypatch.setattr("decoders.loop.Guide", Naive)
-    made, _ = loop_distribution(target, speculative(DRAFTERS["blind"](), 2), request)
+    strategy = speculative(DRAFTERS["blind"](), 2, Lossless())
+    made, _ = loop_distribution(target, strategy, request)
     assert sum(made.values()) == pytest.approx(1.0, abs=1e-9)
     assert distance(made, constrained(target, request)) > 1e-3
 

@@ -458,7 +458,7 @@ def test_what_does_not_fit_is_told_before_anything_is_loaded(
 
 def test_siblings_need_lossless_verification(cell: Path) -> None:
     for more, says in (
-        ({"verifier": {"rule": "lossy", "alpha": 0.1}}, "verified losslessly"),
+        ({"verifier": {"rule": "lossy", "alpha": 0.1}}, "verified by the target's own tokens"),
         ({"length": {"k": 1}}, "a draft ends after 1"),
     ):
         with pytest.raises(ValueError, match=says):

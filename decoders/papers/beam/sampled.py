@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +58,8 @@ class SampledBeams(Drafting):
             strategy = SpeculativeDecoding(self.name, self.drafter, scored, self.length)
             read = job.prefilled if beam == 0 else replace(job.prefilled, prefill_s=0.0)
             stopper = job.stopper.fresh()
-            quiet = replace(job, prefilled=read, stopper=stopper, emit=lambda *event: None)
+            apart = Apart(job.chance, beam * job.target.context)
+            quiet = replace(job, prefilled=read, stopper=stopper, chance=apart, emit=_silent)
             result = strategy.decode(quiet)
             made.append((float(first[result.ids[0]].log()) + scored.of(result.ids), result))
         best = max(made, key=lambda pair: pair[0])[1]
@@ -75,6 +77,27 @@ class SampledBeams(Drafting):
             other_s=sum(result.other_s for result in results),
             widths=[sum(each) for each in zip_longest(*(r.widths for r in results), fillvalue=0)],
         )
+
+
+def _silent(ids: list[int], accepted: int = 0, drafted: int = 0) -> None:
+    """Nothing is emitted before the best beam is known."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A beam's own chance: the clocks of places that no other beam has."""
+
+    chance: RandomSource
+    shift: int
+
+    def pick(self, logits: Tensor, temperature: float, places: Any, *others: Any) -> Tensor:
+        return self.chance.pick(logits, temperature, places + self.shift, *others)
+
+    def draw(self, probs: Tensor) -> Tensor:
+        return self.chance.draw(probs)
+
+    def accept(self, probability: Tensor) -> Tensor:
+        return self.chance.accept(probability)
 
 
 class Scored(Lossless):
