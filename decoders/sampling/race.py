@@ -68,13 +68,25 @@ def pick(
     if not isinstance(keys, Tensor):
         keys = torch.full((t,), keys, device=device)
     if on_cpu and ON_CPU.pick is not None:
-        return ON_CPU.pick(logits, temperature, keys, places, names, count)
+        rows = temperature.contiguous(), keys.contiguous(), places.contiguous()
+        return ON_CPU.pick(logits, *rows, names, count)
     if device.type == "cuda" and count == 1 and ON_CUDA.pick is not None:
         return ON_CUDA.pick(logits, temperature, keys, places, names, count)
-    if on_cpu:
-        return _among_few(logits, temperature, keys, places, names, count)
-    scores, ids = _scored(logits, temperature, names)
-    return _run(scores, ids, temperature, keys, places).topk(count, -1).indices
+    among = _among_few if on_cpu else _among_all
+    return among(logits, temperature, keys, places, names, count)
+
+
+def _among_all(
+    logits: Tensor,
+    heat: Tensor,
+    keys: Tensor,
+    places: Tensor,
+    names: Tensor | None,
+    count: int,
+) -> Tensor:
+    """Ask every token, without a look at any on the host."""
+    scores, ids = _scored(logits, heat, names)
+    return _run(scores, ids, heat, keys, places).topk(count, -1).indices
 
 
 def _among_few(
@@ -97,7 +109,7 @@ def _among_few(
     if few.values.shape[1] < bounds.shape[1] and bool(
         (~(best.values[:, -1] > few.values[:, -1])).any() or count > CANDIDATES
     ):
-        return _run(scores, ids, heat, keys, places).topk(count, -1).indices
+        return _among_all(logits, heat, keys, places, names, count)
     return few.indices.gather(1, best.indices)
 
 

@@ -191,12 +191,13 @@ def test_the_context_is_not_overrun(tiny: Tiny) -> None:
     assert len(backend.draft(torch.tensor([1]), 2, 16)) == 2
 
 
-def test_what_reads_a_tensor_on_the_host_cannot_be_recorded() -> None:
+@pytest.mark.parametrize("inferring", [False, True])
+def test_what_reads_a_tensor_on_the_host_cannot_be_recorded(inferring: bool) -> None:
     """Or the traced passes above would prove nothing."""
     x = torch.tensor([3, 1])
     reads: list[Callable[[], Any]] = [x.tolist, x.numpy, x.nonzero, lambda: x * x.equal(x)]
-    for read in (*reads, lambda: torch.ones(int(x[0]))):
-        with pytest.raises(RuntimeError, match="on the host"):
+    for read in (*reads, lambda: torch.ones(int(x[0])), lambda: x if x.any() else -x):
+        with torch.inference_mode(inferring), pytest.raises(RuntimeError, match="on the host"):
             traced(read)
     replay = traced(lambda: x * 2)
     x.fill_(5)

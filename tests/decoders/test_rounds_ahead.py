@@ -41,7 +41,7 @@ from decoders.methods.recurrent.drafter import RecurrentDrafter
 from decoders.protocols import DraftLength, Job
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab
-from decoders.sampling.filters import probabilities
+from decoders.sampling.filters import chosen
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
 from decoders.testing.chance import Walk
@@ -50,6 +50,7 @@ from decoders.testing.toys import ListedLengths, autoregressive, run, speculativ
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 EVEN = PassCosts((1e-3,) * 17)  # as on a GPU
 TABLE = NextTokenTable({i: ((5 * i + 1) % 16, 0.5) for i in range(12)})
+FIXED = "copies of a fixed length"
 PART = [0, 2, 3, 5, 8, 9, 12, 15]
 
 
@@ -81,7 +82,7 @@ def strategy(kind: str, target: LlamaBackend, tiny: Tiny, record: bool) -> Specu
             return speculative(copying(), 16)
         case "copies and a table":
             return speculative(copying(table=TABLE), 16)
-        case "copies of a fixed length":
+        case _ if kind == FIXED:
             return speculative(MaxGramDrafter(CPU), 5)
         case "itself":
             return speculative(NeuralDrafter(another(0)), lengths)
@@ -108,7 +109,7 @@ KINDS = (
     "copies and a table",
     "plain",
     "copies",
-    "copies of a fixed length",
+    FIXED,
     "itself",
     "a part of the vocabulary",
     "cell",
@@ -146,12 +147,13 @@ def test_answers_are_the_ordinary_ones(kind: str, tiny: Tiny) -> None:
         assert sum(width * n for width, n in enumerate(one.widths)) == one.drafted
 
 
-@pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(1.3, top_k=5, top_p=0.7)], ids=str)
+@pytest.mark.parametrize("sampling", [Sampling(1), Sampling(0.7, top_k=5, top_p=0.9)], ids=str)
 @pytest.mark.parametrize("kind", slow_after(3, KINDS))
 def test_sampled_answers_are_plain_decoding_s(kind: str, sampling: Sampling, tiny: Tiny) -> None:
-    """To the same seed, whatever is drafted; so they have its distribution. A greedy answer in
+    """To the same seed, whatever is drafted; and so are the ordinary loop's. A greedy answer in
     between changes nothing."""
     target, plain = (native(tiny(), torch.float64) for _ in range(2))
+    ordinary = strategy(kind, plain, tiny, False)
     target.record_passes(traced)
     made = strategy(kind, target, tiny, True)
     assert ahead(target, made, Request(20, sampling))
@@ -162,20 +164,8 @@ def test_sampled_answers_are_plain_decoding_s(kind: str, sampling: Sampling, tin
         assert answer.ids == run(plain, autoregressive(), PROMPT, request).ids
         assert answer.accepted + answer.rounds + 1 == len(answer.ids)
         drafted += answer.drafted
+    assert answer.ids == run(plain, ordinary, PROMPT, request).ids
     assert drafted or kind == "plain"
-
-
-def test_a_long_sampled_answer_goes_on_with_its_own_numbers(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They come to the device a few at a time."""
-    monkeypatch.setattr("decoders.backends.cuda.rounds.AHEAD", 2)
-    target, plain = (native(tiny(), torch.float64) for _ in range(2))
-    target.record_passes(traced)
-    request = Request(target.context - len(PROMPT), Sampling(1.1), seed=5)
-    made = strategy("copies and a table", target, tiny, True)
-    ids = run(target, made, PROMPT, request).ids
-    assert ids == run(plain, autoregressive(), PROMPT, request).ids and len(ids) == 72
 
 
 @given(
@@ -183,30 +173,44 @@ def test_a_long_sampled_answer_goes_on_with_its_own_numbers(
     st.floats(0.2, 3),
     st.integers(0, 12),
     st.one_of(st.floats(0.05, 1), st.just(1e-9)),
+    st.booleans(),
 )
-def test_what_rounds_draw_from_is_what_is_asked_for(
-    seed: int, temperature: float, top_k: int, top_p: float
+def test_rounds_choose_as_the_ordinary_loop_does(
+    seed: int, temperature: float, top_k: int, top_p: float, named: bool
 ) -> None:
     logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(seed)).mul(3).round()
     sampling, chance = Sampling(temperature, top_k, top_p), Generator(CPU, seed)
-    drawing = RoundSampling(30, 9, CPU)
-    drawing.begin(sampling, chance, 7)
-    drawing.ready(11)
-    ids, probs = drawing.drawn(drawing.kind, logits, torch.tensor([7]))
-    torch.testing.assert_close(probs, probabilities(logits, sampling))
-    assert ids.tolist() == Generator(CPU, seed).follow(probs, ids).tolist()
+    names = torch.arange(0, 27, 3) if named else None
+    drawing = RoundSampling(27 if named else 9, CPU)
+    drawing.begin(sampling, chance.key)
+    choose, places = drawing.chooser(drawing.kind), torch.arange(7, 11)
+    expected = chosen(logits, sampling, chance, 7, names)[:, 0]
+    assert choose(logits, places, names).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("kind", slow_after(2, ("exit", "cell", "itself")))
-def test_rounds_and_drafts_are_the_ordinary_ones(kind: str, tiny: Tiny) -> None:
+@pytest.mark.parametrize(
+    "sampling", [Sampling(1), Sampling(), Sampling(0.7), Sampling(1, top_k=6, top_p=0.8)], ids=str
+)
+@pytest.mark.parametrize(
+    "kind",
+    slow_after(
+        2, ("itself", "a part of the vocabulary", "exit", "cell", "copies of a fixed length")
+    ),
+)
+def test_rounds_and_drafts_are_the_ordinary_ones(kind: str, sampling: Sampling, tiny: Tiny) -> None:
+    """As many tokens are drafted, and as many accepted, sampled ones too."""
     counts = []
     for record in (True, False):
         target = native(tiny(), torch.float64)
         if record:
             target.record_passes(traced)
-        made = run(target, strategy(kind, target, tiny, record), PROMPT, Request(16))
-        counts.append((made.rounds, made.drafted, made.accepted_per_position, made.target_calls))
+        request = Request(16, sampling, seed=6)
+        made = run(target, strategy(kind, target, tiny, record), PROMPT, request)
+        counts.append(
+            (made.ids, made.rounds, made.drafted, made.accepted_per_position, made.target_calls)
+        )
     assert counts[0] == counts[1]
+    assert kind != "itself" or made.accepted == made.drafted > 0
 
 
 @pytest.mark.parametrize("most", slow_after(2, [2, 7, 1]))
@@ -445,8 +449,6 @@ def test_graphs_on_cuda_write_what_the_ordinary_loop_writes(
                 made = speculative(NeuralDrafter(models[1]), 3)
             case _:
                 made = speculative(MaxGramDrafter(cuda, TABLE, passes=EVEN), 16)
-        if not record and not sampling.greedy:
-            made = autoregressive()  # a model would draw its drafts
         answers.append(run(models[0], made, PROMPT, Request(28, sampling, seed=4)).ids)
     assert answers[0] == answers[1]
 
