@@ -200,7 +200,7 @@ def test_greedy_ids_are_constrained_decoding_s(drafter: str) -> None:
             context = [*PROMPT, *wanted]
             scores = target.table[context[-2], context[-1]]
             scores = scores.masked_fill(~state.allowed(), -torch.inf)
-            wanted.append(choose(scores, Sampling(), Generator(CPU, 0)))
+            wanted.append(choose(scores, Sampling(), Generator(CPU, 0), 0))
             if not state.take(wanted[-1]):
                 break
         assert made == wanted

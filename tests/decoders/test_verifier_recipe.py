@@ -14,6 +14,7 @@ from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.options import EngineOptions
 from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
+from decoders.papers.rules.lossless import Lossless
 from decoders.papers.rules.lossy import Lossy
 from decoders.records import Request, Sampling
 from decoders.testing.toys import ToyBackend, neural, run, speculative
@@ -29,8 +30,9 @@ def arms_file(folder: Path, *said: str, kind: str = "neural, drafter: ./x") -> P
 
 
 GOOD: dict[str, tuple[type, bool]] = {
-    "lossless": (Coupled, True),
-    "{rule: lossless}": (Coupled, True),
+    "coupled": (Coupled, True),
+    "{rule: coupled}": (Coupled, True),
+    "lossless": (Lossless, True),
     "{rule: lossy, alpha: 0.3}": (Lossy, False),
     "{rule: lossy, alpha: 0.3, beta: 0.7}": (Lossy, False),
     "{rule: lossy, alpha: 0.7, beta: 0.3}": (Lossy, False),
@@ -65,7 +67,7 @@ def test_good_ones(said: str, tmp_path: Path) -> None:
 
 
 BAD = {
-    "magic": ("a0.verifier", "`rule: magic`", "lossless, lossy, lossy_star, chow"),
+    "magic": ("a0.verifier", "`rule: magic`", "coupled, lossless, lossy, lossy_star, chow"),
     "3": ("a0.verifier",),
     "{alpha: 3}": ("a0.verifier", "rule"),
     "chow": ("a0.verifier.alpha", "required"),
@@ -100,7 +102,7 @@ def test_bad_ones_are_named(said: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", ["chow", "diff", "opt"])
 def test_a_copy_has_no_confidence_to_compare(rule: str, tmp_path: Path) -> None:
     said = f"{{rule: {rule}, alpha: 0.1}}"
-    with pytest.raises(DraftpickError, match=r"a0: .*a copy has none.*use lossless, lossy"):
+    with pytest.raises(DraftpickError, match=r"a0: .*a copy has none.*use coupled, lossless"):
         load_arms(arms_file(tmp_path, said, kind="max_gram"))
     for other in ("lossy, alpha: 0.1", "bild_star, alpha: 2", "bild, rollback: 2"):
         load_arms(arms_file(tmp_path, f"{{rule: {other}}}", kind="max_gram"))
@@ -133,10 +135,10 @@ def test_the_json_view_shows_what_is_the_kind_s_own(tmp_path: Path) -> None:
 
 
 def test_the_name_alone_is_the_default() -> None:
-    said, left_out = (recipe(kind="max_gram", **more) for more in ({"verifier": "lossless"}, {}))
+    said, left_out = (recipe(kind="max_gram", **more) for more in ({"verifier": "coupled"}, {}))
     assert said == left_out
     assert "verifier" not in said.model_dump(mode="json", exclude_defaults=True)
-    assert said.model_dump(mode="json")["verifier"] == "lossless"
+    assert said.model_dump(mode="json")["verifier"] == "coupled"
 
 
 # -- what they become -----------------------------------------------------------------------------
@@ -146,7 +148,7 @@ def test_thresholds_reach_the_loop() -> None:
     """More is kept as each threshold is raised, until everything is."""
     target, request = (
         ToyBackend.random(6, seed=1, sharpness=1.0),
-        Request(40, Sampling(1.0), seed=2),
+        Request(300, Sampling(1.0), seed=2),
     )
     for rule, field, values in (
         ("lossy", "alpha", (0, 0.5, 0.999999)),
