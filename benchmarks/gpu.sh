@@ -27,7 +27,9 @@ STEPS=(check lossless rounds shared write train t5 speed routed floor collect)
 declare -A SECONDS_OF=( # at most; a step's parts run in turn, those of lossless at once
   [check-tests]=150 [check-fused]=90
   [lossless-native]=360 [lossless-graphs]=360 [lossless-self]=360
-  [rounds-default]=120 [rounds-sampled]=90 [rounds-other]=120 [rounds-other-int4]=120
+  [rounds-default]=120 [rounds-other]=120 [rounds-other-int4]=120
+  [rounds-default-0.7]=90 [rounds-default-0.7-likeliest]=90 [rounds-default-1]=90 [rounds-default-1-likeliest]=90
+  [rounds-other-0.7]=120 [rounds-other-0.7-likeliest]=120 [rounds-other-1]=120 [rounds-other-1-likeliest]=120
   [shared-default]=90 [shared-other]=120
   [write]=330
   [train]=420
@@ -178,23 +180,32 @@ other_arms() {
 }
 
 rounds() { # ahead of the host and by the ordinary loop, in turn
-  local config options
+  local config
   config=$(arms)
-  options="--queries $DATA/dev --limit 1 --repeats 2 --max-new-tokens $NEW --device $DEVICE"
-  # shellcheck disable=SC2086
-  run rounds-default "$PYTHON" benchmarks/rounds.py $options --config "$config" \
-    --arms "$(sped "$config")" --out "$OUT/rounds-default.json"
-  # shellcheck disable=SC2086
-  run rounds-sampled "$PYTHON" benchmarks/rounds.py $options --config "$config" \
-    --arms "$(sped "$config")" --temperature 1 --out "$OUT/rounds-sampled.json"
+  timed_rounds default --config "$config" --arms "$(sped "$config")"
   if [ -n "${OTHER:-}" ]; then
-    # shellcheck disable=SC2086
-    run rounds-other "$PYTHON" benchmarks/rounds.py $options --config "$(other_arms)" \
-      --arms "$OTHER_NAMES" --target "$OTHER" --out "$OUT/rounds-other.json"
-    # shellcheck disable=SC2086
-    run rounds-other-int4 "$PYTHON" benchmarks/rounds.py $options --config "$(other_arms)" \
-      --arms "$OTHER_NAMES" --target "$OTHER" --dtype int4 --out "$OUT/rounds-other-int4.json"
+    timed_rounds other --config "$(other_arms)" --arms "$OTHER_NAMES" --target "$OTHER"
+    rounds_of other-int4 --config "$(other_arms)" --arms "$OTHER_NAMES" --target "$OTHER" --dtype int4
   fi
+}
+
+# timed_rounds NAME OPTIONS...: greedy, and at two temperatures by drafts that go by the answer's
+# clocks and by the likeliest tokens
+timed_rounds() {
+  local name=$1 heat
+  shift
+  rounds_of "$name" "$@"
+  for heat in 0.7 1; do
+    rounds_of "$name-$heat" "$@" --temperature $heat
+    rounds_of "$name-$heat-likeliest" "$@" --temperature $heat --likeliest
+  done
+}
+
+rounds_of() {
+  local name=rounds-$1
+  shift
+  run "$name" "$PYTHON" benchmarks/rounds.py --queries "$DATA/dev" --limit 1 --repeats 2 \
+    --max-new-tokens $NEW --device "$DEVICE" "$@" --out "$OUT/$name.json"
 }
 
 shared() { # 1 to 64 answers at once

@@ -63,7 +63,10 @@ def _rounds(found: dict[str, Any]) -> Iterator[str]:
         us = f"{row['round_us']:.0f} us a round"
         if row["device_us"] is not None:
             us += f", {row['device_us']:.0f} of them the device's"
-        yield f"{name}: {row['tokens_per_s']:.0f} tokens a second, {us}"
+        tokens = f"{row['tokens_per_s']:.0f} tokens a second, {row['tokens_a_round']:.2f} a round"
+        yield f"{name}: {tokens}, {us}"
+    for tokens, us in found.get("choosing_us", {}).items():
+        yield f"choosing {tokens} tokens: {us:.0f} us"
     yield f"unequal answers: {found['unequal'] or 'none'}"
 
 

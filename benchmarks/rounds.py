@@ -6,10 +6,12 @@ Every prompt is answered by every arm in two ways, in turn: with the host a roun
 (decoders/backends/cuda/device_loop.py), and by the ordinary loop. For each way: tokens a second
 without the prompt's own pass, tokens a round, and microseconds a round; beside them what the device
 alone takes for the same rounds, as timed when they were recorded. The difference is what the host
-adds. Below, the
-rounds by shape, and plain decoding against the time in which memory gives the weights. Answers that
-differ from the ordinary loop's plain ones are counted; at a temperature, where the ordinary loop of
-a drafting model draws other tokens to a seed, of those that were written ahead.
+adds. Below, the rounds by shape, what choosing the target's own tokens takes of one, and plain
+decoding against the time in which memory gives the weights. Answers that differ from the ordinary
+loop's plain ones are counted, sampled ones too.
+
+With --likeliest models draft their most likely tokens ahead of the host, at a temperature too, in
+place of those that the clocks name.
 """
 
 from __future__ import annotations
@@ -18,19 +20,24 @@ import argparse
 import json
 import statistics
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from floor import bandwidth_of, bytes_read
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from torch import Tensor
 
 from collect.queries import first_per_task, read_queries
 from decoders import Engine, Request
 from decoders.backends.cuda.device_loop import DeviceLoop
-from decoders.backends.cuda.rounds import RecordedRounds
+from decoders.backends.cuda.rounds import RecordedRounds, RoundSampling, _seconds
+from decoders.backends.native import LlamaBackend
 from decoders.common.provenance import hardware, versions
+from decoders.device_rounds import DeviceSequence
 from decoders.loop import SpeculativeDecoding
 from decoders.records import Sampling
 from decoders.zoo import TARGET
@@ -49,12 +56,15 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--likeliest", action="store_true", help="draft the most likely tokens")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--out", type=Path, default=Path("rounds.json"))
     given = parser.parse_args()
+    if given.likeliest:
+        DeviceSequence.drafted = most_likely  # type: ignore[method-assign]
     only = [BASE, *filter(None, given.arms.split(","))] if given.arms else None
     engine = Engine.load(
         given.target,
@@ -79,7 +89,7 @@ def main() -> None:
                 made = engine.decode(arm, prompt, request, prefilled)
                 if (arm, way) == (BASE, "ordinary"):
                     expected = made.ids
-                elif (sampling.greedy or went_ahead(engine, arm, way)) and made.ids != expected:
+                elif made.ids != expected:
                     unequal.append(f"{arm}, {way}")
                 if repeat and made.rounds:  # the first turn records
                     rows.setdefault((arm, way), []).append(
@@ -94,6 +104,7 @@ def main() -> None:
     record = summary(engine, rows)
     record["by_task"] = by_task(rows, [query.task for query in queries])
     record["unequal"] = dict(Counter(unequal))
+    record["choosing_us"] = choosing_us(engine, sampling)
     record["about"] = {
         "target": engine.target_fingerprint,
         "passes": getattr(engine.target, "passes", ""),
@@ -101,6 +112,7 @@ def main() -> None:
         "max_new_tokens": given.max_new_tokens,
         "temperature": given.temperature,
         "top_p": given.top_p,
+        "likeliest": given.likeliest,
         "hardware": hardware(),
         "versions": versions(),
     }
@@ -108,8 +120,25 @@ def main() -> None:
     show(record)
 
 
-def went_ahead(engine: Engine, arm: str, way: str) -> bool:
-    return way == "ahead" and rounds_of(engine, arm) is not None
+def most_likely(line: DeviceSequence, logits: Tensor, ahead: int, names: Tensor | None) -> Tensor:
+    token = logits.argmax(-1)
+    return token if names is None else names[token]
+
+
+def choosing_us(engine: Engine, sampling: Sampling) -> dict[int, float]:
+    """Microseconds that choosing one, eight and sixteen tokens takes within a recording."""
+    target, device = engine.target, engine.target.device
+    if not isinstance(target, LlamaBackend) or target.recorded is None:
+        return {}
+    drawing, made = RoundSampling(target.vocab_size, device), dict[int, float]()
+    drawing.begin(sampling, 1)
+    choose = drawing.chooser(drawing.kind)
+    for width in (1, 8, 16):
+        logits = torch.randn(width, target.vocab_size, device=device).to(target.dtype)
+        places = torch.arange(width, device=device)
+        replay = target.recorded.record(partial(choose, logits, places, None))
+        made[width] = 1e6 * _seconds(replay, device)
+    return made
 
 
 def rounds_of(engine: Engine, arm: str) -> RecordedRounds | None:
@@ -193,6 +222,7 @@ def show(record: dict[str, Any]) -> None:
     console.print("x plain by task", record["by_task"])
     for arm, shapes in record["shapes"].items():
         console.print(arm, shapes)
+    console.print("choosing, us by tokens", record["choosing_us"])
     console.print("floor", record.get("floor"), "unequal answers", record["unequal"])
 
 

@@ -50,7 +50,6 @@ from decoders.testing.toys import ListedLengths, autoregressive, run, speculativ
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 EVEN = PassCosts((1e-3,) * 17)  # as on a GPU
 TABLE = NextTokenTable({i: ((5 * i + 1) % 16, 0.5) for i in range(12)})
-FIXED = "copies of a fixed length"
 PART = [0, 2, 3, 5, 8, 9, 12, 15]
 
 
@@ -82,7 +81,7 @@ def strategy(kind: str, target: LlamaBackend, tiny: Tiny, record: bool) -> Specu
             return speculative(copying(), 16)
         case "copies and a table":
             return speculative(copying(table=TABLE), 16)
-        case _ if kind == FIXED:
+        case "copies of a fixed length":
             return speculative(MaxGramDrafter(CPU), 5)
         case "itself":
             return speculative(NeuralDrafter(another(0)), lengths)
@@ -109,7 +108,7 @@ KINDS = (
     "copies and a table",
     "plain",
     "copies",
-    FIXED,
+    "copies of a fixed length",
     "itself",
     "a part of the vocabulary",
     "cell",
