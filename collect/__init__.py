@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .features import FEATURES, RequestContext, feature_vector
     from .queries import Query, read_queries, shipped
     from .replay.protocols import KnownAnswers, ReplayedLoop
-    from .replay.records import Expected, Replay, Written
+    from .replay.records import Replay, Written
     from .replay.registry import ADAPTERS, Replayable, ReplayAdapter
     from .rewards import REWARDS, Reward
     from .store.collection import Collection
@@ -34,7 +34,6 @@ __all__ = [
     "REWARDS",
     "Collection",
     "Embedder",
-    "Expected",
     "KnownAnswers",
     "Query",
     "Replay",
@@ -62,7 +61,7 @@ _HOMES = {
     "features": ("FEATURES", "RequestContext", "feature_vector"),
     "queries": ("Query", "read_queries", "shipped"),
     "replay.protocols": ("KnownAnswers", "ReplayedLoop"),
-    "replay.records": ("Expected", "Replay", "Written"),
+    "replay.records": ("Replay", "Written"),
     "replay.registry": ("ADAPTERS", "ReplayAdapter", "Replayable"),
     "rewards": ("REWARDS", "Reward"),
     "store.collection": ("Collection",),

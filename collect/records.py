@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collect.replay.records import Expected, Replay
+    from collect.replay.records import Replay
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,16 @@ class Outcome:
     reward is a function of them.
 
     running: other answers that are written at the same time.
-    draw: which of the answers that were drawn for the query at this temperature, from 0.
+    draw: which of the seeds of the query at this temperature, from 0.
     rouge_l: F-measure of the arm's own text against the target's greedy text, in [0, 1]; None above
         temperature 0.
     parameters: as ArmInfo.
     rounds, drafted, accepted: what the arm's loop does while it writes the target's answer: the
-        greedy one, or above temperature 0 one that the target drew, where they are expectations.
+        greedy one, or above temperature 0 the one to the row's seed.
     calls: steps that the models of its drafter took meanwhile; None where each drafted token is
         one, as it is not where tokens are copied too.
     widths: at index i, how many of the rounds' passes read i + 1 tokens; None where nobody counted,
         as of endpoints.
-    how: where they come from above temperature 0: "exact", "simulated" or "live", as in
-        `decoders.records.Expected`; None at temperature 0, where they are exact.
     new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's
         own pass, so rounds give new_tokens - 1.
     repetitive: whether the target's answer repeats itself to the end (see `sweeps.repetition`);
@@ -91,9 +89,9 @@ class Outcome:
     Rows with others (running > 0) have the target's answer and what is the same for every load
     from the row without others; only rounds, drafted, accepted, calls and widths are their own.
 
-    For an arm whose answer is its own (it does not draft, or its verifier is lossy) rounds,
-    drafted, accepted and new_tokens are of its own answer, and rounds counts the target's passes
-    after the prompt's: 0 where it was not asked. So they are where `how` is "live".
+    For an arm whose answer is its own (it does not draft, its verifier is lossy, or writes other
+    answers than the target to the same seed) rounds, drafted, accepted and new_tokens are of its
+    own answer, and rounds counts the target's passes after the prompt's: 0 where it was not asked.
     """
 
     query_id: str
@@ -103,12 +101,11 @@ class Outcome:
     draw: int = 0
     rouge_l: float | None = None
     parameters: int
-    rounds: float | None = None
-    drafted: float | None = None
-    accepted: float | None = None
-    calls: float | None = None
-    widths: tuple[float, ...] | None = None
-    how: str | None = None
+    rounds: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    calls: int | None = None
+    widths: tuple[int, ...] | None = None
     new_tokens: int | None = None
     repetitive: bool | None = None
     prefill_s: float | None = None
@@ -144,7 +141,7 @@ class OutcomeRow(Outcome):
         return self.measured_prefill_s is not None and self.measured_tokens is None
 
 
-def counted(made: Replay | Expected) -> dict[str, Any]:
+def counted(made: Replay) -> dict[str, Any]:
     """The fields of an outcome that an arm's loop along the target's answer gives."""
     return {
         "rounds": made.rounds,

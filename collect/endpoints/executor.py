@@ -275,7 +275,6 @@ def _row(
         rounds=found.rounds,
         drafted=found.drafted,
         accepted=found.accepted,
-        how="live" if asked.temperature else None,
         new_tokens=tokens,
         prompt_tokens=found.prompt_tokens,
         repetitive=is_repetitive(ids) if wanted else None,

@@ -14,24 +14,24 @@ from torch import Tensor
 from decoders.arms import AUTOREGRESSIVE
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError, NotANumber
-from decoders.common.seeds import derived_seed
 from decoders.costs import measured, under_load
 from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import RequestScope, Strategy
 from decoders.records import Request, Sampling
+from decoders.verify import Coupled
 
 from . import rounds
-from .before import Before, SomeAnswers
+from .before import Before
 from .costs import costs_at_once, costs_of, install_shared_costs, require_room, require_shared
+from .known import Draws, SomeAnswers, TeacherForcing
 from .protocols import ReplayedLoop
-from .records import Expected, Replay, Written
+from .records import Replay, Written
 from .registry import adapter_of
 from .stack import Stack
-from .trials import TeacherForcing
-from .unbatched import live, prompts_past_context, replayed_to_context, written_to_context
-from .writer import Draws, write_all
+from .unbatched import live, replayed_to_context, written_to_context
+from .writer import write_all
 
 if TYPE_CHECKING:
     from decoders.engine import Engine
@@ -53,9 +53,10 @@ class Batch:
 
     An arm that drafts for a lossless verifier can only speed up the target's answer: its figures
     follow from what its drafter writes alone and from its loop replayed along that answer
-    (`Replayable`). An arm with a lossy verifier, or that does not draft, has an answer of its own
-    and is run as it is. A strategy or a target is taken apart only if it is of the very class that
-    is known here: a subclass may do otherwise.
+    (`Replayable`). An arm that does not draft, one with a lossy verifier, and above temperature 0
+    one whose verifier writes other answers than the target to the same seed, have answers of their
+    own and are run as they are. A strategy or a target is taken apart only if it is of the very
+    class that is known here: a subclass may do otherwise.
 
     An arm that drafts from earlier answers is replayed one query after the other: before each it
     has the target's answers to those before it in the same call, at that temperature, and all that
@@ -141,17 +142,16 @@ class Batch:
         prompts: list[list[int]],
         max_new_tokens: int,
         temperature: float = 0.0,
-        seed: int | Sequence[int] = 0,
+        seeds: Sequence[int] = (),
         also: Sequence[tuple[float, Sequence[int]]] = (),
     ) -> Written:
-        """The target's own answers, greedy or sampled.
+        """The target's own answers, greedy, or sampled: those that `Engine.decode` writes to the
+        same seeds.
 
-        seed: of the batch; what the i-th answer draws depends on it and on i. Or each answer's own,
-            which alone it then depends on.
         also: temperatures and seeds of answers to the same prompts that will be asked for next;
             they are written now, where the prompts are read anyway.
         """
-        wanted = [Draws(temperature, seed), *(Draws(*each) for each in also)]
+        wanted = [Draws(temperature, seeds), *(Draws(*each) for each in also)]
         asked = _Asked(prompts, max_new_tokens, wanted[0])
         for at, (before, written) in enumerate(self._ahead):
             if before == asked:
@@ -162,7 +162,7 @@ class Batch:
             for prompt in prompts:
                 self._engine.check(prompt, request)
         if self._target is None:
-            return self._one_by_one(prompts, Request(max_new_tokens, Sampling(temperature)), seed)
+            return self._one_by_one(asked)
         try:
             first, *others = self._write(asked, wanted)
         except NotANumber:
@@ -180,9 +180,9 @@ class Batch:
         keep = self._engine.target.device.type == "cpu"  # elsewhere room is dearer than a pass
         prompts, most = asked.prompts, asked.max_new_tokens
         made = write_all(self._target, prompts, most, self._engine.eos_ids, wanted, keep)
-        for written in made:
+        for draws, written in zip(wanted, made, strict=True):
             if written.states is not None:
-                self._remember(self._known_answers(prompts, written.ids, written.states))
+                self._remember(self._known_answers(prompts, written.ids, draws, written.states))
         return made
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written:
@@ -195,9 +195,9 @@ class Batch:
         with self._in_turn(name, strategy, 0.0):
             return written_to_context(strategy, target, prompts, max_new_tokens, eos_ids)
 
-    def is_replayable(self, name: str) -> bool:
+    def is_replayable(self, name: str, temperature: float = 0.0) -> bool:
         """Whether the arm's answers are the target's, so that `replay` can follow them."""
-        return self._lossless(name) is not None
+        return self._lossless(name, temperature) is not None
 
     def replay(
         self,
@@ -205,62 +205,30 @@ class Batch:
         prompts: list[list[int]],
         answers: list[list[int]],
         max_new_tokens: int,
+        temperature: float = 0.0,
+        seeds: Sequence[int] = (),
     ) -> list[Replay]:
-        """The arm's loop at temperature 0, replayed along the target's answers.
+        """The arm's loop replayed along the target's answers.
 
         max_new_tokens: the limit under which the answers were written.
+        temperature, seeds: what they were written at, and by; no seeds for greedy ones.
         """
-        strategy = self._lossless(name)
+        strategy = self._lossless(name, temperature)
         if strategy is None:
             raise DraftpickError(
                 f"arm {name!r} gives answers of its own, so that it cannot be replayed along the "
                 "target's; its figures come with the answers"
             )
-        known = self._read(prompts, answers, max_new_tokens)
-        loop = self._loop(name, strategy, max_new_tokens)
+        draws = Draws(temperature, seeds)
+        known = self._read(prompts, answers, max_new_tokens, draws)
+        loop = self._loop(name, strategy, max_new_tokens, draws)
         if not self._engine.arm(name).reads_earlier:
             return replayed_to_context(strategy, known, loop)
         made: list[Replay] = []
-        with self._before.going_on(strategy, 0.0) as earlier:
+        with self._before.going_on(strategy, temperature) as earlier:
             loop = replace(loop, scope=RequestScope(answers=earlier))
             for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
                 made += replayed_to_context(strategy, SomeAnswers(known, [row]), loop)
-                earlier.add("", prompt, answer)
-        return made
-
-    def expected(
-        self,
-        name: str,
-        prompts: list[list[int]],
-        answers: list[list[int]],
-        max_new_tokens: int,
-        temperature: float,
-        seeds: Sequence[int],
-    ) -> list[Expected] | None:
-        """The arm's loop at a temperature above 0, on average along answers that the target drew.
-
-        One pass of the target over the answers serves all arms that are asked for in turn.
-
-        max_new_tokens: as in `replay`.
-        seeds: of each answer's simulated runs.
-        None for an arm that must be run (`live`): its answers are its own, or what its drafter
-        draws does not follow from the answers.
-        """
-        strategy = self._lossless(name)
-        if strategy is None or prompts_past_context(prompts, max_new_tokens, strategy.drafts_to):
-            return None
-        known = self._read(prompts, answers, max_new_tokens)
-        loop, adapter = self._loop(name, strategy, max_new_tokens), adapter_of(strategy.drafter)
-        if not self._engine.arm(name).reads_earlier:
-            return adapter.expected(known, loop, temperature, seeds)
-        made: list[Expected] = []
-        with self._before.going_on(strategy, temperature) as earlier:
-            for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-                own = seeds[row : row + 1]
-                found = adapter.expected(SomeAnswers(known, [row]), loop, temperature, own)
-                if found is None:
-                    return None
-                made += found
                 earlier.add("", prompt, answer)
         return made
 
@@ -298,7 +266,11 @@ class Batch:
         return self._before.going_on(strategy, temperature) if reads else nullcontext()
 
     def _read(
-        self, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
+        self,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+        max_new_tokens: int,
+        draws: Draws,
     ) -> TeacherForcing:
         """What the target makes of the answers; the states of the last few are kept, as they are
         asked for again at every load."""
@@ -310,50 +282,54 @@ class Batch:
                 f"an answer of {longest} tokens was not written under a limit of {max_new_tokens}; "
                 "give the limit that it had"
             )
-        asked = prompts, answers
-        known = next((one for one in self._known if (one.prompts, one.ids) == asked), None)
-        return self._remember(known or self._known_answers(prompts, answers))
+        asked = self._known_answers(prompts, answers, draws)
+        return self._remember(next((one for one in self._known if one.same(asked)), asked))
 
     def _known_answers(
-        self, prompts: list[list[int]], answers: list[list[int]], states: list[Tensor] | None = None
+        self,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+        draws: Draws,
+        states: list[Tensor] | None = None,
     ) -> TeacherForcing:
-        return TeacherForcing(self._engine.target, self._target, prompts, answers, states)
+        parts = self._engine.target, self._target
+        return TeacherForcing(*parts, prompts, answers, draws, states)
 
     def _remember(self, known: TeacherForcing) -> TeacherForcing:
         """Keep as the newest of the last few."""
         others = [one for one in self._known if one is not known]
-        for one in others:
-            one.forget_scores()
         self._known = [*others[1 - KEPT :], known]
         return known
 
-    def _loop(self, name: str, strategy: SpeculativeDecoding, max_new_tokens: int) -> ReplayedLoop:
+    def _loop(
+        self, name: str, strategy: SpeculativeDecoding, max_new_tokens: int, draws: Draws
+    ) -> ReplayedLoop:
         costs, length = self.cost_table.of_answers(self._answers), strategy.length
         in_turn = isinstance(length, AdaptiveLength) and length.in_turn
         draft_s = (self.cost_table if in_turn else costs).draft_s[name]  # as the loop would see it
-        return ReplayedLoop(length, max_new_tokens, draft_s, costs.verify)
+        return ReplayedLoop(length, max_new_tokens, draft_s, costs.verify, not draws.temperature)
 
-    def _lossless(self, name: str) -> SpeculativeDecoding | None:
-        """The arm's parts where it drafts for a lossless verifier, else None."""
+    def _lossless(self, name: str, temperature: float = 0.0) -> SpeculativeDecoding | None:
+        """The arm's parts where it drafts for a verifier that writes the target's own answers, else
+        None."""
         if self._at_once:
             _ = self.cost_table  # makes the arms again, which then follow the load
         strategy = self._engine.strategy(name)
         if type(strategy) is not SpeculativeDecoding or not strategy.verifier.lossless:
             return None
+        if temperature > 0 and type(strategy.verifier) is not Coupled:
+            return None
         if self._engine.arm(name).kind == AUTOREGRESSIVE:
             raise DraftpickError(f"arm {name!r} drafts nothing; its answers are the target's")
         return strategy
 
-    def _one_by_one(
-        self, prompts: list[list[int]], request: Request, seed: int | Sequence[int]
-    ) -> Written:
+    def _one_by_one(self, asked: _Asked) -> Written:
         ids, embeddings, prefill_s, decode_s = [], [], 0.0, 0.0
-        if isinstance(seed, int):
-            seed = [derived_seed(seed, index) for index in range(len(prompts))]
-        for prompt, own in zip(prompts, seed, strict=True):
+        sampling, seeds = Sampling(asked.draws.temperature), asked.draws.of(asked.prompts)
+        for prompt, seed in zip(asked.prompts, seeds, strict=True):
             prefilled = self._engine.prefill(prompt)
-            asked = replace(request, seed=own)
-            result = self._engine.decode(AUTOREGRESSIVE, prompt, asked, prefilled)
+            request = Request(asked.max_new_tokens, sampling, seed=seed)
+            result = self._engine.decode(AUTOREGRESSIVE, prompt, request, prefilled)
             ids.append(result.ids)
             embeddings.append(prefilled.embedding.cpu().numpy())
             prefill_s += prefilled.prefill_s

@@ -5,16 +5,12 @@ after the other.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from decoders.earlier.answers import EarlierAnswers
-from decoders.protocols import Backend, Drafts, RequestScope, Strategy, enter
-
-from .protocols import KnownAnswers
+from decoders.protocols import Drafts, RequestScope, Strategy, enter
 
 if TYPE_CHECKING:
     from decoders.engine import Engine
@@ -50,30 +46,3 @@ class Before:
 
     def _of(self, temperature: float) -> EarlierAnswers:
         return self._kept.setdefault(temperature, EarlierAnswers())
-
-
-class SomeAnswers:
-    """Rows of known answers, all of which are read together all the same."""
-
-    def __init__(self, known: KnownAnswers, rows: Sequence[int]) -> None:
-        self._known, self._rows = known, rows
-        self.prompts, self.ids = [known.prompts[i] for i in rows], [known.ids[i] for i in rows]
-        self.kept: dict[Hashable, Any] = {}
-
-    @property
-    def target(self) -> Backend:
-        return self._known.target
-
-    @property
-    def batched(self) -> bool:
-        return self._known.batched
-
-    @property
-    def states(self) -> list[Tensor]:
-        return self._of_rows(self._known.states)
-
-    def log_p(self, temperature: float) -> list[Tensor]:
-        return self._of_rows(self._known.log_p(temperature))
-
-    def _of_rows(self, found: list[Tensor]) -> list[Tensor]:
-        return [found[row] for row in self._rows]

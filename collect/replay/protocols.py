@@ -16,6 +16,8 @@ class KnownAnswers(Protocol):
     once for all arms.
 
     ids: of each answer; the prompt's own pass gave the first.
+    temperature, seeds: what each was drawn at, without filters, and by (`decoders.sampling.race`).
+        The drafts of its tokens are drawn by the same clocks.
     batched: whether the target reads many of them at once.
     kept: what adapters have worked out of these answers, for other arms and loads, by their keys.
     """
@@ -32,15 +34,17 @@ class KnownAnswers(Protocol):
     def ids(self) -> list[list[int]]: ...
 
     @property
+    def temperature(self) -> float: ...
+
+    @property
+    def seeds(self) -> list[int]: ...
+
+    @property
     def batched(self) -> bool: ...
 
     @property
     def states(self) -> list[Tensor]:
         """Per answer [T, d], the target's final state in front of each of its T tokens."""
-        ...
-
-    def log_p(self, temperature: float) -> list[Tensor]:
-        """Per answer [T], log p of each token; the first, which is never drafted, may have any."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,7 @@ class Replay:
 
     agree: per answer token, whether the drafter would have proposed it there given everything
         before it (the first is the prefill's own and True); empty for an arm whose answers are its
-        own, and where nothing drafts.
+        own, above temperature 0, and where nothing drafts.
     rounds: passes of the target after the prompt's.
     drafted, accepted: as in DecodeResult.
     calls: steps that the models of its drafter took; None where each drafted token is one, as it
@@ -38,29 +38,6 @@ class Replay:
         """The target alone: the prompt's own pass gives the first token, each round one more."""
         rounds = max(len(answer) - 1, 0)
         return cls(agree=[], rounds=rounds, drafted=0, accepted=0, widths=[rounds])
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What an arm's loop does on average while it writes one sampled answer.
-
-    rounds, drafted, accepted, calls, widths: as in Replay, expectations.
-    how: "exact"; "simulated", the mean of simulated runs; or "live", one run of the arm, along an
-        answer of its own.
-    """
-
-    rounds: float
-    drafted: float
-    accepted: float
-    how: Literal["exact", "simulated", "live"]
-    calls: float | None = None
-    widths: list[float] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, replay: Replay, how: Literal["exact", "live"] = "exact") -> Expected:
-        """The expectation of a loop that can only go one way, or that has run."""
-        widths = list(map(float, replay.widths))
-        return cls(replay.rounds, replay.drafted, replay.accepted, how, replay.calls, widths)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ the adapter, because a subclass may draft otherwise. Nothing heavy is imported b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from decoders.protocols import Backend, Drafter
 
     from .protocols import KnownAnswers, ReplayedLoop
-    from .records import Expected, Replay, Written
+    from .records import Replay, Written
 
 
 class Replayable(Protocol):
@@ -53,17 +53,7 @@ class Replayable(Protocol):
         return None
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
-        """The loop at temperature 0 along each answer; None as in `write`."""
-        return None
-
-    def expected(
-        self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]
-    ) -> list[Expected] | None:
-        """The loop at a temperature above 0 along each answer, on average; None where the arm must
-        be run, because its drafts do not follow from the answers.
-
-        seeds: one an answer, for what is simulated.
-        """
+        """The loop along each answer, at its temperature and by its seed; None as in `write`."""
         return None
 
 

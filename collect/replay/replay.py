@@ -1,7 +1,7 @@
-"""An arm's greedy loop replayed along an answer that is already known: exact, and no target needed.
+"""An arm's loop replayed along an answer that is already known: exact, and no target needed.
 
-At temperature 0 a draft is accepted as far as it equals the target's own answer, so one forward of
-the drafter over that answer gives every round that decoding would have had.
+A draft is accepted as far as it equals the target's own answer, at any temperature, so one forward
+of the drafter over that answer gives every round that decoding would have had.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Draft(NamedTuple):
     """What a drafter drafts along one answer.
 
     draft: (at, k) -> at most k tokens to follow answer[:at], 1 <= at < len(answer) growing; the
-        draft may go on past the answer's end, where its tokens are only counted.
+        draft may go on past the answer's end, where its tokens are only counted. None for k = 0,
+        but what is known by then is kept.
     calls: the steps of the drafter's models so far; None where each drafted token is one.
     """
 
@@ -41,7 +42,7 @@ def replay(
     at, rounds, drafted, accepted, widths = 1, 0, 0, 0, list[int]()
     while at < len(answer):
         k = min(length.next(), last - at)
-        proposed = list(drafts.draft(at, k)) if k > 0 else []
+        proposed = list(drafts.draft(at, max(k, 0)))
         right = agreeing(proposed, list(answer[at : at + len(proposed)]))
         rounds += 1
         drafted += len(proposed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,11 @@ from decoders.backends.native import LlamaBackend
 from decoders.backends.threads import threads
 from decoders.backends.weights.file_blocks import FileBlocks
 from decoders.backends.weights.packed import Matrix, dense, linear, pack, rows_of
+from decoders.protocols import decoder_prefix
+from decoders.sampling import race
 from decoders.sampling.draft_vocab import DraftVocab
+
+from .protocols import KnownAnswers
 
 AT_ONCE = {"cpu": 1024}  # tokens; more would only take fresh memory
 OTHERS_AT_ONCE = 32768
@@ -115,24 +119,38 @@ def states_before(stack: Stack, prompts: list[list[int]], answers: list[list[int
 
 
 @torch.inference_mode()
-def score(
-    stack: Stack, prompts: list[list[int]], answers: list[list[int]]
-) -> list[list[DraftToken]]:
+def score(stack: Stack, answers: KnownAnswers) -> list[list[DraftToken]]:
     """Per answer, per position: what the stack would draft there, given everything before it."""
+    states = states_before(stack, answers.prompts, answers.ids)
     made = []
-    for states in states_before(stack, prompts, answers):
+    for rows, prompt, seed in zip(states, answers.prompts, answers.seeds, strict=True):
+        place, key = len(decoder_prefix(answers.target, prompt)), race.key_of(seed)
         drafted = list[DraftToken]()
-        for part in torch.split(states, LOGITS_AT_ONCE):
-            drafted += draft_tokens(linear(part, stack.head), stack.vocab)[1]
+        for part in torch.split(rows, LOGITS_AT_ONCE):
+            clocks = Clocks(answers.temperature, key, place + len(drafted))
+            drafted += draft_tokens(linear(part, stack.head), stack.vocab, clocks)[1]
         made.append(drafted)
     return made
 
 
-def draft_tokens(logits: Tensor, vocab: DraftVocab | None) -> tuple[Tensor, list[DraftToken]]:
-    """The most likely of [n, N] draft tokens, as target ids [n] and as drafts."""
-    scores = logits.float()
+class Clocks(NamedTuple):
+    """What rows of logits are drawn by: the temperature, keys and places of `race.pick`."""
+
+    temperature: float
+    keys: int | Tensor
+    places: int | Tensor
+
+
+def draft_tokens(
+    logits: Tensor, vocab: DraftVocab | None, clocks: Clocks
+) -> tuple[Tensor, list[DraftToken]]:
+    """What is drafted by [n, N] logits over draft tokens, as target ids [n] and as drafts."""
+    scores, names = logits.float(), None if vocab is None else vocab.to_target
     best = scores.max(-1)
-    tokens = best.indices if vocab is None else vocab.to_target[best.indices]
+    picked = best.indices
+    if clocks.temperature > 0:
+        picked = race.pick(logits, *clocks, names)[:, 0]
+    tokens = picked if names is None else names[picked]
     sure = (best.values - scores.logsumexp(-1)).exp()
     return tokens, list(map(DraftToken, tokens.tolist(), sure.tolist()))
 
@@ -152,8 +170,8 @@ def in_groups(texts: Sequence[Sequence[int]], device: torch.device) -> Iterator[
 
 @dataclass(frozen=True)
 class DraftToken:
-    """token: the draft's most likely one.
-    confidence: its probability, raw.
+    """token: what is drafted.
+    confidence: the most likely token's probability, raw.
     """
 
     token: int

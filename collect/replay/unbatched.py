@@ -23,7 +23,7 @@ from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
 from decoders.sampling.tree_shape import lead
 
-from .before import SomeAnswers
+from .known import SomeAnswers
 from .protocols import KnownAnswers, ReplayedLoop
 from .records import Replay, Written
 from .registry import adapter_of
@@ -34,17 +34,21 @@ from .replay import replay as replay_loop
 class UnbatchedDrafter:
     """A drafter and the target that some drafters read along with.
 
+    temperature, seed: of the answers that it drafts along.
     branched: whether it has proposed a tree so far.
     """
 
-    def __init__(self, drafter: Drafter, target: Backend) -> None:
+    def __init__(
+        self, drafter: Drafter, target: Backend, temperature: float = 0.0, seed: int = 0
+    ) -> None:
         self.drafter, self.target, self.branched = drafter, target, False
+        self._sampling, self._seed = Sampling(temperature), seed
         self._after = 0  # how long the context was that it drafted for last
         self._drafted: list[int] = []
         self._renew()
 
     def _renew(self) -> None:
-        self._chance = Generator(self.target.device, 0)  # greedy: for parts, never for tokens
+        self._chance = Generator(self.target.device, self._seed)
 
     @torch.inference_mode()
     def write(
@@ -83,8 +87,9 @@ class UnbatchedDrafter:
         if ended < len(context):
             self._follow(context[:ended])
         self._follow(context)
-        self._after, self._drafted = len(context), self._propose(context, k, min_confidence)
-        return self._drafted
+        drafted = self._propose(context, k, min_confidence) if k > 0 else []
+        self._after, self._drafted = len(context), drafted
+        return drafted
 
     def _follow(self, context: list[int]) -> None:
         """Leave the target as the loop leaves a round: it has read all of `context` but its newest
@@ -95,7 +100,7 @@ class UnbatchedDrafter:
         self.drafter.commit(context)
 
     def _propose(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
-        asked = DraftRequest(k, Sampling(), self._chance, min_confidence)
+        asked = DraftRequest(k, self._sampling, self._chance, min_confidence)
         proposal = self.drafter.propose(context, asked)
         ids: list[int] = proposal.ids.tolist()
         if proposal.parents is None:
@@ -135,13 +140,13 @@ class UnbatchedReplay:
         return Written.without_states(answers, 0.0, decode_s)
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay]:
-        pairs = zip(answers.prompts, answers.ids, strict=True)
-        return [self._replayed(prompt, answer, loop) for prompt, answer in pairs]
+        return [self._replayed(answers, row, loop) for row in range(len(answers.ids))]
 
-    def _replayed(self, prompt: list[int], answer: list[int], loop: ReplayedLoop) -> Replay:
+    def _replayed(self, answers: KnownAnswers, row: int, loop: ReplayedLoop) -> Replay:
         """If the drafter proposed a tree, of which any branch may be accepted, the loop itself
         counts."""
-        drafter = UnbatchedDrafter(self.strategy.drafter, self.target)
+        prompt, answer, seed = answers.prompts[row], answers.ids[row], answers.seeds[row]
+        drafter = UnbatchedDrafter(self.strategy.drafter, self.target, answers.temperature, seed)
         start = decoder_prefix(self.target, prompt)
 
         def begin(min_confidence: float) -> Draft:
@@ -157,18 +162,19 @@ class UnbatchedReplay:
             made = replay_loop(answer, begin(loop.length.min_confidence), loop, agree)
             if not drafter.branched:
                 return made
-        return replace(self.live(prompt, len(answer), loop), agree=agree)
+        return replace(self.live(answers, row, loop), agree=agree)
 
     @property
     def _counted(self) -> bool:
         """Whether its models draft fewer tokens than it does."""
         return adapter_of(self.strategy.drafter).counts_calls
 
-    def live(self, prompt: list[int], tokens: int, loop: ReplayedLoop) -> Replay:
-        """What the loop itself counts while it writes the answer, which ends after `tokens`."""
-        prefilled, chance = self.target.prefill(prompt), Generator(self.target.device, 0)
-        request = Request(loop.max_new_tokens)
-        stopper = KnownEnd(tokens, request.max_new_tokens)
+    def live(self, answers: KnownAnswers, row: int, loop: ReplayedLoop) -> Replay:
+        """What the loop itself counts while it writes the answer again."""
+        prompt, seed = answers.prompts[row], answers.seeds[row]
+        prefilled, chance = self.target.prefill(prompt), Generator(self.target.device, seed)
+        request = Request(loop.max_new_tokens, Sampling(answers.temperature), seed=seed)
+        stopper = KnownEnd(len(answers.ids[row]), request.max_new_tokens)
         parts = self.target, prompt, prefilled, request, stopper, chance
         job = Job(*parts, lambda *_: None, scope=loop.scope)
         return live(self.strategy.decode(job), self._counted)
@@ -225,7 +231,7 @@ def replayed_to_context(
         made |= zip(others, found, strict=True)
     replay = UnbatchedReplay(strategy, known.target)
     for row in rows:
-        made[row] = replay.live(known.prompts[row], len(known.ids[row]), loop)
+        made[row] = replay.live(known, row, loop)
     return [made[row] for row in range(len(known.ids))]
 
 

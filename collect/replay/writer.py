@@ -8,7 +8,7 @@ asked several times in a row is read once.
 
 The device alone knows how far a row has come: a step is the same work with the same tensors, and
 on CUDA one graph. The host looks every few steps which rows have ended. What a row draws depends on
-its key and its position alone (`noise.py`), not on what is written next to it.
+its key and its place alone (`decoders.sampling.race`), not on what is written next to it.
 
 Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative Models, 2022.
 """
@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,14 +27,15 @@ from decoders.backends.batched.row_passes import RowPasses, kernels_for
 from decoders.backends.cuda.recorded import Recorder, Run, cuda_graphs
 from decoders.backends.llama.kv import KVCache
 from decoders.backends.llama.model import Part, rounded
-from decoders.backends.noise import key_of
 from decoders.backends.weights.packed import Rounded, linear
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.common.sync import synchronize
 from decoders.models import memory
 from decoders.records import NAN
+from decoders.sampling import race
 from decoders.sampling.argmax import numbered
 
+from .known import Draws
 from .records import Written
 from .stack import Stack, in_groups
 
@@ -52,13 +52,13 @@ class Ask:
     """prompt: ids [S], S >= 1.
     most: new tokens at most, >= 1.
     temperature: 0 for greedy.
-    key: what the noise is drawn by, as `noise.key_of` makes it.
+    key: of the clocks, as `race.key_of` makes it.
     """
 
     prompt: list[int]
     most: int
     temperature: float = 0.0
-    key: tuple[int, int] = (0, 0)
+    key: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,22 +75,6 @@ class Answer:
     ids: list[int]
     state: Tensor
     states: Tensor | None = None
-
-
-class Draws(NamedTuple):
-    """Answers to prompts: greedy, or sampled at `temperature` (no filters).
-
-    seed: what the i-th answer draws depends on it and on i, or on its own seed where there is one
-        for each.
-    """
-
-    temperature: float = 0.0
-    seed: int | Sequence[int] = 0
-
-    def keys(self, prompts: int) -> list[tuple[int, int]]:
-        if isinstance(self.seed, int):
-            return [key_of(self.seed, i) for i in range(prompts)]
-        return [key_of(own, 0) for own in self.seed]
 
 
 def write(
@@ -134,7 +118,7 @@ def write_all(
         cuda_graphs() if record else None,
         keep=max_new_tokens if keep_states else 0,
     )
-    keys = [each.keys(len(prompts)) for each in draws]
+    keys = [list(map(race.key_of, each.of(prompts))) for each in draws]
     by_length = sorted(enumerate(prompts), key=lambda pair: len(pair[1]))  # little padding
     asks = [
         (which, at, Ask(prompt, max_new_tokens, one.temperature, keys[which][at]))
@@ -247,8 +231,8 @@ class Writer:
         self._position = count.clone()  # its last position
         self._last = count.clone()  # the last that it may have
         self._alive = torch.zeros(rows, dtype=torch.bool, device=device)
-        self._temperature = torch.zeros(rows, device=device)
-        self._keys = torch.zeros(rows, 2, dtype=torch.int32, device=device)
+        self._temperature = torch.zeros(rows, dtype=torch.float64, device=device)
+        self._keys = count.clone()
         # by position, prompts left out
         self._written = torch.zeros(rows, capacity, dtype=torch.int64, device=device)
         self._states = torch.zeros(rows, shape.hidden, device=device)
@@ -336,19 +320,19 @@ class Writer:
         for which, prompt in enumerate(prompts):
             for row in rows[prompt]:
                 ask = self._at_work[row].ask
-                facts.append((row, which, len(prompt), len(prompt) + ask.most - 1, *ask.key))
+                facts.append((row, which, len(prompt), len(prompt) + ask.most - 1, ask.key))
                 temperatures.append(ask.temperature)
         columns = torch.tensor(list(zip(*facts, strict=True))).to(self._device)
-        into, of, lengths, last, *keys = columns.unbind(0)  # each [m]
+        into, of, lengths, last, keys = columns.unbind(0)  # each [m]
         h = self._stack.through([list(p) for p in prompts], self._rope, self._cache.begun(into, of))
         ends = torch.tensor([len(p) - 1 for p in prompts], device=self._device)
         states = self._stack.read(h[torch.arange(len(prompts), device=self._device), ends])
         self._states[into] = states[of].float()
         self._start[into], self._kept[into, 0] = lengths, states[of]
-        self._keys[into] = torch.stack(keys, 1).to(torch.int32)
-        self._temperature[into] = torch.tensor(temperatures, device=self._device)
+        heat = torch.tensor(temperatures, dtype=torch.float64, device=self._device)
+        self._keys[into], self._temperature[into] = keys, heat
         logits = linear(states, self._stack.head)[of]  # [m, N]
-        first = self._choose(logits, self._temperature[into], self._keys[into], lengths - 1)
+        first = self._choose(logits, heat, keys, lengths)
         self._token[into], self._position[into], self._last[into] = first, lengths, last
         self._written[into, lengths] = first
         self._alive[into] = (lengths < last) & ~self._ended(first)
@@ -397,17 +381,15 @@ class Writer:
             token_at = (position + 1 - self._start[:n]).clamp(max=self._keep)
             self._kept[torch.arange(n, device=self._device), token_at] = states
         logits = linear(states, self._stack.head)  # [n, N]
-        chosen = self._choose(logits, self._temperature[:n], self._keys[:n], position)
+        chosen = self._choose(logits, self._temperature[:n], self._keys[:n], position + 1)
         token.copy_(torch.where(alive, chosen, token))
         position.add_(alive)
         self._written[:n].scatter_(1, position.unsqueeze(1), token.unsqueeze(1))
         alive.logical_and_((position < self._last[:n]) & ~self._ended(token))
         return alive
 
-    def _choose(
-        self, logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor
-    ) -> Tensor:
-        chosen = self._passes.choose(logits, temperature, keys, positions)
+    def _choose(self, logits: Tensor, temperature: Tensor, keys: Tensor, places: Tensor) -> Tensor:
+        chosen = self._passes.choose(logits, temperature, keys, places)
         tokens = self._stack.to_target(chosen)
         return torch.where(numbered(chosen, logits) == NAN, NAN, tokens)
 

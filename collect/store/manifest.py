@@ -14,7 +14,7 @@ from decoders.costs.measured import Costs
 
 from ..records import ArmInfo
 
-FORMAT = "draftpick-rewards-4"  # raised with a column, and with what ROUGE-L or sizes count
+FORMAT = "draftpick-rewards-5"  # raised with a column, and with what one means
 MANIFEST = "manifest.json"
 
 

@@ -55,8 +55,8 @@ class SweepOptions:
     temperatures: those at which every arm is collected, 0 among them; kept in order, each once.
     at_once: numbers of answers that share the target's passes, for each of which the arms' rounds
         are collected, 1 among them; kept likewise.
-    draws: answers that the target draws for each query at each temperature above 0; every arm is
-        judged along each of them.
+    draws: seeds for each query at each temperature above 0; the target writes an answer to each,
+        and every arm is judged along all of them.
     similarity: let every drafter also write an answer on its own, to compare with the target's; the
         rewards of similarity need it, and it takes about half of the time.
     measure: also decode every query through every arm at batch 1 and keep the times.
@@ -110,7 +110,7 @@ class SweepOptions:
 
     @property
     def answers(self) -> list[tuple[float, int]]:
-        """The temperature and the draw of each answer that a query gets."""
+        """The temperature and the number of the seed of each answer that a query gets."""
         return [(at, draw) for at in self.temperatures for draw in range(self.draws if at else 1)]
 
 
@@ -195,7 +195,7 @@ def collect_batch(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
 
 def seed_of(options: SweepOptions, query_id: str, temperature: float, draw: int = 0) -> int:
     """Seed of one query's sampled answer; independent of the rest of the collection, and of how
-    many draws there are."""
+    many seeds there are."""
     more = ("draw", draw) if draw else ()
     return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id, *more)
 
@@ -284,16 +284,15 @@ def _arm_rows(
     batch, options = setup.batch, setup.options
     prompts = [prompt.ids for prompt, _ in group]
     targets = [answer.ids for _, answer in group]
-    seed: int | None = None
+    seeds: list[int | None] = [None] * len(group)
     if arm.autoregressive:
         # Greedy would match itself perfectly; the sampled answer is scored (Huang et al., 3.4).
         replays = [Replay.without_drafts(ids) for ids in targets]
         if not options.similarity:
             return _rows(setup, arm, group, replays)
-        seed = derived_seed(options.seed, *(prompt.query.id for prompt, _ in group))
-        written = batch.target(
-            prompts, options.max_new_tokens, temperature=options.temperature, seed=seed
-        )
+        own = [derived_seed(options.seed, "similarity", prompt.query.id) for prompt, _ in group]
+        written = batch.target(prompts, options.max_new_tokens, options.temperature, own)
+        seeds = [*own]
     elif not options.similarity and batch.is_replayable(arm.name):
         replays = batch.replay(arm.name, prompts, targets, options.max_new_tokens)
         return _rows(setup, arm, group, replays)
@@ -305,7 +304,7 @@ def _arm_rows(
     live = written.replays is not None
     rows = []
     known = _rows(setup, arm, group, replays)
-    for (_, answer), ids, row in zip(group, written.ids, known, strict=True):
+    for (_, answer), ids, row, seed in zip(group, written.ids, known, seeds, strict=True):
         text = setup.text(ids)
         rows.append(
             replace(

@@ -1,9 +1,9 @@
 """One batch of queries at every temperature and load: at temperature 0 as in `batch.py`, above it
 
-    target draws an answer -> one pass of target and drafter along it -> expected rounds -> rows
+    target writes an answer to a seed -> each arm's loop replayed along it -> rows
 
-where every arm is judged along the same answer. An arm whose answers are its own is run, once. With
-several draws all of this is done for each of them.
+where every arm is judged along the same answer, which with the same seed is what it writes itself.
+An arm whose answers are its own is run. With several seeds all of this is done for each of them.
 
 Where several answers share the target's passes, a drafted token costs more, and arms that go by
 costs draft less. The answers stay what they are, so that only the arms' loops are replayed.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from collect.replay.records import Expected, Replay
+from collect.replay.records import Replay
 from decoders.common.wording import in_words
 
 from ..records import ArmInfo, OutcomeRow, counted, error_row
@@ -86,27 +86,17 @@ def _replayed(
         for _, row in group
     ]
     drafts = any(row.drafted for _, row in group)
-    if not drafts or not batch.is_replayable(arm):
+    if not drafts or not batch.is_replayable(arm, temperature):
         return rows
     prompts, answers = [prompt.ids for prompt, _ in group], [list(r.target_ids) for _, r in group]
-    if temperature == 0:
-        replays = batch.replay(arm, prompts, answers, max_new_tokens)
-        return [
-            replace(row, **counted(Expected.of(replay)))
-            for row, replay in zip(rows, replays, strict=True)
-        ]
     seeds = [row.seed for row in rows if row.seed is not None]
-    found = batch.expected(arm, prompts, answers, max_new_tokens, temperature, seeds)
-    if found is None:  # it was run as it is
-        return rows
-    return [
-        replace(row, **counted(each), how=each.how) for row, each in zip(rows, found, strict=True)
-    ]
+    replays = batch.replay(arm, prompts, answers, max_new_tokens, temperature, seeds)
+    return [replace(row, **counted(each)) for row, each in zip(rows, replays, strict=True)]
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """An answer that the target drew. seed: of this answer, and of what the arms draw along it."""
+    """An answer that the target wrote to a seed."""
 
     prompt: Prompt
     ids: list[int]
@@ -161,15 +151,13 @@ def _arm_rows(
     prompts, answers = [one.prompt.ids for one in drawn], [one.ids for one in drawn]
     seeds = [one.seed for one in drawn]
     own: list[list[int]] | None = None
-    found: list[Expected] | None
     if arm.autoregressive:
-        found = [Expected.of(Replay.without_drafts(ids)) for ids in answers]
+        found = [Replay.without_drafts(ids) for ids in answers]
+    elif batch.is_replayable(arm.name, temperature):
+        found = batch.replay(arm.name, prompts, answers, most, temperature, seeds)
     else:
-        found = batch.expected(arm.name, prompts, answers, most, temperature, seeds)
-    if found is None:
         written = batch.live(arm.name, prompts, most, temperature, seeds)
-        own = written.ids
-        found = [Expected.of(replay, "live") for replay in written.replays or ()]
+        own, found = written.ids, written.replays or []
     rows = []
     for index, (one, figures) in enumerate(zip(drawn, found, strict=True)):
         ids = own[index] if own is not None else ()
@@ -181,7 +169,6 @@ def _arm_rows(
                 draw=number,
                 parameters=arm.parameters,
                 **counted(figures),
-                how=figures.how,
                 new_tokens=len(ids or one.ids),
                 repetitive=is_repetitive(one.ids, setup.engine.eos_ids),
                 seed=one.seed,

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collect.replay.records import Expected, Replay, Written
+    from collect.replay.records import Replay, Written
     from decoders.costs.measured import Costs
     from decoders.records import DecodeResult, Prefilled, Request
 
@@ -45,7 +45,7 @@ class BatchDecoder(Protocol):
         prompts: list[list[int]],
         max_new_tokens: int,
         temperature: float = 0.0,
-        seed: int | Sequence[int] = 0,
+        seeds: Sequence[int] = (),
         also: Sequence[tuple[float, Sequence[int]]] = (),
     ) -> Written:
         """also: temperatures and seeds of answers to these prompts that will be asked for next."""
@@ -57,23 +57,19 @@ class BatchDecoder(Protocol):
         """Within the block arms are replayed as if this many answers were written at once."""
         ...
 
-    def is_replayable(self, name: str) -> bool:
+    def is_replayable(self, name: str, temperature: float = 0.0) -> bool:
         """Whether `replay` can follow the target's answers with this arm."""
         ...
 
     def replay(
-        self, name: str, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
-    ) -> list[Replay]: ...
-
-    def expected(
         self,
         name: str,
         prompts: list[list[int]],
         answers: list[list[int]],
         max_new_tokens: int,
-        temperature: float,
-        seeds: Sequence[int],
-    ) -> list[Expected] | None: ...
+        temperature: float = 0.0,
+        seeds: Sequence[int] = (),
+    ) -> list[Replay]: ...
 
     def live(
         self,

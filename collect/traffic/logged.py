@@ -211,20 +211,19 @@ def before_each(texts: Sequence[KnownText]) -> Iterator[tuple[int, list[int]]]:
 
 
 class _Texts:
-    """KnownAnswers without a target that could say more of them."""
+    """KnownAnswers without a target that could say more of them. How they were drawn is not known:
+    a draft model's likeliest tokens are compared with them."""
 
-    batched = True
+    batched, temperature = True, 0.0
 
     def __init__(self, target: AbsentTarget, texts: Sequence[KnownText]) -> None:
         self.target = target
         self.prompts, self.ids = [each.prompt for each in texts], [each.ids for each in texts]
+        self.seeds = [0] * len(texts)
         self.kept: dict[Hashable, Any] = {}
 
     @property
     def states(self) -> list[Tensor]:
-        raise NotImplementedError("no target has read these texts")
-
-    def log_p(self, temperature: float) -> list[Tensor]:
         raise NotImplementedError("no target has read these texts")
 
 

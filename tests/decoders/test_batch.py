@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from collect.replay.trials import TeacherForcing
 from decoder_toys import (
     CPU,
     Tiny,
@@ -33,7 +34,6 @@ from collect.replay.records import Replay
 from collect.replay.registry import ADAPTERS, adapter_of
 from collect.replay.replay import Draft, replay
 from collect.replay.stack import Stack
-from collect.replay.trials import TeacherForcing
 from collect.replay.unbatched import UnbatchedDrafter, UnbatchedReplay, live
 from collect.replay.writer import Writer
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe

@@ -14,20 +14,22 @@ from decoder_toys import CPU, FITS_INT4, FITS_ROWS, Tiny, by_rows, native
 from replayed import traced
 
 from collect.replay import writer
+from collect.replay.known import Draws
 from collect.replay.stack import Stack, states_before
-from collect.replay.writer import Answer, Ask, Draws, Writer, most_rows, write
-from decoders.backends import noise
+from collect.replay.writer import Answer, Ask, Writer, most_rows, write
 from decoders.backends.batched.row_passes import RowPasses
 from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.llama.kv import KVCache
 from decoders.backends.native import LlamaBackend
-from decoders.backends.noise import key_of
 from decoders.backends.weights.int8 import WIDE
 from decoders.backends.weights.packed import Rounding
 from decoders.common.errors import DraftpickError
 from decoders.models import memory
-from decoders.records import Request
-from decoders.sampling.argmax import WIDTH
+from decoders.records import Request, Sampling
+from decoders.sampling import race
+from decoders.sampling.kernels import ON_CPU
+from decoders.sampling.race import key_of
+from decoders.sampling.randomness import Generator
 from decoders.testing.toys import autoregressive, run
 
 EOS = (6, 13)
@@ -53,7 +55,21 @@ def asks(n: int, seed: int = 0, heat: Sequence[float] = (0.0,)) -> list[Ask]:
 
 
 def alone(model: LlamaBackend, ask: Ask) -> list[int]:
-    return run(model, autoregressive(), ask.prompt, Request(ask.most), eos_ids=EOS).ids
+    """The loop's own answer, by the clocks of the same key."""
+    chance, request = Generator(model.device, 0), Request(ask.most, Sampling(ask.temperature))
+    chance.key = ask.key
+    return run(model, autoregressive(), ask.prompt, request, chance=chance, eos_ids=EOS).ids
+
+
+def without_host_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw as on a GPU, asking every token."""
+
+    def among_all(logits: Any, heat: Any, keys: Any, places: Any, names: Any, count: int) -> Any:
+        scores, ids = race._scored(logits, heat, names)
+        return race._run(scores, ids, heat, keys, places).topk(count, -1).indices
+
+    monkeypatch.setattr(ON_CPU, "pick", None)
+    monkeypatch.setattr(race, "_among_few", among_all)
 
 
 def written(model: LlamaBackend, rows: int, wanted: list[Ask], **how: Any) -> list[list[int]]:
@@ -64,9 +80,12 @@ def written(model: LlamaBackend, rows: int, wanted: list[Ask], **how: Any) -> li
     return [answer.ids for answer in answers]
 
 
+@pytest.mark.parametrize("heat", [(0.0,), (1.0, 0.0, 0.7, 1.5)])
 @pytest.mark.parametrize("rows", [1, 3, 7, 64])
-def test_each_answer_is_what_it_is_alone(model: LlamaBackend, rows: int) -> None:
-    wanted = asks(40)
+def test_each_answer_is_what_it_is_alone(
+    model: LlamaBackend, rows: int, heat: tuple[float, ...]
+) -> None:
+    wanted = asks(40, heat=heat)
     expected = [alone(model, ask) for ask in wanted]
     ended = [ids[-1] in EOS for ids in expected]
     assert any(ended) and not all(ended)
@@ -145,7 +164,7 @@ def test_a_recorded_step_writes_the_same(
     """A trace replayed: it would fail if a step read on the host, or kept anything of its time."""
     wanted = asks(20, heat=(0.0, 1.0))
     expected = written(model, rows, wanted)
-    monkeypatch.setattr(noise, "choose", noise.race)
+    without_host_reads(monkeypatch)
     assert written(model, rows, wanted, record=traced) == expected
 
 
@@ -184,29 +203,6 @@ def written_without_ends(model: LlamaBackend, wanted: list[Ask]) -> list[list[in
 def chi_square(counts: np.ndarray, distribution: np.ndarray) -> float:
     expected = distribution * counts.sum()
     return float(((counts - expected) ** 2 / expected).sum())
-
-
-def test_the_noise_is_even_and_independent() -> None:
-    keys = torch.tensor([key_of(0, i) for i in range(64)], dtype=torch.int32)
-    rows = noise.gumbel(keys, torch.arange(64), 4096)
-    uniform = torch.exp(-torch.exp(-rows.double()))
-    counts = torch.histc(uniform, 64, 0, 1).numpy()
-    assert chi_square(counts, np.full(64, 1 / 64)) < 120  # 63 degrees of freedom
-    assert rows.max() > 10 and torch.isfinite(rows).all()
-    correlation = torch.corrcoef(rows).fill_diagonal_(0).abs().max()
-    assert correlation < 5.5 / 4096**0.5
-    later = noise.gumbel(keys, torch.arange(64) + 1, 4096)
-    assert (later * rows).mean() - rows.mean() * later.mean() < 0.02
-    assert torch.equal(rows[9:10], noise.gumbel(keys[9:10], torch.tensor([9]), 4096))
-
-
-@pytest.mark.parametrize("size", [3 * WIDTH, 1000])
-def test_the_likeliest_is_the_first_of_the_likeliest(size: int) -> None:
-    logits = torch.randn(50, size).bfloat16()
-    logits[:25, torch.randint(0, size, (4,))] = 8.0
-    greedy = torch.zeros(50)
-    chosen = noise.choose(logits, greedy, torch.zeros(50, 2, dtype=torch.int32), greedy.long())
-    assert torch.equal(chosen, logits.argmax(-1))
 
 
 def test_asks_may_depend_on_answers(model: LlamaBackend) -> None:
@@ -271,7 +267,7 @@ def test_states_in_front_of_each_token_are_kept(
     model: LlamaBackend, record: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of answers that end early and late, in rows that others had before."""
-    monkeypatch.setattr(noise, "choose", noise.race)
+    without_host_reads(monkeypatch)
     stack, wanted = Stack.of_backend(model), asks(20, heat=(0.0, 1.0))
     wanted = [replace(ask, most=9) for ask in wanted]
     made = [*Writer(stack, 4, CAPACITY, EOS, record, keep=9).answers(wanted)]
@@ -285,11 +281,12 @@ def test_states_in_front_of_each_token_are_kept(
 def test_more_prompts_than_rows(model: LlamaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [ask.prompt for ask in asks(20)]
     stack = Stack.of_backend(model)
-    greedy, sampled = (write(stack, prompts, 9, EOS, Draws(heat, 4)) for heat in (0.0, 1.0))
+    draws = Draws(1.0, range(20))
+    greedy, sampled = (write(stack, prompts, 9, EOS, each) for each in (Draws(), draws))
     monkeypatch.setattr(writer, "CPU_ROWS", 3)
     again = write(stack, prompts, 9, EOS)
     assert again.ids == greedy.ids == [alone(model, Ask(p, 9)) for p in prompts]
-    assert write(stack, prompts, 9, EOS, Draws(1.0, 4)).ids == sampled.ids
+    assert write(stack, prompts, 9, EOS, draws).ids == sampled.ids
     np.testing.assert_allclose(again.embeddings, greedy.embeddings, rtol=1e-5, atol=1e-5)
     assert again.prefill_s > 0 and again.decode_s > 0
 

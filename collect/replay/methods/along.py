@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from decoders.protocols import Backend, Drafter, DraftRequest, decoder_prefix
+from decoders.protocols import Drafter, DraftRequest, decoder_prefix
 from decoders.records import Sampling
 from decoders.sampling.randomness import Generator
 
@@ -17,26 +17,27 @@ from ..replay import Draft, replay_with_agreement
 
 def along(
     drafter: Drafter,
-    target: Backend,
-    prompt: list[int],
-    answer: list[int],
-    temperature: float = 0.0,
-    min_confidence: float = 0.0,
+    answers: KnownAnswers,
+    row: int,
+    min_confidence: float,
     counted: bool = True,
 ) -> Draft:
-    """The drafter asked from round to round. One that draws what it does has seed 0.
+    """The drafter asked from round to round along one of the answers.
 
     counted: whether a model takes steps to draft.
     """
+    target, prompt, answer = answers.target, answers.prompts[row], answers.ids[row]
     drafter.reset(prompt)
     before = drafter.calls  # reading the prompt is none of its steps
-    start, chance = decoder_prefix(target, prompt), Generator(target.device, 0)
-    sampling = Sampling(temperature)
+    start, chance = decoder_prefix(target, prompt), Generator(target.device, answers.seeds[row])
+    sampling = Sampling(answers.temperature)
 
     def draft(at: int, k: int) -> list[int]:
         context = start + answer[:at]
         if at > 1:
             drafter.commit(context)
+        if k < 1:
+            return []
         asked = DraftRequest(k, sampling, chance, min_confidence)
         ids: list[int] = drafter.propose(context, asked).ids.tolist()
         return ids
@@ -46,19 +47,14 @@ def along(
 
 @torch.inference_mode()
 def all_along(
-    drafter: Drafter,
-    answers: KnownAnswers,
-    loop: ReplayedLoop,
-    temperature: float,
-    counted: bool = True,
+    drafter: Drafter, answers: KnownAnswers, loop: ReplayedLoop, counted: bool = True
 ) -> list[Replay]:
-    """The loop along each answer, of a drafter whose drafts follow from the text alone: a drafted
-    token is accepted where it is the answer's."""
+    """The loop along each answer, of a drafter that reads nothing along with the target."""
 
-    def begin(prompt: list[int], answer: list[int], min_confidence: float) -> Draft:
-        return along(drafter, answers.target, prompt, answer, temperature, min_confidence, counted)
+    def begin(row: int, min_confidence: float) -> Draft:
+        return along(drafter, answers, row, min_confidence, counted)
 
     return [
-        replay_with_agreement(answer, partial(begin, prompt, answer), loop)
-        for prompt, answer in zip(answers.prompts, answers.ids, strict=True)
+        replay_with_agreement(answer, partial(begin, row), loop)
+        for row, answer in enumerate(answers.ids)
     ]

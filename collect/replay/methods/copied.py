@@ -4,7 +4,6 @@ suffixes also from earlier answers, and from how often the answer's own copies w
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from functools import partial
 
 from decoders.methods.max_gram.drafter import MaxGramDrafter
@@ -12,7 +11,7 @@ from decoders.methods.suffix.drafter import SuffixDrafter
 from decoders.protocols import Backend, decoder_prefix
 
 from ..protocols import KnownAnswers, ReplayedLoop
-from ..records import Expected, Replay, Written
+from ..records import Replay, Written
 from ..registry import ReplayAdapter
 from ..replay import Draft, replay_with_agreement
 from .along import all_along
@@ -62,12 +61,6 @@ class MaxGramReplay(CopiedReplay):
             for prompt, answer in zip(answers.prompts, answers.ids, strict=True)
         ]
 
-    def expected(
-        self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]
-    ) -> list[Expected]:
-        """A copied token is accepted where it is the answer's."""
-        return [Expected.of(each) for each in self.replay(answers, loop)]
-
     def _guess(self, context: list[int], k: int) -> list[int]:
         self.drafter.commit(context)
         return self.drafter.guess(context, k)
@@ -80,16 +73,7 @@ class SuffixReplay(CopiedReplay):
         return self.drafter.copy(context, 1).ids[:1]
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
-        return None if self.drafter.branches else self._along(answers, loop, 0.0)
-
-    def expected(
-        self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]
-    ) -> list[Expected] | None:
-        """A copied token is accepted where it is the answer's; a tree's that is not the first child
-        may be where it is not."""
+        """A tree's token that is not the first child may be accepted too."""
         if self.drafter.branches:
             return None
-        return [Expected.of(each) for each in self._along(answers, loop, temperature)]
-
-    def _along(self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float) -> list[Replay]:
-        return all_along(self.drafter, answers, loop, temperature, counted=False)
+        return all_along(self.drafter, answers, loop, counted=False)

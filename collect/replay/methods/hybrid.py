@@ -6,21 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from decoders.methods.hybrid.drafter import HybridDrafter
 from decoders.protocols import Backend, Drafter, DraftRequest, decoder_prefix
 from decoders.records import Proposal
 
-from ..chain import HasScript, HasTrials, IsSure, chances_of, sure_part
-from ..expected import drawn, simulated
+from ..chain import HasScript, sure_part
 from ..protocols import KnownAnswers, ReplayedLoop
-from ..records import Expected, Replay
+from ..records import Replay
 from ..registry import ReplayAdapter, adapter_of
 from ..replay import Draft, replay_with_agreement
 from .along import all_along, along
+from .translated import TranslatedReplay
 
 
 class ScriptedDrafter:
@@ -82,63 +80,26 @@ class HybridReplay(ReplayAdapter):
     def _later(self) -> int | None:
         return self._model.later if isinstance(self._model, HasScript) else None
 
-    def _sure(self, temperature: float) -> bool:
-        return isinstance(self._model, IsSure) and self._model.sure(temperature)
-
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
-        if self._sure(0.0):
-            return all_along(self.drafter, answers, loop, 0.0)
         model = self._model
+        if isinstance(model, TranslatedReplay):  # its drafts follow from the text
+            return all_along(self.drafter, answers, loop)
         script = model.tokens(answers) if isinstance(model, HasScript) else None
         if script is None:
             return None
         target, later = answers.target, self._later
 
         def begin(row: int, min_confidence: float) -> Draft:
-            prompt, answer = answers.prompts[row], answers.ids[row]
-            start = len(decoder_prefix(target, prompt))
+            start = len(decoder_prefix(target, answers.prompts[row]))
 
             def drafts(context: list[int], asked: DraftRequest) -> list[int]:
                 run = script(row, len(context) - start, asked.k)
                 return sure_part(run, asked.k, asked.min_confidence)
 
             drafter = self.drafter.over(ScriptedDrafter(drafts, target, later))
-            return along(drafter, target, prompt, answer, min_confidence=min_confidence)
+            return along(drafter, answers, row, min_confidence)
 
         return [
             replay_with_agreement(answer, partial(begin, row), loop)
             for row, answer in enumerate(answers.ids)
-        ]
-
-    def expected(
-        self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]
-    ) -> list[Expected] | None:
-        """Simulated: the choice remembers what was accepted before. Exact where the model's drafts
-        are sure."""
-        if self._sure(temperature):
-            made = all_along(self.drafter, answers, loop, temperature)
-            return [Expected.of(each) for each in made]
-        model, target, later = self._model, answers.target, self._later
-        trials = model.trials(answers, temperature) if isinstance(model, HasTrials) else None
-        if trials is None:
-            return None
-
-        def simulate(row: int, seed: int) -> Expected:
-            prompt, answer = answers.prompts[row], answers.ids[row]
-            start = len(decoder_prefix(target, prompt))
-            chances = chances_of(trials, row, len(answer), loop.length.min_confidence)
-
-            def drafts(heights: NDArray[np.float64]) -> Draft:
-                known = drawn(answer, chances, heights).draft
-                scripted = ScriptedDrafter(
-                    lambda context, asked: known(len(context) - start, asked.k), target, later
-                )
-                drafter = self.drafter.over(scripted)
-                return along(drafter, target, prompt, answer, temperature)
-
-            return simulated(answer, drafts, loop, seed)
-
-        return [
-            simulate(row, seed)
-            for row, (_, seed) in enumerate(zip(answers.ids, seeds, strict=True))
         ]

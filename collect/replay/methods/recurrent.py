@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
-from typing import Generic, TypeVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,85 +18,55 @@ from decoders.backends.recurrent.head import RecurrentHead
 from decoders.common.sync import synchronize
 from decoders.costs.passes import REPEATS
 from decoders.methods.recurrent.drafter import RecurrentDrafter
+from decoders.protocols import decoder_prefix
+from decoders.sampling import race
 
 from ..chain import ChainReplay, DraftTokens
 from ..protocols import KnownAnswers
-from ..stack import DraftToken, draft_tokens
-from ..trials import AcceptanceTrial, AcceptanceTrials, score, tried
-
-T = TypeVar("T")
+from ..stack import Clocks, DraftToken, draft_tokens
 
 ROWS = 1024  # places whose logits are held at once
 
 
-class _Unrolled(Generic[T]):
-    """Called with (row, at, k), what is made of the k tokens that follow the first `at` >= 1 of
-    answers[row], the newest of which the target has not read. All places of all answers take a step
-    together, as deep as is asked for.
+class UnrolledDrafts:
+    """Called with (row, at, k), the k tokens drafted after the first `at` >= 1 of answers[row], the
+    newest of which the target has not read. All places of all answers take a step together, as
+    deep as is asked for."""
 
-    states: of each answer [n, d], the target's final one in front of each of its n tokens.
-    """
+    def __init__(self, head: RecurrentHead, answers: KnownAnswers) -> None:
+        self._head, self._heat = head, answers.temperature
+        self._first = [0, *itertools.accumulate(map(len, answers.ids))]
+        self._state = torch.cat(answers.states)  # in front of each token
+        starts = [len(decoder_prefix(answers.target, prompt)) for prompt in answers.prompts]
+        rows = [
+            (token, race.key_of(seed), place)
+            for ids, seed, start in zip(answers.ids, answers.seeds, starts, strict=True)
+            for place, token in enumerate(ids, start + 1)  # of what is drafted after it
+        ]
+        columns = torch.tensor(rows, dtype=torch.int64, device=self._state.device).view(-1, 3)
+        self._ids, self._keys, self._places = columns.unbind(1)
+        self._made: list[list[DraftToken]] = []  # by depth, then by place
 
-    def __init__(
-        self, head: RecurrentHead, states: Sequence[Tensor], answers: Sequence[Sequence[int]]
-    ) -> None:
-        self._head, self._first = head, [0, *itertools.accumulate(map(len, answers))]
-        self._state = torch.cat(list(states))
-        ids = list(itertools.chain.from_iterable(answers))
-        self._ids = torch.tensor(ids, dtype=torch.int64, device=self._state.device)
-        self._made: list[list[T]] = []  # by depth, then by place
-
-    def __call__(self, row: int, at: int, k: int) -> list[T]:
+    def __call__(self, row: int, at: int, k: int) -> list[DraftToken]:
         place = self._first[row] + at - 1
         while len(self._made) < k:
             self._deepen()
         return [made[place] for made in self._made[:k]]
 
-    def _deepen(self) -> None:
-        """One token further from every place."""
-        raise NotImplementedError
-
-
-class UnrolledDrafts(_Unrolled[DraftToken]):
-    """The most likely tokens in turn."""
-
     @torch.inference_mode()
     def _deepen(self) -> None:
+        """One token further from every place."""
         drafted, states, tokens = list[DraftToken](), list[Tensor](), list[Tensor]()
-        parts = (torch.split(each, ROWS) for each in (self._state, self._ids))
-        for state, token in zip(*parts, strict=True):
+        parts = (self._state, self._ids, self._keys, self._places)
+        for state, token, *clocks in zip(*(torch.split(p, ROWS) for p in parts), strict=True):
             state, logits = self._head.step(state, token)
-            token, made = draft_tokens(logits, self._head.vocab)
+            token, made = draft_tokens(logits, self._head.vocab, Clocks(self._heat, *clocks))
             states.append(state)
             tokens.append(token)
             drafted += made
         self._state, self._ids = torch.cat(states), torch.cat(tokens)
+        self._places = self._places + 1
         self._made.append(drafted)
-
-
-class UnrolledTrials(_Unrolled[AcceptanceTrial]):
-    """The answers' own tokens: the cell goes on from the target's state where a round begins, and
-    reads the true tokens."""
-
-    def __init__(self, head: RecurrentHead, answers: KnownAnswers, temperature: float) -> None:
-        super().__init__(head, answers.states, answers.ids)
-        self._temperature = temperature
-        self._log_p = torch.cat(answers.log_p(temperature))
-
-    @torch.inference_mode()
-    def _deepen(self) -> None:
-        """What crosses into the next answer is never asked."""
-        depth = len(self._made)
-        read, meant = self._ids.roll(-depth), self._ids.roll(-depth - 1)
-        log_p = self._log_p.roll(-depth - 1)
-        states, made = [], list[AcceptanceTrial]()
-        for part in torch.split(torch.arange(len(read), device=read.device), ROWS):
-            state, logits = self._head.step(self._state[part], read[part])
-            log_q, sure = score(logits, meant[part], self._head.vocab, self._temperature)
-            states.append(state)
-            made += tried(log_q, log_p[part], sure)
-        self._state = torch.cat(states)
-        self._made.append(made)
 
 
 class RecurrentReplay(ChainReplay):
@@ -129,7 +98,4 @@ class RecurrentReplay(ChainReplay):
     def tokens(self, answers: KnownAnswers) -> DraftTokens | None:
         if not answers.batched:
             return None
-        return UnrolledDrafts(self.head, answers.states, answers.ids)
-
-    def trials(self, answers: KnownAnswers, temperature: float) -> AcceptanceTrials:
-        return UnrolledTrials(self.head, answers, temperature)
+        return UnrolledDrafts(self.head, answers)

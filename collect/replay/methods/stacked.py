@@ -3,12 +3,6 @@ adapter: an answer is one pass, and many are read together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TypeVar
-
-import torch
-from torch import Tensor
-
 from decoders.backends.exit_adapter import AdapterHead
 from decoders.backends.native import LlamaBackend
 from decoders.methods.chain import LATER
@@ -19,11 +13,8 @@ from decoders.protocols import Backend
 from ..chain import ChainReplay, DraftTokens
 from ..protocols import KnownAnswers
 from ..records import Written
-from ..stack import Stack, score, states_before
-from ..trials import AcceptanceTrials, after, scores, trials_along
+from ..stack import DraftToken, Stack, score
 from ..writer import write
-
-T = TypeVar("T")
 
 
 class StackedReplay(ChainReplay):
@@ -53,27 +44,11 @@ class StackedReplay(ChainReplay):
         stack = self.stack
         if stack is None:
             return None
-        scored = self._once(answers, "greedy", lambda: score(stack, answers.prompts, answers.ids))
-        return lambda row, at, k: scored[row][at : at + k]
-
-    def trials(self, answers: KnownAnswers, temperature: float) -> AcceptanceTrials | None:
-        stack = self.stack
-        if stack is None:
-            return None
-
-        def made() -> list[tuple[Tensor, Tensor]]:
-            states = states_before(stack, answers.prompts, answers.ids)
-            return scores(stack, states, answers.ids, temperature)
-
-        return trials_along(self._once(answers, temperature, made), answers, temperature)
-
-    def _once(self, answers: KnownAnswers, what: Hashable, make: Callable[[], T]) -> T:
-        """The replays of these answers and these parts, computed once."""
-        key = what, *map(id, self.parts)
+        key = tuple(map(id, self.parts))
         if key not in answers.kept:
-            answers.kept[key] = self.parts, make()  # who has the parts keeps their ids from others
-        made: T = answers.kept[key][1]
-        return made
+            answers.kept[key] = self.parts, score(stack, answers)  # with the ids' owners
+        scored: list[list[DraftToken]] = answers.kept[key][1]
+        return lambda row, at, k: scored[row][at : at + k]
 
 
 class NeuralReplay(StackedReplay):
@@ -89,26 +64,6 @@ class NeuralReplay(StackedReplay):
     def parts(self) -> tuple[object, ...]:
         model = self.drafter.backend
         return (model.weights if isinstance(model, LlamaBackend) else model), self.drafter.vocab
-
-    def trials(self, answers: KnownAnswers, temperature: float) -> AcceptanceTrials | None:
-        if self.stack is not None:
-            return super().trials(answers, temperature)
-        pairs = zip(answers.prompts, answers.ids, strict=True)
-        return trials_along([self._read(*p, temperature) for p in pairs], answers, temperature)
-
-    @torch.inference_mode()
-    def _read(
-        self, prompt: list[int], answer: list[int], temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        """One answer, by a model of any backend."""
-        model = self.drafter
-        model.reset(prompt)
-        device = model.backend.device
-        if len(answer) < 2:
-            logits = torch.empty(0, 1, device=device)
-        else:
-            logits = model.logits(torch.tensor(answer[:-1], device=device))
-        return after(logits, answer, model.vocab, temperature)
 
 
 class EarlyExitReplay(StackedReplay):

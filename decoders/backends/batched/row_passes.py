@@ -16,7 +16,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from .. import noise
+from ...sampling import race
 from ..cpp.layers import KernelLayers, unsupported_reason
 from ..cpp.row_attention import AttentionSpans
 from ..llama.kv import KVCache
@@ -125,13 +125,9 @@ class RowPasses:
             h = after_attention(h, a.flatten(1), w, shape)
         return h
 
-    def choose(
-        self, logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor
-    ) -> Tensor:
-        if self._fast is None:
-            return noise.choose(logits, temperature, keys, positions)
-        made: Tensor = self._fast.choose(logits.contiguous(), temperature, keys, positions)
-        return made
+    def choose(self, logits: Tensor, temperature: Tensor, keys: Tensor, places: Tensor) -> Tensor:
+        """Each row's next token, as `race.pick`."""
+        return race.pick(logits, temperature, keys, places)[:, 0]
 
     def _by_kernels(
         self,
