@@ -117,7 +117,8 @@ class Work:
         batch, most = self.decoder, self._most
         out = self._timed("target, greedy", lambda: batch.target(prompts, most))
         self.tokens += sum(map(len, out.ids))
-        self._timed("target, sampled", lambda: batch.target(prompts, most, temperature=1.0, seed=1))
+        seeds = range(len(prompts))
+        self._timed("target, sampled", lambda: batch.target(prompts, most, 1.0, seeds))
         for name in self._engine.arm_names:
             if name != AUTOREGRESSIVE and name not in self.failed:
                 try:

@@ -38,10 +38,10 @@ from collect.replay.stack import Stack
 from collect.replay.writer import Answer, Ask, Writer
 from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.native import LlamaBackend
-from decoders.backends.noise import key_of
 from decoders.common.errors import NotANumber
 from decoders.models import targets
 from decoders.records import NAN
+from decoders.sampling.race import key_of
 from decoders.zoo import TARGET
 
 OWN = "own"  # the task of conversations that the target made up

@@ -389,7 +389,7 @@ class Writer:
         return alive
 
     def _choose(self, logits: Tensor, temperature: Tensor, keys: Tensor, places: Tensor) -> Tensor:
-        chosen = self._passes.choose(logits, temperature, keys, places)
+        chosen = race.pick(logits, temperature, keys, places)[:, 0]
         tokens = self._stack.to_target(chosen)
         return torch.where(numbered(chosen, logits) == NAN, NAN, tokens)
 

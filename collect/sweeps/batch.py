@@ -200,6 +200,11 @@ def seed_of(options: SweepOptions, query_id: str, temperature: float, draw: int 
     return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id, *more)
 
 
+def _own_seed(options: SweepOptions, prompt: Prompt) -> int:
+    """Seed of the answer that the autoregressive arm is scored by."""
+    return derived_seed(options.seed, "similarity", prompt.query.id)
+
+
 def failed_query(
     prompt: Prompt, arms: Sequence[ArmInfo], embedder: str, error: Exception, options: SweepOptions
 ) -> Collected:
@@ -269,6 +274,8 @@ def _target_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[TargetAnswe
         for temperature, draw in options.answers
         if temperature > 0
     ]
+    if options.similarity and any(arm.autoregressive for arm in setup.arms):
+        drawn.append((options.temperature, [_own_seed(options, each) for each in prompts]))
     written = setup.batch.target(ids_of, options.max_new_tokens, also=drawn)
     if not np.isfinite(written.embeddings).all():
         raise NotANumber("the model's embeddings")
@@ -290,7 +297,7 @@ def _arm_rows(
         replays = [Replay.without_drafts(ids) for ids in targets]
         if not options.similarity:
             return _rows(setup, arm, group, replays)
-        own = [derived_seed(options.seed, "similarity", prompt.query.id) for prompt, _ in group]
+        own = [_own_seed(options, prompt) for prompt, _ in group]
         written = batch.target(prompts, options.max_new_tokens, options.temperature, own)
         seeds = [*own]
     elif not options.similarity and batch.is_replayable(arm.name):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from collect.queries import TASKS, Query
-from collect.replay.records import Expected, Replay, Written
+from collect.replay.records import Replay, Written
 from collect.sweeps import run
 from collect.sweeps.run import SweepReport
 from decoders.costs.measured import Costs
@@ -79,12 +79,11 @@ class FakeBatch:
         prompts: list[list[int]],
         max_new_tokens: int,
         temperature: float = 0.0,
-        seed: int | Sequence[int] = 0,
+        seeds: Sequence[int] = (),
         also: Sequence[tuple[float, Sequence[int]]] = (),
     ) -> Written:
         self._called("target" if temperature == 0 else "sampled", prompts)
-        seeds = [seed] * len(prompts) if isinstance(seed, int) else seed
-        shifts = [0 if temperature == 0 else 1 + each % 3 for each in seeds]
+        shifts = [1 + each % 3 for each in seeds] if temperature else [0] * len(prompts)
         ids = [answer(p, shift) for p, shift in zip(prompts, shifts, strict=True)]
         vectors = np.array([[sum(p), len(p), 1.0] for p in prompts], dtype=np.float32)
         return Written(ids, vectors, 0.5, 1.0)
@@ -94,35 +93,29 @@ class FakeBatch:
         ids = [answer(p, shift=0 if name == "small" else 100) for p in prompts]
         return Written(ids, np.zeros((len(prompts), 3), dtype=np.float32), 0.5, 1.0)
 
-    def is_replayable(self, name: str) -> bool:
-        return True
+    def is_replayable(self, name: str, temperature: float = 0.0) -> bool:
+        """The sampled answers of the arm `ngram` are its own."""
+        return not temperature or name != "ngram"
 
     def replay(
-        self, name: str, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
+        self,
+        name: str,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seeds: Sequence[int] = (),
     ) -> list[Replay]:
-        self._called(f"replay {name}", prompts)
+        self._called(f"{'hot' if temperature else 'replay'} {name}", prompts)
+        if temperature:
+            assert len(seeds) == len(answers)
+            return [Replay([], self.answers + 1, 4 if self.answers == 1 else 1, 3) for _ in answers]
         good, many = name == "small", self.answers > 1
         rounds, drafted = (2, 2) if many else (1, 4)
         return [
             Replay([True] + [good] * (len(t) - 1), rounds if good else 4, drafted, 4 * good)
             for t in answers[name == self.loses :]
         ]
-
-    def expected(
-        self,
-        name: str,
-        prompts: list[list[int]],
-        answers: list[list[int]],
-        max_new_tokens: int,
-        temperature: float,
-        seeds: Sequence[int],
-    ) -> list[Expected] | None:
-        """The arm `ngram` must be run."""
-        self._called(f"expected {name}", prompts)
-        if name == "ngram":
-            return None
-        rounds = self.answers + temperature
-        return [Expected(rounds, 4.0 / self.answers, 4 - temperature, "exact") for _ in answers]
 
     def live(
         self,

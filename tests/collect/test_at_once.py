@@ -55,7 +55,7 @@ def test_a_row_for_each_arm_temperature_and_load(tmp_path: Path) -> None:
     assert [alone[name] for name in kept] == [beside[name] for name in kept]
     assert beside["decode_s"] is None and beside["target_ids"] == [] and beside["text"] == ""
     drawn = made[query, one, 1, 7]
-    assert [drawn[name] for name in NUMBERS] == [9, 0.5, 3] and drawn["how"] == "exact"
+    assert [drawn[name] for name in NUMBERS] == [9, 1, 3]
     live = made[query, "ngram", 1, 7]  # its answers are its own
     assert [live[n] for n in NUMBERS] == [made[query, "ngram", 1, 0][n] for n in NUMBERS]
     assert made[query, "autoregressive", 1, 7]["rounds"] == 4
@@ -65,7 +65,7 @@ def test_what_failed_alone_has_failed_beside_others(tmp_path: Path) -> None:
     engine, queries = FakeEngine(), make_queries(1)
     bad = engine.encode_chat([{"role": "user", "content": "poison"}])[0]
     queries += [Query("bad", "qa", ("short poison",)), Query("long", "qa", ("word " * 100,))]
-    engine.batch.poison = {"expected small": bad}
+    engine.batch.poison = {"hot small": bad}
     report = sweep(engine, queries, tmp_path, OPTIONS)
     errors = {key for key, row in rows(tmp_path).items() if row["error"]}
     assert {key for key in errors if key[0] == "bad"} == {

@@ -21,7 +21,7 @@ from collect.queries import TASKS, Query
 from collect.rewards import Reward
 from collect.store import writer
 from collect.store.collection import Collection
-from collect.store.manifest import MANIFEST, read_manifest
+from collect.store.manifest import FORMAT, MANIFEST, read_manifest
 from collect.store.tables import load
 from collect.store.writer import Store
 from collect.summary import cautions, render, summarise
@@ -147,14 +147,14 @@ def test_folders_that_hold_something_else(tmp_path: Path) -> None:
         sweep(FakeEngine(), make_queries(), tmp_path / "thesis.tex", OPTIONS)
 
 
-@pytest.mark.parametrize("text", ["", "{half", "[]", '{"format": "draftpick-rewards-4"}'])
+@pytest.mark.parametrize("text", ["", "{half", "[]", f'{{"format": "{FORMAT}"}}'])
 def test_a_damaged_manifest(folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(text)
     with pytest.raises(Damaged, match="is damaged"):
         table_of(folder)
 
 
-@pytest.mark.parametrize("found", ["draftpick-rewards-3", "draftpick-rewards-9"])
+@pytest.mark.parametrize("found", ["draftpick-rewards-4", "draftpick-rewards-9"])
 def test_a_collection_of_another_format_is_refused_and_left_alone(folder: Path, found: str) -> None:
     record = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps({**record, "format": found}))

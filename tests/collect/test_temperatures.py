@@ -43,15 +43,14 @@ def test_a_row_for_each_arm_and_temperature(tmp_path: Path) -> None:
     seed = seed_of(OPTIONS, queries[3].id, 0.7)
     drawn = answer(ids, 1 + seed % 3)
     small = made[queries[3].id, "small", 0.7]
-    assert (small["rounds"], small["drafted"], small["accepted"]) == (1.7, 4.0, 3.3)
-    assert (small["how"], small["seed"], small["new_tokens"]) == ("exact", seed, 5)
+    assert (small["rounds"], small["drafted"], small["accepted"]) == (2, 4, 3)
+    assert (small["seed"], small["new_tokens"]) == (seed, 5)
     assert small["target_ids"] == drawn and small["rouge_l"] is None
     plain = made[queries[3].id, "autoregressive", 0.7]
     assert (plain["rounds"], plain["drafted"], plain["target_ids"]) == (4, 0, drawn)
     ngram = made[queries[3].id, "ngram", 0.7]
-    assert (ngram["how"], ngram["rounds"], ngram["new_tokens"]) == ("live", 2, 4)
+    assert (ngram["rounds"], ngram["new_tokens"]) == (2, 4)
     assert ngram["output_ids"] == answer(ids, 7)[:4] and ngram["target_ids"] == drawn
-    assert made[queries[3].id, "small", 0.0]["how"] is None
     stored = tables.read_table(tmp_path, "queries", ("max_new_tokens",)).to_pylist()
     assert {row["max_new_tokens"] for row in stored} == {8}
     assert manifest.read_manifest(tmp_path).identity.temperatures == (0, 0.7, 1)
@@ -81,7 +80,7 @@ def test_what_fails_at_a_temperature_fails_there_alone(tmp_path: Path) -> None:
     worse = engine.encode_chat([{"role": "user", "content": "venom"}])[0]
     queries += [Query("bad", "qa", ("short poison",)), Query("worse", "qa", ("some venom",))]
     queries.append(Query("long", "qa", ("word " * 100,)))
-    engine.batch.poison = {"expected small": bad, "sampled": worse}
+    engine.batch.poison = {"hot small": bad, "sampled": worse}
     report = sweep(engine, queries, tmp_path, OPTIONS)
     made = rows(tmp_path)
     assert set(made) == every_key(queries)
@@ -125,7 +124,7 @@ def test_a_table_has_a_row_for_each_temperature(folder: Path) -> None:
     assert f"{hardware['cores']} cores" in table.machine
     assert fit("best-fixed", table).policy.origin.machine == table.machine
     small = table.arms.index("small")
-    assert table.rewards[:3, small].tolist() == pytest.approx([0.75, 1 - 1.7 / 4, 1 - 2 / 4])
+    assert table.rewards[:3, small].tolist() == pytest.approx([0.75, 1 - 2 / 4, 1 - 2 / 4])
     assert table.rewards[:3, 0].tolist() == [0, 0, 0]
     assert table_of(folder, "saved-passes", temperatures=[0.7]).query_ids[0] == "math-0@0.7"
     held, rest = table.split(0.5, seed=1)
@@ -186,13 +185,13 @@ def test_sampled_answers_are_announced_with_the_greedy_ones(
 
     def target(prompts: Any, most: int, *drawn: Any, also: Any = ()) -> Any:
         announced.extend((prompts, *each) for each in also)
-        if drawn and not isinstance(drawn[-1], int):  # else the greedy one is compared with it
+        if drawn:
             asked.append((prompts, *drawn))
         return usual(prompts, most, *drawn)
 
     monkeypatch.setattr(engine.batch, "target", target)
     sweep(engine, make_queries(), tmp_path, OPTIONS)
-    assert asked and asked == announced
+    assert asked and sorted(asked) == sorted(announced)
 
 
 class Repeating(FakeEngine):
@@ -240,5 +239,5 @@ def test_a_summary_for_each_temperature(folder: Path) -> None:
     found = summarise_all(Collection.open(folder), "saved-passes")
     assert [each.temperature for each in found] == [0, 0.7, 1]
     means = [each.as_json()["arms"]["small"]["mean"]["overall"] for each in found]
-    assert means == pytest.approx([0.75, 1 - 1.7 / 4, 0.5])
+    assert means == pytest.approx([0.75, 0.5, 0.5])
     assert [each.temperature for each in summarise_all(Collection.open(folder), "paper")] == [0]

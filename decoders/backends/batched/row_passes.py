@@ -16,7 +16,6 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from ...sampling import race
 from ..cpp.layers import KernelLayers, unsupported_reason
 from ..cpp.row_attention import AttentionSpans
 from ..llama.kv import KVCache
@@ -124,10 +123,6 @@ class RowPasses:
             a = attend(qkv[:, : shape.heads].unsqueeze(2), keys, values, mask)
             h = after_attention(h, a.flatten(1), w, shape)
         return h
-
-    def choose(self, logits: Tensor, temperature: Tensor, keys: Tensor, places: Tensor) -> Tensor:
-        """Each row's next token, as `race.pick`."""
-        return race.pick(logits, temperature, keys, places)[:, 0]
 
     def _by_kernels(
         self,
