@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from collect.replay.trials import TeacherForcing
 from decoder_toys import (
     CPU,
     Tiny,
@@ -27,8 +26,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from collect.replay import trials
+from collect.replay import known
 from collect.replay.batch import Batch
+from collect.replay.known import TeacherForcing
 from collect.replay.protocols import ReplayedLoop
 from collect.replay.records import Replay
 from collect.replay.registry import ADAPTERS, adapter_of
@@ -50,7 +50,7 @@ from decoders.methods.plain.drafter import NullDrafter
 from decoders.papers.calm.strategy import Calm
 from decoders.papers.cascades.strategies import SequenceCascade, TokenCascade
 from decoders.protocols import Backend, Drafter, Strategy
-from decoders.records import NAN, DecodeResult, Proposal, Request, Verdict
+from decoders.records import NAN, DecodeResult, Proposal, Request, Sampling, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.tree_shape import TreeShape
 from decoders.testing.toys import ListedLengths, ToyBackend, neural, run, speculative
@@ -86,6 +86,8 @@ def test_a_replay_equals_the_loop(
     result = run(target, speculative(drafter, k), prompt, Request(most), eos_ids=eos)
 
     def draft(at: int, count: int) -> list[int]:
+        if not count:
+            return []
         read = prompt + result.ids[:at]
         drafter.reset(read[:-1])
         drafter.commit(read)
@@ -105,7 +107,7 @@ def test_a_replay_tells_the_length_rule() -> None:
     answer = [5, 1, 2, 3, 4, 9]
     guesses = {1: [1, 2], 4: [7]}
     loop = ReplayedLoop(Noting(2), 6, 0.5, lambda width: 10.0 * width)
-    made = replay(answer, Draft(lambda at, k: guesses[at][:k]), loop)
+    made = replay(answer, Draft(lambda at, k: guesses.get(at, [])[:k]), loop)
     assert figures(made) == (3, 3, 2, [1, 1, 1])
     assert seen == [(2, 2, 1.0, 30.0), (1, 0, 0.5, 20.0), (0, 0, 0.0, 10.0)]
 
@@ -220,14 +222,15 @@ def test_a_transformers_target_is_decoded_one_by_one(tiny: Tiny, engine: Engine)
 
 
 def test_sampling_in_a_batch_follows_its_seed(engine: Engine) -> None:
-    one, two, other = (batch_of(engine).target(PROMPTS, 10, 1.0, seed).ids for seed in (1, 1, 2))
+    seeds = [*range(5)], [*range(5)], [*range(5, 10)]
+    one, two, other = (batch_of(engine).target(PROMPTS, 10, 1.0, each).ids for each in seeds)
     assert one == two != other
     assert all(not set(ids[:-1]) & set(EOS) for ids in one)
 
 
 def test_a_sampled_batch_has_the_target_s_distribution(engine: Engine) -> None:
     prompt = PROMPTS[1]
-    out = batch_of(engine).target([prompt] * 4000, 1, 1.5, 3).ids
+    out = batch_of(engine).target([prompt] * 4000, 1, 1.5, range(4000)).ids
     counts = np.bincount([ids[0] for ids in out], minlength=16) / 4000
     distribution = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
     np.testing.assert_allclose(counts, distribution, atol=0.03)
@@ -236,8 +239,8 @@ def test_a_sampled_batch_has_the_target_s_distribution(engine: Engine) -> None:
 @pytest.mark.slow
 def test_sampled_one_by_one_each_prompt_draws_for_itself(tiny: Tiny) -> None:
     engine, prompt, n = make_engine(tiny, hf=True), PROMPTS[1], 1500
-    out = batch_of(engine).target([prompt] * n, 1, 1.5, 3).ids
-    assert out == batch_of(engine).target([prompt] * n, 1, 1.5, 3).ids
+    out = batch_of(engine).target([prompt] * n, 1, 1.5, range(n)).ids
+    assert out == batch_of(engine).target([prompt] * n, 1, 1.5, range(n)).ids
     counts = np.bincount([ids[0] for ids in out], minlength=16) / n
     distribution = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
     np.testing.assert_allclose(counts, distribution, atol=0.04)
@@ -320,7 +323,10 @@ def test_a_drafter_of_a_shorter_context(tiny: Tiny, context: int) -> None:
     written = batch.arm("small", PROMPTS, most)
     for prompt, ids, long in zip(PROMPTS, written.ids, whole, strict=True):
         assert ids == long[: max(0, context - len(prompt))]
-    assert batch.expected("small", PROMPTS, answers, most, 1.0, [*range(5)]) is None
+    hot = Request(most, Sampling(1.0), seed=3)
+    results = [engine.decode("small", p, hot) for p in PROMPTS]
+    made = batch.replay("small", PROMPTS, [r.ids for r in results], most, 1.0, [3] * 5)
+    assert [figures(each) for each in made] == [figures(each) for each in results]
 
 
 @pytest.mark.parametrize("name", CHOOSING)
@@ -339,13 +345,13 @@ def test_answers_are_read_once_for_all_arms_and_loads(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     read: list[int] = []
-    states_before = trials.states_before
+    states_before = known.states_before
 
     def counted(stack: Stack, prompts: Any, answers: Any) -> Any:
         read.append(len(answers))
         return states_before(stack, prompts, answers)
 
-    monkeypatch.setattr(trials, "states_before", counted)
+    monkeypatch.setattr(known, "states_before", counted)
     batch, seeds, names = batch_of(engine), list(range(len(PROMPTS))), ("recurrent", "hybrid")
     greedy = batch.target(PROMPTS, 12).ids
     drawn = batch.target(PROMPTS, 12, 1.0, seeds).ids
@@ -355,7 +361,7 @@ def test_answers_are_read_once_for_all_arms_and_loads(
     for _ in range(3):  # as at three loads
         for name in names:
             made: list[Any] = [batch.replay(name, PROMPTS, greedy, 12)]
-            made.append(batch.expected(name, PROMPTS, drawn, 12, 1.0, seeds))
+            made.append(batch.replay(name, PROMPTS, drawn, 12, 1.0, seeds))
             found.append(made)
     assert found == found[:2] * 3
     assert read == ([] if written else [len(PROMPTS)] * 2)
@@ -578,7 +584,7 @@ class Gullible(Coupled):
 
     lossless = False
 
-    def verify(self, proposal: Proposal, target_logits: Any, sampling: Any, chance: Any) -> Verdict:
+    def verify(self, proposal: Proposal, target_logits: Any, *given: Any) -> Verdict:
         ids = proposal.ids.tolist()
         return Verdict(len(ids), int(target_logits[-1].argmax()), ids)
 

@@ -21,7 +21,7 @@ from decoders.backends.transformers.hf_seq2seq import CONTEXT, HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.costs.measured import Costs
 from decoders.models import targets
-from decoders.records import Request
+from decoders.records import Request, Sampling
 from decoders.testing.tokenizers import word_tokenizer
 
 WORDS = ["<pad>", "</s>", *(f"w{i}" for i in range(2, 16))]  # ids 0 to 15, as T5 begins
@@ -86,7 +86,7 @@ def test_source_and_answer_have_a_limit_each(engine: Engine) -> None:
 
 
 def test_collection_at_a_temperature(folder: Path, tiny_t5: Tiny) -> None:
-    """Next to temperature 0 along the greedy answers it is the greedy replay; a tree is run."""
+    """Replays count what the loop counts that writes the same answers."""
     model = str(tiny_t5(seed=5, num_layers=1))
     small: dict[str, Any] = {"drafter": model, "length": LengthRecipe(k=3)}
     arms = {
@@ -98,23 +98,16 @@ def test_collection_at_a_temperature(folder: Path, tiny_t5: Tiny) -> None:
     engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms)
     batch = Batch(engine, Costs((0.01,) * 4, dict.fromkeys(arms, 0.001)))
     sources, seeds = [SOURCE, [3], [*range(2, 16), EOS]], [1, 2, 3]
-    answers = batch.target(sources, 14).ids
-    for name in ("chain", "copy"):
-        cold = batch.expected(name, sources, answers, 14, 1e-4, seeds)
-        assert cold is not None
-        for one, greedy in zip(cold, batch.replay(name, sources, answers, 14), strict=True):
-            assert one.how == "exact"
-            assert one.rounds == pytest.approx(greedy.rounds, abs=1e-6)
-            assert one.accepted == pytest.approx(greedy.accepted, abs=1e-6)
     drawn = batch.target(sources, 14, 1.0, seeds).ids
-    hot = batch.expected("chain", sources, drawn, 14, 1.0, seeds)
-    assert hot is not None
-    for one, ids in zip(hot, drawn, strict=True):
-        # an end of sequence that was drafted is accepted, and no token of the target follows it
-        assert len(ids) - 1 - 1e-9 <= one.rounds + one.accepted <= len(ids) + 1e-9
-    assert sum(one.accepted for one in hot) > 0
-    assert batch.expected("tree", sources, drawn, 14, 1.0, seeds) is None
-    assert batch.live("tree", sources, 14, 1.0, seeds).replays is not None
+    for name in ("chain", "copy", "tree"):
+        made = batch.replay(name, sources, drawn, 14, 1.0, seeds)
+        for one, source, seed, ids in zip(made, sources, seeds, drawn, strict=True):
+            live = engine.decode(name, source, Request(14, Sampling(1.0), seed=seed))
+            assert live.ids == ids
+            assert (one.rounds, one.drafted, one.accepted) == (
+                live.rounds, live.drafted, live.accepted
+            )  # fmt: skip
+        assert sum(one.accepted for one in made) > 0
 
 
 def test_one_drafter_s_weights_are_in_memory_once(folder: Path, tiny_t5: Tiny) -> None:
