@@ -81,8 +81,8 @@ def advice(facts: Facts) -> list[str]:
         )
     if facts.optimistic:
         sentences.append(
-            "The oracle is optimistic: the fastest of arms that were timed once, or judged by one "
-            "answer that was drawn at a temperature above 0, looks faster than it is. Repeats and "
+            "The oracle is optimistic: the fastest of arms that were timed once, or judged by the "
+            "answer to one seed at a temperature above 0, looks faster than it is. Repeats and "
             "several draws (`draftpick collect --draws`) take that off; at temperature 0 the "
             "reward 'modelled' has no such noise."
         )

@@ -189,7 +189,7 @@ def test_one_drawn_answer_a_query_is_noise() -> None:
     hot = with_features(data, temperature=np.arange(200) % 2)
     found = headroom(hot)
     assert found.optimistic and found.choices[-1].gain.mean > 0.05
-    assert "drawn at a temperature above 0" in " ".join(found.advice)
+    assert "one seed at a temperature above 0" in " ".join(found.advice)
     assert not headroom(with_features(data, temperature=np.zeros(200))).optimistic
 
 

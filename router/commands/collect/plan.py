@@ -63,8 +63,8 @@ class CollectOptions:
         int,
         typer.Option(
             min=1,
-            help="Answers drawn for each query at each temperature above 0, whose rewards are "
-            "averaged. Each takes as long as the first.",
+            help="Seeds for each query at each temperature above 0. Each has an answer, over which "
+            "rewards are averaged, and takes as long as the first.",
         ),
     ] = 1
     batch_size: Annotated[
