@@ -24,7 +24,7 @@ from torch import Tensor
 from .costs import passes
 from .costs.under_load import learn
 from .engine import Engine
-from .methods.recurrent.drafter import Cell
+from .methods.recurrent.drafter import Cell, CellTokens
 from .models.memory import shares_passes, slots_of
 
 Reads = Callable[[Sequence[Any]], list[Tensor]]  # as `BatchSlots.read`
@@ -59,19 +59,19 @@ class CellSteps:
 
 @dataclass(frozen=True)
 class CellDraft:
-    """`count` tokens drafted by a recurrent drafter's cell, as of `Cell.drafts`."""
+    """Tokens drafted by a recurrent drafter's cell, as of `Cell.drafts`."""
 
     head: Cell
     state: Tensor
     token: Tensor
-    count: int
+    wanted: CellTokens
 
     @staticmethod
     def together(wanted: Sequence[CellDraft]) -> list[Any]:
         """Draft for several answers at once."""
         states = torch.cat([each.state for each in wanted])
         tokens = torch.cat([each.token for each in wanted])
-        return wanted[0].head.drafts(states, tokens, [each.count for each in wanted])
+        return wanted[0].head.drafts(states, tokens, [each.wanted for each in wanted])
 
 
 @dataclass(frozen=True)
@@ -360,6 +360,6 @@ class ContinuousBatch:
         made: tuple[Tensor, Tensor] = self._main.switch(CellSteps(head, state, token))
         return made
 
-    def _draft(self, head: Cell, state: Tensor, token: Tensor, count: int) -> Tensor:
-        made: Tensor = self._main.switch(CellDraft(head, state, token, count))
+    def _draft(self, head: Cell, state: Tensor, token: Tensor, wanted: CellTokens) -> Tensor:
+        made: Tensor = self._main.switch(CellDraft(head, state, token, wanted))
         return made

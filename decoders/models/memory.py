@@ -133,7 +133,7 @@ def slots_of(
     batch_invariant: bool,
     read: Callable[[Any], Tensor],
     share_step: Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]],
-    share_draft: Callable[[Any, Tensor, Tensor, int], Tensor],
+    share_draft: Callable[[Any, Tensor, Tensor, Any], Tensor],
     turn: Callable[[], None],
 ) -> BatchSlots:
     """Room for n sequences that share the target's passes, and wait for each other by calls as of

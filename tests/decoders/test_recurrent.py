@@ -37,12 +37,13 @@ from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.weights.int4 import Int4Weight
 from decoders.backends.weights.int8 import Int8Weight
 from decoders.common.errors import Damaged, DraftpickError
-from decoders.methods.recurrent.drafter import RecurrentDrafter
+from decoders.methods.recurrent.drafter import CellTokens, RecurrentDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.models.drafts import MappedBackend
 from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.race import key_of, pick
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.testing.toys import (
     ListedLengths,
@@ -299,17 +300,22 @@ def test_a_greedy_draft_is_one_recording(unread: list[int], tiny: Tiny) -> None:
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 99))
 def test_drafts_for_several_are_those_for_each(tiny: Tiny, counts: list[int], seed: int) -> None:
-    """Of different lengths."""
+    """Of different lengths, and every other one drawn by clocks of its own."""
     target = native(tiny(), torch.float64)
     drafter = recurrent(target, 3, DraftVocab([0, 2, 3, 5, 8, 9, 12, 15], 16))
     states = torch.randn(len(counts), 32, generator=torch.Generator().manual_seed(seed)).double()
     tokens = torch.arange(seed, seed + len(counts)) % 16
-    made = drafter.head.drafts(states, tokens, counts)
-    for state, token, count, ids in zip(states, tokens, counts, made, strict=True):
+    wanted = [
+        CellTokens(count, (i + seed) % 2 * 0.9, key_of(seed, i), 7 * i)
+        for i, count in enumerate(counts)
+    ]
+    made, names = drafter.head.drafts(states, tokens, wanted), drafter.head.vocab.to_target
+    for state, token, own, ids in zip(states, tokens, wanted, made, strict=True):
         alone, state, token = list[int](), state.unsqueeze(0), token.unsqueeze(0)
-        while len(alone) < count:
+        while len(alone) < own.k:
             state, logits = drafter.head.step(state, token)
-            token = drafter.head.vocab.to_target[logits.argmax(-1)]
+            at = own.place + len(alone)
+            token = names[pick(logits, own.temperature, own.key, at, names)[:, 0]]
             alone.append(int(token))
         assert ids.tolist() == alone
 

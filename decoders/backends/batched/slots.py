@@ -46,7 +46,7 @@ class Company:
 
     read: Callable[[PassRequest], Tensor]
     share_step: Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]]
-    share_draft: Callable[[Any, Tensor, Tensor, int], Tensor]
+    share_draft: Callable[[Any, Tensor, Tensor, Any], Tensor]
     turn: Callable[[], None] | None = None
 
 

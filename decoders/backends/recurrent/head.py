@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...device_rounds import WIDEST
-from ...methods.recurrent.drafter import Choose
+from ...methods.recurrent.drafter import CellTokens, Choose
 from ...protocols import StateBackend
 from ...sampling.argmax import likeliest
 from ...sampling.draft_vocab import DraftVocab
+from ...sampling.race import pick
 from ..cuda.fused import kept, launcher
 from ..cuda.recorded import Recorder, Run
 from ..llama.loading import layout, packed_head
@@ -233,16 +234,25 @@ class RecurrentHead:
         state = self.advance(state, token)
         return state, self.score(state)
 
-    def drafts(self, state: Tensor, token: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    def drafts(self, state: Tensor, token: Tensor, wanted: Sequence[CellTokens]) -> list[Tensor]:
         """Draft, as Cell in methods/recurrent/drafter.py."""
+        counts, device = [each.k for each in wanted], state.device
         order = sorted(range(len(counts)), key=lambda i: -counts[i])  # those that end first, last
-        most = [counts[i] for i in order]
-        at = torch.tensor(order, device=state.device)
-        state, token, steps = state[at], token[at], list[Tensor]()
+        most, heat, key, first = zip(*(wanted[i] for i in order), strict=True)
+        at, names, steps = torch.tensor(order, device=device), self.vocab.to_target, list[Tensor]()
+        state, token = state[at], token[at]
+        if any(heat):
+            heats = torch.tensor(heat, dtype=torch.float64, device=device)
+            keys, places = torch.tensor([key, first], device=device)
         for done in range(most[0]):
             going = sum(count > done for count in most)
             state, logits = self.step(state[:going], token[:going])
-            token = self.vocab.to_target[likeliest(logits)]
+            if any(heat):
+                by = heats[:going], keys[:going], places[:going] + done
+                chosen = pick(logits, *by, names)[:, 0]
+            else:
+                chosen = likeliest(logits)
+            token = names[chosen]
             steps.append(token)
         made = dict[int, Tensor]()
         for place, i in enumerate(order):

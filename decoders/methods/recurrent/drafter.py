@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 
 # ([1, N] logits, tokens drafted before, the head's tokens [N]) -> [1] id
 Choose = Callable[[Tensor, int, Tensor], Tensor]
+
+
+class CellTokens(NamedTuple):
+    """k tokens to draft in turn: each the first by the clocks of `key`, from those of `place` on; at
+    temperature 0 the likeliest."""
+
+    k: int
+    temperature: float = 0.0
+    key: int = 0
+    place: int = 0
 
 
 class Steps(Protocol):
@@ -77,9 +87,8 @@ class Cell(Protocol):
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]: ...
 
-    def drafts(self, state: Tensor, token: Tensor, counts: Sequence[int]) -> list[Tensor]:
-        """The likeliest tokens in turn: `counts` [n] of them for each of the n sequences, target
-        ids. state, token: as of `step`."""
+    def drafts(self, state: Tensor, token: Tensor, wanted: Sequence[CellTokens]) -> list[Tensor]:
+        """What is wanted of each of the n sequences, target ids. state, token: as of `step`."""
         ...
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
@@ -96,11 +105,11 @@ class SharesCells(Protocol):
     """A target whose answers' drafters step together with others of the same cell.
 
     share_step: as `Cell.step` of the cell that it is given; None where it steps alone.
-    share_draft: as `Steps.draft` of one token, likewise.
+    share_draft: as `Cell.drafts` of one sequence, likewise.
     """
 
     share_step: Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]] | None
-    share_draft: Callable[[Any, Tensor, Tensor, int], Tensor] | None
+    share_draft: Callable[[Any, Tensor, Tensor, Any], Tensor] | None
 
 
 class RecurrentDrafter:
@@ -141,14 +150,13 @@ class RecurrentDrafter:
         if self._whole is not None and asked.likeliest and len(unread) <= WIDEST:
             self.calls += asked.k - 1
             return Proposal(self._whole.draft(state, unread, asked.k))
-        if self._share_draft is not None and asked.likeliest and len(unread) == 1:
+        wanted = _in_turn(asked, len(context))
+        if self._share_draft is not None and wanted is not None and len(unread) == 1:
             self.calls += asked.k - 1
-            return Proposal(self._share_draft(self.head, state, unread, asked.k))
-        chance = asked.chance
-        if self._drawn is not None and asked.clocked and isinstance(chance, Generator):
+            return Proposal(self._share_draft(self.head, state, unread, wanted))
+        if self._drawn is not None and wanted is not None:
             self.calls += asked.k - 1
-            by = asked.sampling.temperature, chance.key, len(context)
-            return Proposal(self._drawn.draw(state, unread, asked.k, *by))
+            return Proposal(self._drawn.draw(state, unread, *wanted))
         for token in unread[:-1].unsqueeze(1):
             state = self.head.advance(state, token)
 
@@ -177,3 +185,12 @@ class RecurrentDrafter:
 
     def commit(self, context: list[int]) -> None:
         """The target's states are all there is."""
+
+
+def _in_turn(asked: DraftRequest, place: int) -> CellTokens | None:
+    """What is wanted, where it depends on the cell's scores alone."""
+    if asked.likeliest:
+        return CellTokens(asked.k)
+    if asked.clocked and isinstance(asked.chance, Generator):
+        return CellTokens(asked.k, asked.sampling.temperature, asked.chance.key, place)
+    return None
