@@ -5,7 +5,7 @@
 For every query's first turn: greedy answers, and sampled ones at temperatures 0.7 and 1. Beside
 them conversations that the target makes up whole: it goes on from its own chat template where the
 user's text would be, then answers that. Tasks take turns, so that a run cut short has as much of
-each. Where the queries are used up, sampling begins anew with other noise, until --minutes or
+each. Where the queries are used up, sampling begins anew with other clocks, until --minutes or
 --tokens; without either, once is enough.
 
 Shards are of the form of token_files.py: `train-NNNNN.npz`, and `held-out-NNNNN.npz` for

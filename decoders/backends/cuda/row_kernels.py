@@ -15,15 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..llama.model import Rope, Shape
-from ..noise import ALMOST_ONE, FIRST, GOLDEN, SECOND, SERIES_BELOW
 
 LEAST_ROWS = 16  # of a product on tensor cores
 KEYS = 64  # read at once
-TOKENS = 2048  # scored at once
-
-_GOLDEN = tl.constexpr(GOLDEN)
-_FIRST, _SECOND = tl.constexpr(FIRST), tl.constexpr(SECOND)
-_SMALL, _ALMOST_ONE = tl.constexpr(SERIES_BELOW), tl.constexpr(ALMOST_ONE)
 
 
 def add_norm(h: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
@@ -104,14 +98,6 @@ def gated(gate_up: Tensor) -> Tensor:
     made = gate_up.new_empty(n, f)
     block = min(1024, triton.next_power_of_2(f))
     _gated[(n, triton.cdiv(f, block))](gate_up, made, f, block, num_warps=4)
-    return made
-
-
-def choose(logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-    n, size = logits.shape
-    made = torch.empty(n, dtype=torch.int64, device=logits.device)
-    block = min(TOKENS, triton.next_power_of_2(size))
-    _choose[(n,)](logits, temperature, keys, positions, made, size, block, num_warps=8)
     return made
 
 
@@ -218,40 +204,3 @@ def _gated(gate_up, made, f, BLOCK: tl.constexpr):
     up = tl.load(gate_up + row * 2 * f + f + at, mask=inside, other=0.0).to(tl.float32)
     y = gate / (1.0 + tl.exp(-gate)) * up
     tl.store(made + row * f + at, y.to(made.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _mixed(x):
-    x = x ^ (x >> 16)
-    x = x * _FIRST
-    x = x ^ (x >> 13)
-    x = x * _SECOND
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def _choose(logits, temperature, keys, positions, made, size, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    heat = tl.load(temperature + row)
-    position = tl.load(positions + row).to(tl.uint32)
-    first = tl.load(keys + 2 * row).to(tl.uint32, bitcast=True)
-    second = tl.load(keys + 2 * row + 1).to(tl.uint32, bitcast=True)
-    first = _mixed(first + position * _GOLDEN)
-    second = _mixed(second ^ first)
-    greatest = float("-inf")
-    best = 0
-    for start in range(0, size, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        inside = at < size
-        score = tl.load(logits + row * size + at, mask=inside, other=float("-inf")).to(tl.float32)
-        if heat > 0:
-            bits = _mixed(_mixed(at.to(tl.uint32) ^ first) + second) & 0x7FFFFFFF
-            w = (bits.to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10  # 2 ** -31
-            w = tl.minimum(w, _ALMOST_ONE)
-            clock = tl.where(w < _SMALL, w * (1.0 + w * (0.5 + w / 3.0)), -tl.log(1.0 - w))
-            score = score - heat * tl.log(clock)
-        value, where = tl.max(score, 0, return_indices=True)
-        better = value > greatest
-        greatest = tl.where(better, value, greatest)
-        best = tl.where(better, start + where, best)
-    tl.store(made + row, best)  # made int64

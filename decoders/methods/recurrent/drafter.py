@@ -30,7 +30,7 @@ Choose = Callable[[Tensor, int, Tensor], Tensor]
 
 
 class CellTokens(NamedTuple):
-    """k tokens to draft in turn: each the first by the clocks of `key`, from those of `place` on; at
+    """Draft k tokens in turn, each the first by the clocks of `key`, from those of `place` on; at
     temperature 0 the likeliest."""
 
     k: int
