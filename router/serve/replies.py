@@ -22,7 +22,6 @@ from .tools import CallReader
 
 MIN_LOGPROB = -9999.0  # JSON has no minus infinity
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
-SAID = ("stop", "length", "tool_calls", "content_filter")  # by an endpoint, and passed on
 
 Json = dict[str, Any]
 
@@ -62,6 +61,10 @@ class Reply:
     def piece(self, text: str) -> Json:
         """A part of it in a choice of a chunk."""
         raise NotImplementedError
+
+    def fields(self, found: Json) -> Json:
+        """What an endpoint's message gets besides text, in a choice of a chunk."""
+        return self.piece("")
 
     def logprobs(self, found: Sequence[ScoredToken]) -> Json:
         """Log-probabilities of an answer's tokens."""
@@ -104,7 +107,8 @@ class Reply:
             {"id": token, "text": stream.spell(token), "by": writer}
             for token, writer in zip(made.ids, made.writers(), strict=True)
         ]
-        piece = self._piece(answer, stream.add([])) if not made.fields else {"delta": made.fields}
+        fields = made.fields
+        piece = self.fields(fields) if fields else self._piece(answer, stream.add([]))
         if piece != self.piece("") or self.body.explain:
             details = {"tokens": tokens, "drafted": made.drafted, "elapsed_s": made.elapsed_s}
             yield self._chunk(answer, piece, details)
@@ -227,6 +231,9 @@ class ChatReply(Reply):
     def piece(self, text: str) -> Json:
         return {"delta": {"content": text} if text else {}}
 
+    def fields(self, found: Json) -> Json:
+        return {"delta": found}
+
     def logprobs(self, found: Sequence[ScoredToken]) -> Json:
         tokens = []
         for each in found:
@@ -261,10 +268,10 @@ class TextReply(Reply):
 
 def _finished(result: DecodeResult, reader: CallReader | None) -> str:
     """Why an answer ended, in OpenAI's words."""
-    if result.upstream is not None and result.upstream.finish_reason in SAID:
+    if result.upstream is not None and result.upstream.finish_reason is not None:
         return result.upstream.finish_reason
     reason = FINISHED[result.finish_reason]
-    return "tool_calls" if reader is not None and reader.called and reason == "stop" else reason
+    return "tool_calls" if reader is not None and reader.ended and reason == "stop" else reason
 
 
 def _load(result: DecodeResult) -> Json:
