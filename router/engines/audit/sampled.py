@@ -105,7 +105,7 @@ def _over(place: Place) -> float:
 
 
 def _excess(answers: Sequence[Sequence[Said]]) -> float:
-    """Of a token, over all answers."""
+    """Average `over` over the tokens of all answers."""
     every = [said for each in answers for said in each]
     return sum(map(over, every)) / max(1, sum(len(said.places) for said in every))
 
