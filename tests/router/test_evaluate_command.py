@@ -446,6 +446,14 @@ def test_a_full_table_gives_the_exact_value(
     assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 0
     captured = capsys.readouterr()
     assert f"{exact:.4f}" in captured.out and "these very queries" in captured.err
+    assert "optimistic" not in captured.out
+    monkeypatch.setattr(
+        collected, "reward_table", lambda *_: replace(known, drawn=known.rewards[None])
+    )
+    assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 0
+    captured = capsys.readouterr()
+    assert "oracle (optimistic)" in captured.out
+    assert "drawn at a temperature above 0, that it is judged by" in captured.err
     other = replace(fitted.origin, embedder="target:other@123456")
     monkeypatch.setattr(policies, "load", lambda *_: ConstantPolicy(other, np.ones(2) / 2))
     assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 2
