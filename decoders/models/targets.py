@@ -197,7 +197,7 @@ def _tokenizer_of(folder: Path) -> Any:
     take a second."""
     config, kind = folder / "tokenizer_config.json", None
     if (folder / COMPLETE).is_file() and config.is_file():
-        kind = json.loads(config.read_text()).get("tokenizer_class")
+        kind = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
     if kind == "TokenizersBackend":
         from transformers import PreTrainedTokenizerFast
 
@@ -268,7 +268,9 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
     """End-of-sequence ids from the generation config, else the config; () of a model that has none,
     whose answers end at their limit or with a stop string."""
     path = folder / "generation_config.json"
-    found = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+    found = (
+        json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
+    )
     if found is None:
         found = config_of(folder).get("eos_token_id")
     if found is None:

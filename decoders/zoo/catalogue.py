@@ -179,7 +179,7 @@ def shipped_folders() -> dict[str, Path]:
 
 def verify_files(folder: Path) -> None:
     """Compare every file with the hash in `card.json`; raise Damaged at the first that differs."""
-    card = json.loads((folder / "card.json").read_text())
+    card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
     for name, expected in card["files"].items():
         path = folder / name
         if not path.is_file():
@@ -227,7 +227,7 @@ def catalogue() -> list[ModelCard]:
             )
         )
     for name, folder in shipped_folders().items():
-        card = json.loads((folder / "card.json").read_text())
+        card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
         cards.append(
             ModelCard(
                 name=name,

@@ -128,7 +128,7 @@ def _placed(folder: Path, make: Callable[[Path, Path], dict[str, str]]) -> Path:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
             made = Path(scratch) / "model"
             made.mkdir()
-            (made / COMPLETE).write_text(json.dumps(make(Path(scratch), made)))
+            (made / COMPLETE).write_text(json.dumps(make(Path(scratch), made)), encoding="utf-8")
             if folder.exists():
                 shutil.rmtree(folder)
             try:

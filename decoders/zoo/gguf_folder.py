@@ -126,7 +126,7 @@ def write_folder(header: Header, made: Path) -> None:
     _check_kinds(header)
     config = config_of(header)
     _check(header, config)
-    (made / "config.json").write_text(json.dumps(config, indent=1))
+    (made / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     _write_tokenizer(header.files[0], made)
     save_header(header, made)
 

@@ -101,10 +101,7 @@ def _gains(found: Judged, reward: str) -> str:
         for name, row in (
             ("policy, its most likely arm", evaluation["greedy"]),
             (f"best fixed arm ({evaluation.best_fixed})", evaluation["best-fixed"]),
-            (
-                f"best arm for every query{', optimistic' if evaluation.optimistic else ''}",
-                evaluation["oracle"],
-            ),
+            ("best arm for every query", evaluation["oracle"]),
             ("policy less best fixed arm", evaluation.gain),
         )
     ]
