@@ -192,6 +192,7 @@ def read_rewards(
         machine=_machine(manifest),
         repeats=np.array(measured) if measured else None,
         drawn=np.where(hot[:, None], by_draw[:, usable], np.nan) if hot.any() else None,
+        timed=reward.needs_measured,
     )
     return table, left_out
 

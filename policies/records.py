@@ -46,7 +46,7 @@ class RewardTable:
     repeats: [R, n, A], the rewards by each of R measurements of the costs behind them, for bounds
         to include how far costs can be trusted; no part of the digest. None where costs play no
         part, or were measured once.
-
+    timed: whether rewards are timings; no part of the digest.
     drawn: [D, n, A], the rewards by each answer that was drawn for a row at a temperature above 0,
         whose mean `rewards` are; nan where a row has fewer, and for an arm that failed. No part of
         the digest. None where nothing was drawn, or nobody said.
@@ -77,6 +77,7 @@ class RewardTable:
     machine: str = ""
     repeats: Float64 | None = None
     drawn: Float64 | None = None
+    timed: bool = False
 
     def __post_init__(self) -> None:
         embeddings = np.array(self.embeddings, dtype="<f4", order="C")
@@ -240,6 +241,16 @@ class RewardTable:
         if self.drawn is None:
             return np.zeros(len(self), dtype=np.intp)
         return np.asarray((~np.isnan(self.drawn)).any(axis=2).sum(axis=0), dtype=np.intp)
+
+    @property
+    def lucky(self) -> bool:
+        """Whether the best arm of a row is so by luck in part: by its timing, or by an answer that
+        was drawn at a temperature above 0."""
+        if self.timed or self.draws.any():
+            return True
+        if "temperature" not in self.feature_names:
+            return False
+        return bool((self.features[:, self.feature_names.index("temperature")] > 0).any())
 
     def filled(self) -> RewardTable:
         """Fill gaps for learners: a failed arm earns the query's worst reward; empty queries go."""

@@ -2,7 +2,8 @@
 
 Two passes over different numbers of tokens round differently, so that greedy answers may part where
 two tokens are equally likely but for rounding. There the server without drafts gives both nearly
-the same log-probability. How far rounding moves log-probabilities shows where both wrote the same.
+the same log-probability. How far rounding moves log-probabilities shows where that server answers
+twice, and where both wrote the same.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .answers import Said
 SAME, TIE, FAULT, UNKNOWN = "same", "tie", "fault", "unknown"
 LEAST_TIE = 0.02  # nats between two tokens that may be a tie
 MOST_TIE = 0.5
+TYPICAL = 0.95  # of the tokens that both servers wrote: a fault is taken to touch fewer than others
 ROUNDED = 0.1  # nats by which rounding may move a log-probability usually
 
 
@@ -67,11 +69,18 @@ def rounding(pairs: Sequence[tuple[Said, Said]]) -> np.ndarray:
     )
 
 
-def tie_of(apart: np.ndarray) -> float:
+def tie_of(twice: np.ndarray, apart: np.ndarray) -> float:
     """Nats between two tokens that may be a tie, as each may have moved by what rounding does to
-    the worst of a thousand. apart: of `rounding`."""
-    moved = float(np.quantile(apart, 0.999)) if len(apart) else 0.0
+    the worst of a thousand. twice: of `rounding`, between two runs of the server without drafts,
+    where no fault of drafts is. apart: between the two servers; passes over drafts may round more
+    than others do, but the worst of these may be faults, and twice what is TYPICAL stands for
+    them."""
+    moved = max(_quantile(twice, 0.999), 2 * _quantile(apart, TYPICAL))
     return min(MOST_TIE, max(LEAST_TIE, 2 * moved))
+
+
+def _quantile(moved: np.ndarray, level: float) -> float:
+    return float(np.quantile(moved, level)) if len(moved) else 0.0
 
 
 def _gap(plain: Said, drafted: Said, at: int) -> float | None:

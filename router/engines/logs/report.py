@@ -110,7 +110,7 @@ def report(
     else:
         try:
             table = reward_table(traffic, asked, costs, at_loads)
-            found = headroom(table, by, False, seed)
+            found = headroom(table, by, seed)
         except PolicyError as error:
             if by:
                 raise
