@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
@@ -33,6 +34,7 @@ from policies.records import Float64
 from policies.risk_control.fitting import fit_risk_control
 from policies.selection.guard import guarded
 from policies.selection.promotion import compare_on
+from router.engines.audit import sampled
 from router.engines.audit.answers import Place, Said
 from router.engines.audit.sampled import TwoSample, two_sample
 
@@ -68,6 +70,7 @@ def main() -> None:
     if given.what == "bounds":
         heads, rows = bounds_table(given.tables, given.seed)
     elif given.what == "audit":
+        sampled.PERMUTATIONS = 999  # a test by permutation has its level with any number of them
         heads, rows = audit_table(given.tables, given.seed)
     else:
         names = [given.only] if given.only else list(DECISIONS)
@@ -115,10 +118,12 @@ def decisions_table(
     return ["wrong decisions, at most 5%", *KINDS], rows
 
 
+UNEVEN = 0  # 1 to 6 queries a source
 KINDS = {  # queries a source, the share of the variance that a source has in common, heavy tails
     "independent": (1, 0.0, False),
     "3 a source": (3, 0.5, False),
     "5 a source": (5, 0.8, False),
+    "1 to 6 a source": (UNEVEN, 0.7, False),
     "heavy tails": (1, 0.0, True),
 }
 
@@ -148,12 +153,12 @@ def promotion_errs(seed: int, each: int, shared: float, heavy: bool) -> bool:
 def risk_errs(seed: int, each: int, shared: float, heavy: bool) -> bool:
     """An arm that loses a little more than is allowed is taken, by 300 calibration queries; with
     heavy tails whole answers are lost, seldom."""
-    rng, n = np.random.default_rng(seed), 600
-    lost = correlated(rng, n // each, each, shared)
+    rng, source = np.random.default_rng(seed), sources(seed, 600, each)
+    lost = correlated(rng, source, shared)
     worst = 1.0 if heavy else 0.5
     losses = np.where(lost > _normal_quantile(1 - TRUE_LOSS / worst), worst, 0.0)
     rewards = np.stack([np.ones(len(lost)), np.full(len(lost), 2.0)], axis=1)
-    table = _table(rng, rewards + rng.normal(size=rewards.shape) / 10, each, ["plain", "lossy"])
+    table = _table(rng, rewards + rng.normal(size=rewards.shape) / 10, source, ["plain", "lossy"])
     table = replace(
         table,
         features=np.zeros((len(table), 1), dtype=np.float32),
@@ -181,27 +186,36 @@ def _normal_quantile(level: float) -> float:
 
 def noise(seed: int, n: int, each: int, shared: float, heavy: bool) -> RewardTable:
     """Three arms of equal worth."""
-    rng = np.random.default_rng(seed)
-    rewards = np.stack([correlated(rng, n // each, each, shared) for _ in range(3)], axis=1)
+    rng, source = np.random.default_rng(seed), sources(seed, n, each)
+    rewards = np.stack([correlated(rng, source, shared) for _ in range(3)], axis=1)
     if heavy:
         rewards = -np.exp(rewards)
-    table = _table(rng, rewards, each, ["plain", "small", "copy"])
+    table = _table(rng, rewards, source, ["plain", "small", "copy"])
     temperature = rng.choice([0.0, 0.7, 1.0], size=(len(table), 1)).astype(np.float32)
     return replace(table, features=temperature, feature_names=("temperature",))
 
 
-def correlated(rng: np.random.Generator, sources: int, each: int, shared: float) -> Float64:
-    """[sources * each] normal numbers, of whose variance a source has the share in common."""
-    alike = np.repeat(rng.normal(size=sources), each)
+def sources(seed: int, n: int, each: int) -> NDArray[np.intp]:
+    """[n, or the next multiple of `each` below] the source of each query."""
+    if each != UNEVEN:
+        return np.repeat(np.arange(n // each), each)
+    return np.repeat(np.arange(n), np.random.default_rng(seed).integers(1, 7, n))[:n]
+
+
+def correlated(rng: np.random.Generator, source: NDArray[np.intp], shared: float) -> Float64:
+    """[n] normal numbers, of whose variance a source has the share in common."""
+    alike = rng.normal(size=source[-1] + 1)[source]
     return np.asarray(
-        math.sqrt(shared) * alike + math.sqrt(1 - shared) * rng.normal(size=sources * each)
+        math.sqrt(shared) * alike + math.sqrt(1 - shared) * rng.normal(size=len(source))
     )
 
 
-def _table(rng: np.random.Generator, rewards: Float64, each: int, arms: list[str]) -> RewardTable:
+def _table(
+    rng: np.random.Generator, rewards: Float64, source: NDArray[np.intp], arms: list[str]
+) -> RewardTable:
     """Embeddings are alike within a source, as of queries about one text."""
     n = len(rewards)
-    x = np.repeat(rng.normal(size=(n // each, 4)), each, axis=0) + 0.1 * rng.normal(size=(n, 4))
+    x = rng.normal(size=(source[-1] + 1, 4))[source] + 0.1 * rng.normal(size=(n, 4))
     return RewardTable(
         query_ids=[str(i) for i in range(n)],
         tasks=["made up"] * n,
@@ -211,7 +225,7 @@ def _table(rng: np.random.Generator, rewards: Float64, each: int, arms: list[str
         reward_name="made up",
         embedder="made up",
         arms_fingerprint="",
-        groups=[f"source {i // each}" for i in range(n)],
+        groups=[f"source {i}" for i in source],
         queries=[str(i) for i in range(n)],
     )
 

@@ -18,8 +18,8 @@ from policies.ope.estimators import Estimate, Log
 from policies.records import Float64
 
 from .reader import DecisionRows
-from .rewards import LOG_REWARDS
-from .rows import UsableDecisions, usable
+from .rewards import LOG_REWARDS, TIMED
+from .rows import KEPT, UsableDecisions, usable
 
 SMALL_PROPENSITY = 0.01  # a propensity below which one row weighs as much as a hundred
 MIN_EFFECTIVE_ROWS = 50  # effective rows below which an interval is not to be trusted
@@ -126,7 +126,7 @@ def judge(
             f"{_count(small, 'row')} with a propensity below {SMALL_PROPENSITY:g}: one alone may "
             "decide an estimate; log with a larger --explore"
         )
-    warnings += _missing(held)
+    warnings += _missing(held) + _beside(held, reward)
     ways: dict[str, Float64] = {}
     if policy is not None:
         if policy.origin.arms_fingerprint and set(policy.arms) != set(held.table.arms):
@@ -191,6 +191,24 @@ def _missing(held: UsableDecisions) -> list[str]:
         warnings.append(
             f"rows without a value of this reward are more of some arms than of others ({told}); "
             "the other rows of each arm stand for them"
+        )
+    return warnings
+
+
+def _beside(held: UsableDecisions, reward: str) -> list[str]:
+    """What a row's reward leaves out of what its arm did to other rows."""
+    warnings = []
+    if kept := held.excluded.get(KEPT):
+        warnings.append(
+            f"values are of the turns at which an arm was chosen; what it then did to "
+            f"{_count(kept, 'later turn')} that stayed with it is in none"
+        )
+    shared = [each.features.get("requests-running", 0) > 0 for each in held.decisions]
+    if reward in TIMED and any(shared):
+        warnings.append(
+            f"{np.mean(shared):.0%} of the rows were answered beside others, which may share its "
+            "passes: an arm's speed is that among neighbours of the logged mix, not where all take "
+            "it; saved-passes does not depend on them"
         )
     return warnings
 

@@ -20,6 +20,7 @@ from .reader import DecisionRows
 from .record import Asked, LoggedDecision, Result
 
 FORCED = "the arm was forced, so nothing was chosen"
+KEPT = "later turns that stayed with the arm of an earlier one"
 OTHERS = "of another target, of other arms, or in another embedder's space"
 NO_EMBEDDING = "without the embedding that the policy reads"
 NO_FEATURE = "without a feature that the policy reads"
@@ -62,11 +63,12 @@ def usable(
     arms or another embedder than all that were logged.
     """
     excluded: Counter[str] = Counter()
-    chosen = [each for each in rows.decisions if each.choice != "forced"]
-    excluded[FORCED] = len(rows.decisions) - len(chosen)
+    chosen = [each for each in rows.decisions if each.chosen]
+    excluded[KEPT] = sum(each.choice == "kept" for each in rows.decisions)
+    excluded[FORCED] = len(rows.decisions) - len(chosen) - excluded[KEPT]
     if not chosen:
         raise PolicyError(
-            f"the arm of every line of {rows.folder} was forced, {excluded[FORCED]} in all; let "
+            f"the arm of every line of {rows.folder} was forced, {len(rows.decisions)} in all; let "
             "the policy choose (no --arm) and draw (--explore) while logging"
         )
     kept = _of_one_world(chosen, policy)

@@ -246,6 +246,23 @@ def test_an_arm_without_rewards_is_worth_no_nothing() -> None:
     assert "whose reward is never known" in " ".join(found.warnings)
 
 
+def test_what_an_arm_does_to_other_rows_is_said() -> None:
+    """Answers that share passes with others, and later turns that stayed with the arm."""
+    chances = {"arm": "small", "propensity": 0.75}
+    alone = [decision(f"r{at}", **chances, features={"requests-running": 0}) for at in range(30)]
+    beside = [decision(f"s{at}", **chances, features={"requests-running": 1.1}) for at in range(10)]
+    later = {"choice": "kept", "probabilities": {}, "policy": None, "propensity": 1.0}
+    turns = [decision(f"t{at}", arm="small", **later) for at in range(5)]
+    found = judge(DecisionRows("log", alone + beside + turns, 0))
+    assert found.used == 40 and found.excluded[reasons.KEPT] == 5
+    words = " ".join(found.warnings)
+    assert "25% of the rows were answered beside others" in words
+    assert "5 later turns that stayed with it is in none" in words
+    words = " ".join(judge(DecisionRows("log", alone + beside, 0), reward="saved-passes").warnings)
+    assert "beside others" not in words and "later turn" not in words
+    assert "beside others" not in " ".join(judge(DecisionRows("log", alone, 0)).warnings)
+
+
 def test_rows_of_other_recipes_are_not_mixed() -> None:
     older, newer = many(60), many(60, arms_fingerprint="b")
     found = judge(of(*older, *newer), uniform_policy(["small", "wide"]))
