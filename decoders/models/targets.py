@@ -243,15 +243,22 @@ def tokenizer_and_fingerprint(folder: Path, chat_template: str | None = None) ->
 def encode_chat(
     tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
 ) -> list[int]:
-    """Prompt ids of a chat, ending where the assistant's answer starts. A tokenizer without a chat
-    template gets the messages' texts joined by newlines. A special token that a message spells is
+    """Prompt ids of a chat, ending where the assistant's answer starts, or goes on: where the last
+    message is an assistant's. A tokenizer without a chat template gets the messages' texts joined
+    by newlines. A special token that a message spells is
     text; only the template writes special tokens.
 
     tools: the functions that the model may call, as in OpenAI's API, for a template that has them.
 
     Raises TemplateRefused where the template does not take these messages: many take no system
     message, which is not put into another message's place, as the model was not trained for that.
+    Raises DraftpickError where the last message calls tools.
     """
+    if messages[-1].get("tool_calls"):
+        raise DraftpickError(
+            "the last message calls tools, and nothing is left to answer; give what the tools say "
+            "as messages of the role tool"
+        )
     if tokenizer.chat_template is None:
         return plain_text.encode(tokenizer, "\n".join(each["content"] for each in messages))
     try:

@@ -190,8 +190,7 @@ class Message(Body):
 
     def plain(self) -> dict[str, Any]:
         """The message as chat templates know it."""
-        role = "system" if self.role == "developer" else self.role
-        made: dict[str, Any] = {"role": role, "content": self.content}
+        made: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
             made["tool_calls"] = [call.plain() for call in self.tool_calls]
         if self.role == "tool":

@@ -256,6 +256,13 @@ def test_thoughts_come_as_they_come() -> None:
         assert "".join(each["choices"][0]["text"] for each in events(made)) == "42"
 
 
+def test_roles_go_on_as_they_came() -> None:
+    with serving() as (server, first, _), server.http() as http:
+        chat = [{"role": role, "content": "a"} for role in ("developer", "user", "assistant")]
+        assert http.post(CHAT, json=asked(messages=chat)).status_code == 200
+        assert first.asked[-1]["messages"] == chat
+
+
 def test_the_first_thought_is_the_first_token() -> None:
     slow = [
         {"delta": {"reasoning": "hm"}},
