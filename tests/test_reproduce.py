@@ -107,6 +107,11 @@ def test_test_captions_say_what_no_training_caption_says() -> None:
 
 
 def test_articles_with_references_come_first() -> None:
+    by_id = {query.id: query for query in queries.articles("train", 5000)}
+    halves = [name.removesuffix("-first") for name in by_id if name.endswith("-first")]
+    assert halves and all(
+        by_id[name].group == by_id[f"{name}-first"].group is not None for name in halves
+    )
     found = queries.articles("test", 500)
     has = [query.reference is not None for query in found]
     assert has == sorted(has, reverse=True) and any(has) and not all(has)
