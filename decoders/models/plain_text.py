@@ -28,8 +28,8 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 def encode_chat(
     tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
 ) -> list[int]:
-    """Ids of a chat by the tokenizer's template, ending where the assistant's answer starts. It goes
-    on where the last message is an assistant's.
+    """Ids of a chat by the tokenizer's template, ending where the assistant's answer starts, or
+    goes on, where the last message is an assistant's.
 
     tools: the functions that the model may call, as in OpenAI's API.
 

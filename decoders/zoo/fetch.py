@@ -185,12 +185,13 @@ def _convert(gguf: Path, made: Path) -> None:
             **source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
         )
     check(gguf, found)
-    tied = bool(getattr(model.config, "tie_word_embeddings", False))
-    weights = {
-        k: v.contiguous()
-        for k, v in model.state_dict().items()
-        if not (tied and k == "lm_head.weight")
-    }
+    weights = {k: v.contiguous() for k, v in model.state_dict().items()}
+    embedding = model.get_input_embeddings().weight
+    if model.config.tie_word_embeddings and "lm_head.weight" in weights:
+        if torch.equal(weights["lm_head.weight"], embedding):
+            del weights["lm_head.weight"]
+        else:  # transformers takes a head that it finds, whatever the config says
+            model.config.tie_word_embeddings = False
     save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
     config = model.config
     if hasattr(config, "quantization_config"):

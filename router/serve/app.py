@@ -192,6 +192,7 @@ class Service:
             requests[0].id.partition("/")[0],
             route,
             answers.all,
+            [each.prompt_ids for each in requests],
             self._tokenizer,
             partial(self._parser.call_reader, body),
         )

@@ -30,12 +30,14 @@ class Reply:
     """The response to one request.
 
     request_id: as in the log of decisions, before the answer's number.
+    prompts: tokens of each answer's.
     tokenizer: used in the event loop alone.
     call_reader: makes what reads the calls in an answer; None where there are none.
     """
 
     prefix = kind = chunk_kind = ""
     opening: Json | None = None  # what a stream begins with, unless draftpick's field needs it
+    goes_on = False  # whether an answer goes on the prompt's text
 
     def __init__(
         self,
@@ -43,13 +45,15 @@ class Reply:
         request_id: str,
         route: RouteChoice,
         answers: Sequence[Answer],
+        prompts: Sequence[Sequence[int]],
         tokenizer: Any,
         call_reader: Callable[[], CallReader | None],
     ) -> None:
         self.body, self.request_id, self.route, self.answers = body, request_id, route, answers
         self._id, self._created = f"{self.prefix}-{request_id}", int(time.time())
         self._tokenizer = tokenizer
-        self._texts = [TextStream(tokenizer, body.stop) for _ in answers]
+        self._after = [ids[-NEAR:] if self.goes_on else [] for ids in prompts]
+        self._texts = [TextStream(tokenizer, body.stop, after) for after in self._after]
         self._call_reader = call_reader
         self._calls = [call_reader() for _ in answers]
         self._begun: set[int] = set()
@@ -80,8 +84,8 @@ class Reply:
 
     def _choice(self, answer: Answer) -> Json:
         result = decode_of(answer)
-        text = self._text(result)
-        scored = self._logprobs(result, text)
+        text = self._text(answer)
+        scored = self._logprobs(answer, text)
         reader = self._call_reader()
         written = self.written(text)
         if reader is not None:
@@ -125,7 +129,7 @@ class Reply:
             if piece != self.piece(""):
                 yield self._chunk(answer, piece, nothing)
         reason = _finished(result, reader)
-        logprobs = self._logprobs(result, self._text(result))
+        logprobs = self._logprobs(answer, self._text(answer))
         end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
         done = all(each.result is not None for each in self.answers)
         yield end | (
@@ -157,16 +161,17 @@ class Reply:
         reader = self._calls[answer.index]
         return self.piece(text) if reader is None else {"delta": reader.add(text)}
 
-    def _text(self, result: DecodeResult) -> str:
-        stream = TextStream(self._tokenizer, self.body.stop)
-        return stream.add(result.ids) + stream.finish()
+    def _text(self, answer: Answer) -> str:
+        stream = TextStream(self._tokenizer, self.body.stop, self._after[answer.index])
+        return stream.add(decode_of(answer).ids) + stream.finish()
 
-    def _logprobs(self, result: DecodeResult, text: str) -> Json | None:
+    def _logprobs(self, answer: Answer, text: str) -> Json | None:
+        result, after = decode_of(answer), self._after[answer.index]
         if result.upstream is not None:
             return result.upstream.logprobs
         if not result.logprobs:
             return None
-        return self.logprobs(list(scored_tokens(result, self._tokenizer, text)))
+        return self.logprobs(list(scored_tokens(result, self._tokenizer, text, after)))
 
     def _frame(self, kind: str, choices: list[Json]) -> Json:
         named = {"id": self._id, "object": kind, "created": self._created, "model": self.body.model}
@@ -246,6 +251,7 @@ class TextReply(Reply):
     """Reply of /v1/completions."""
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+    goes_on = True
 
     def written(self, text: str) -> Json:
         return {"text": text}
@@ -295,14 +301,17 @@ class ScoredToken:
     top: list[tuple[str, float]]
 
 
-def scored_tokens(result: DecodeResult, tokenizer: Any, text: str) -> Iterator[ScoredToken]:
-    """Tokens of the answer's text, without one that ends it or comes after it."""
+def scored_tokens(
+    result: DecodeResult, tokenizer: Any, text: str, after: Sequence[int] = ()
+) -> Iterator[ScoredToken]:
+    """Tokens of the answer's text, without one that ends it or comes after it. after: as of
+    `TextStream`."""
     assert result.logprobs is not None
     count, written = len(result.ids) - (result.finish_reason == "eos"), 0
     for at, (token, scored) in enumerate(zip(result.ids[:count], result.logprobs, strict=False)):
         if result.finish_reason == "stop" and written >= len(text):
             return
-        spell = partial(spelled, tokenizer, result.ids[max(0, at - NEAR) : at])
+        spell = partial(spelled, tokenizer, [*after, *result.ids[max(0, at - NEAR) : at]])
         word = spell(token)
         written += len(word)
         yield ScoredToken(word, scored.logprob, [(spell(each), logp) for each, logp in scored.top])
