@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -299,15 +300,18 @@ def _answers(
     chances[rows, best] = likeliest
     sums = chances.cumsum(axis=1)
     tops = [{str(w): float(row[w]) for w in np.argsort(-row)[:5]} for row in nats]
-    made = []
-    for _ in range(AUDITED["draws"]):
+    known = [
+        [Place(str(w), float(nat), {**top, str(w): float(nat)}) for w, nat in enumerate(row)]
+        for row, top in zip(nats, tops, strict=True)
+    ]
+    starts, made = [row[:-1].tolist() for row in sums], []
+    for numbers in rng.random((AUDITED["draws"], AUDITED["tokens"])).tolist():
         at, places = 1, []
-        for number in rng.random(AUDITED["tokens"]):
-            word = min(int(np.searchsorted(sums[at], number)), len(best) - 1)
+        for number in numbers:
+            word = bisect_left(starts[at], number)
             if word == 0:
                 break
-            nat = float(nats[at, word])
-            places.append(Place(str(word), nat, {**tops[at], str(word): nat}))
+            places.append(known[at][word])
             at = word
         made.append(Said(" ".join(place.token for place in places), (), tuple(places), "stop"))
     return made

@@ -16,7 +16,7 @@ from benchmarks import error_rates
 from decoders.testing.fake_server import FakeEndpoint, listening
 from router import cli
 from router.engines.audit.answers import Place, Said, broken
-from router.engines.audit.greedy import Parting, parting, rounding, tie_of
+from router.engines.audit.greedy import Parting, gaps_moved, parting, rounding, tie_of
 from router.engines.audit.report import sentences
 from router.engines.audit.requests import AuditRequest
 from router.engines.audit.run import Audit, Compared
@@ -339,11 +339,38 @@ def test_a_server_that_does_not_take_its_own_likeliest_token_is_no_tie() -> None
 
 
 def test_ties_are_as_wide_as_what_rounding_moves() -> None:
-    pair = said(" a"), Said(" a", (), (Place(" a", -0.14, {" a": -0.14}),), "stop")
+    def one(logprob: float, second: float) -> Said:
+        top = {" a": logprob, " b": second, " c": -9.0}
+        return Said(" a", (), (Place(" a", logprob, top),), "stop")
+
+    pair = one(-0.1, -2.4), one(-0.14, -2.34)  # a gap of 2.3, and one of 2.2
+    assert gaps_moved([pair]) == pytest.approx([0.1]) and rounding([pair]) == pytest.approx([0.04])
     none = np.zeros(0)
-    assert tie_of(rounding([pair]), none) == pytest.approx(0.08)
-    assert tie_of(none, rounding([pair])) == pytest.approx(0.16)
+    assert tie_of(gaps_moved([pair]), none) == pytest.approx(0.1)
+    assert tie_of(none, gaps_moved([pair])) == pytest.approx(0.2)
     assert tie_of(none, none) == 0.02 and tie_of(np.full(5, 9.0), none) == 0.5
+
+
+def test_of_a_sure_model_ties_are_as_wide() -> None:
+    """Its likely tokens' log-probabilities hardly move, and the gap at a tie does all the same."""
+    rng = np.random.default_rng(0)
+
+    def drawn_at(sure: float) -> tuple[float, float]:
+        gaps = rng.exponential(sure, 20_000)
+        moved = gaps + rng.normal(scale=0.05, size=len(gaps))
+        pairs = [
+            (_two(gap), _two(other)) for gap, other in zip(gaps, moved, strict=True) if other > 0
+        ]
+        return tie_of(np.zeros(0), gaps_moved(pairs)), float(gaps[moved < 0].max())
+
+    for sure in (0.5, 5.0):
+        tie, worst = drawn_at(sure)
+        assert worst < tie < 0.25
+
+
+def _two(gap: float) -> Said:
+    most = -float(np.log1p(np.exp(-gap)))
+    return Said(" a", (), (Place(" a", most, {" a": most, " b": most - gap}),), "stop")
 
 
 def test_a_fault_does_not_make_its_own_ties() -> None:

@@ -15,7 +15,18 @@ from decoders.common.wording import in_words
 from router.engines.server import whole_answer
 
 from .answers import Said, broken, said_in
-from .greedy import FAULT, ROUNDED, SAME, TIE, UNKNOWN, Parting, parting, rounding, tie_of
+from .greedy import (
+    FAULT,
+    ROUNDED,
+    SAME,
+    TIE,
+    UNKNOWN,
+    Parting,
+    gaps_moved,
+    parting,
+    rounding,
+    tie_of,
+)
 from .requests import CHAT, TOP, AuditRequest
 from .sampled import LEVEL, TwoSample, two_sample
 
@@ -151,7 +162,8 @@ def audit(
         if not options.texts:
             _require_places(plain, [one for one, _ in pairs])
         moved = rounding(pairs)
-        tie = tie_of(rounding(list(zip(answers[:: 2 * step], repeated, strict=True))), moved)
+        twice = list(zip(answers[:: 2 * step], repeated, strict=True))
+        tie = tie_of(gaps_moved(twice), gaps_moved(pairs))
         compared = []
         for request, (one, other) in zip(taken, pairs, strict=True):
             found = parting(one, other, tie)
