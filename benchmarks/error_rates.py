@@ -248,15 +248,13 @@ class Law:
 
 AUDITS = {
     "no ends": Law(),
-    "20% end": Law((2.7, 2.7)),
-    "45% end": Law((1.6, 1.6)),
-    "75% end": Law((0.1, 0.1)),
+    "43% end": Law((1.6, 1.6)),
+    "78% end": Law((0.1, 0.1)),
     "top-p 0.98": Law(top_p=0.98),
     "top-p 0.95": Law(top_p=0.95),
     "prompts unlike": Law((0.0, 6.0), top_p=0.95),
     "3 points more": Law(more=0.03),
     "6 points more": Law(more=0.06),
-    "6 points more, 45% end": Law((1.6, 1.6), more=0.06),
 }
 AUDITED = {"prompts": 8, "draws": 12, "tokens": 24, "words": 12}
 LEVELS = 0.01 / 3  # of each of the audit's tests
