@@ -153,7 +153,7 @@ def _make(uri: str, path: Path) -> None:
 
 
 def place_of(path: Path, experiment: str) -> Path:
-    """Where the artifacts of an experiment go, next to an SQLite store."""
+    """Name where the artifacts of an experiment go, next to an SQLite store."""
     return path.resolve().parent / "artifacts" / re.sub(r"[^\w.-]+", "-", experiment)
 
 

@@ -163,7 +163,7 @@ class RewardTable:
 
     @property
     def known_by(self) -> dict[str, set[str]]:
-        """By what else each query may be met again: its group and its text."""
+        """Name what else each query may be met again by: its group and its text."""
         texts = self.texts or self.groups
         rows = zip(self.query_of, self.groups, texts, strict=True)
         return {query: {group, text} for query, group, text in rows}
