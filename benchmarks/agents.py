@@ -351,11 +351,11 @@ def main() -> None:
         found = {kind: speeds(those) for kind, those in kinds.items() if those}
         found["all"] = speeds(rows)
         record = {"hardware": hardware(), "target": engine.target_fingerprint, "traffic": found}
-        given.out.write_text(json.dumps(record, indent=1))
+        given.out.write_text(json.dumps(record, indent=1), encoding="utf-8")
         show_timed(found)
         return
     found = counted(engine, several, given.max_new_tokens)
-    given.out.write_text(json.dumps(found, indent=1))
+    given.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
     print("traffic: arm | tokens | rounds | tokens a round | speed")
     for label, each in found.items():
         numbers = f"{each['tokens']} | {each['rounds']} | {each['tokens_a_round']:.2f}"

@@ -235,7 +235,7 @@ class Timing:
         )
         if not (given.resume and given.out.exists()):
             return made
-        held = json.loads(given.out.read_text())
+        held = json.loads(given.out.read_text(encoding="utf-8"))
         same = {name: held.get(name) for name in settings} == settings
         if not same or {*held["tokens"], *held["failed"]} != {*methods}:
             return None

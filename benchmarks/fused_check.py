@@ -278,7 +278,7 @@ def kernels_of(backend: LlamaBackend) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         seen.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     kernels = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: e["ts"])
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for event in kernels:
@@ -348,7 +348,7 @@ def main() -> None:
     for name in given.models:
         for kind in given.kinds:
             guarded(f"{name} {kind}", found, lambda n=name, k=kind: passes(n, k, orders, found))
-    given.out.write_text(json.dumps(found, indent=1, default=str))
+    given.out.write_text(json.dumps(found, indent=1, default=str), encoding="utf-8")
     tell(found, given.models, given.kinds)
 
 

@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     given = parser.parse_args()
     for path in sorted(given.out.glob("*.json")):
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict):
             for line in lines_of(found):
                 print(f"{path.stem}: {line}")

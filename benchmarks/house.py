@@ -47,7 +47,7 @@ def closure(root: Path, names: tuple[str, ...]) -> tuple[str, int, int]:
         "print(len(own), sum(m.startswith('decoders.backends') for m in own))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], cwd=root, capture_output=True, encoding="utf-8", check=True
     )
     loaded, backends = done.stdout.split()
     return name, int(loaded), int(backends)

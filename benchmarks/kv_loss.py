@@ -60,7 +60,7 @@ def main() -> None:
         )
         print(json.dumps(found[-1]), flush=True)
     told = {"target": small.target_fingerprint, "dtype": options.dtype, "lengths": found}
-    given.out.write_text(json.dumps(told, indent=1) + "\n")
+    given.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 def context(engine: Engine, length: int, start: int) -> list[int]:

@@ -89,7 +89,7 @@ def main() -> None:
             row = {"id": query.id, "task": query.task, "reference_s": reference_s}
             row |= judged(given, engines, prompt, reference)
             rows.append(row)
-            with given.out.open("a") as sink:
+            with given.out.open("a", encoding="utf-8") as sink:
                 sink.write(json.dumps(row) + "\n")
     report(given, rows, labels)
 
@@ -195,10 +195,10 @@ def report(given: argparse.Namespace, rows: list[dict[str, Any]], labels: list[s
 
 def lines_of(path: Path) -> list[str]:
     """The whole lines of a journal; a last one that was cut off is taken out of the file."""
-    content = path.read_text() if path.is_file() else ""
+    content = path.read_text(encoding="utf-8") if path.is_file() else ""
     whole = content[: content.rfind("\n") + 1]
     if whole != content:
-        path.write_text(whole)
+        path.write_text(whole, encoding="utf-8")
     return whole.splitlines()
 
 

@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = given.config
     folders = {"DRAFTER": given.drafter, "EXIT": given.exit}
     if any(folders.values()):
-        text = given.config.read_text()
+        text = given.config.read_text(encoding="utf-8")
         for place, folder in folders.items():
             text = text.replace(place, folder or place)
         config = given.work / "arms.yaml"

@@ -7,7 +7,8 @@ and routed by the policy.
 For each number of clients the ways take turns, every query once each. A client asks its next query
 when it has an answer, and until the last answer of a pass has come those without a query ask one
 again, which does not count. Ratios are of the sums of seconds a token over queries (a query's
-median over repeats), with 95% intervals by resampling queries. On an otherwise idle machine only.
+median over repeats), with 95% intervals by resampling sources of queries. On an otherwise idle
+machine only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -76,10 +78,13 @@ def one_pass(
     return found
 
 
-def ratio(one: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float, float]:
-    """How many times faster `one` is, and a 95% interval; each query counts as one token."""
+def ratio(
+    one: NDArray[np.float64], other: NDArray[np.float64], sources: Sequence[str]
+) -> tuple[float, float, float]:
+    """How many times faster `one` is, and a 95% interval over sources of queries; each query counts
+    as one token."""
     ours, theirs = (np.stack([np.ones_like(each), each], 1) for each in (one, other))
-    found = faster(ours, theirs)
+    found = faster(ours, theirs, sources)
     return found["ratio"], found["low"], found["high"]
 
 
@@ -96,6 +101,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("proxy.json"))
     given = parser.parse_args()
     queries = read_queries(given.queries)
+    sources = [query.group or query.id for query in queries]
     most, loads = given.max_new_tokens, []
     with httpx.Client(limits=httpx.Limits(max_connections=None)) as client:
         for way in given.ways:
@@ -114,9 +120,9 @@ def main() -> None:
                 "clients": clients,
                 "seconds_per_token": {way: float(m.mean()) for way, m in medians.items()},
                 "best_fixed": best,
-                "routed_over_best": ratio(medians[routed], medians[best]),
+                "routed_over_best": ratio(medians[routed], medians[best], sources),
                 "each_over_first_fixed": {
-                    way: ratio(medians[way], medians[fixed[0]]) for way in given.ways
+                    way: ratio(medians[way], medians[fixed[0]], sources) for way in given.ways
                 },
                 "hindsight_over_best": float(
                     medians[best].sum() / np.minimum.reduce([medians[w] for w in fixed]).sum()

@@ -188,7 +188,7 @@ def proxy_over(port: int) -> Iterator[int]:
             for name in ("first", "second")
         }
         config, policy = Path(folder) / "arms.yaml", Path(folder) / "policy"
-        config.write_text(json.dumps({"arms": arms}))
+        config.write_text(json.dumps({"arms": arms}), encoding="utf-8")
         fixed_policy(("first", "second"), "first").save(policy)
         own = free_port()
         words = ["serve", "--config", config, "--policy", policy, "--port", str(own)]

@@ -53,7 +53,7 @@ def main() -> None:
         return
     started = time.perf_counter()
     source = targets.resolve(given.tokenizer_of)
-    config = config_of(json.loads((source / "config.json").read_text()), given)
+    config = config_of(json.loads((source / "config.json").read_text(encoding="utf-8")), given)
     made = weights(config, targets.device_of(given.device), given.seed)
     given.out.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
@@ -132,7 +132,7 @@ def save(folder: Path, config: dict[str, Any], made: dict[str, Tensor]) -> None:
 
     save_file(made, folder / "model.safetensors", metadata={"format": "pt"})
     partial = folder / ".config.json.tmp"
-    partial.write_text(json.dumps(config, indent=1))
+    partial.write_text(json.dumps(config, indent=1), encoding="utf-8")
     os.replace(partial, folder / "config.json")
 
 

@@ -116,7 +116,7 @@ def main() -> None:
         "hardware": hardware(),
         "versions": versions(),
     }
-    given.out.write_text(json.dumps(record, indent=1))
+    given.out.write_text(json.dumps(record, indent=1), encoding="utf-8")
     show(record)
 
 

@@ -36,6 +36,7 @@ from decoders.common.provenance import hardware, versions
 from decoders.records import Sampling
 from decoders.zoo import TARGET
 from policies import RewardTable, fit
+from policies.evaluation.bootstrap import group_index, resample
 
 BASE = "autoregressive"
 LEARNERS: dict[str, dict[str, Any]] = {"knn": {}, "regression": {}, "reinforce": {}, "exact": {}}
@@ -84,7 +85,9 @@ def measure(given: argparse.Namespace) -> None:
     )
     journal, vectors = Path(f"{given.out}.jsonl"), Path(f"{given.out}.npz")
     rows = (
-        [json.loads(line) for line in journal.read_text().splitlines()] if journal.is_file() else []
+        [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+        if journal.is_file()
+        else []
     )
     done = {row["id"] for row in rows}
     held = dict(np.load(vectors)) if vectors.is_file() else {}
@@ -116,7 +119,7 @@ def measure(given: argparse.Namespace) -> None:
                         [len(made.ids), made.wall_s, made.rounds, made.drafted, made.accepted]
                     )
             row = {"id": query.id, "task": query.task, "prompt": len(prompt), "arms": arms}
-            row["looped"] = _repeats(made.ids)
+            row |= {"looped": _repeats(made.ids), "group": query.group or query.id}
             sink.write(json.dumps(row) + "\n")
             sink.flush()
     np.savez(vectors, **held)
@@ -130,7 +133,7 @@ def measure(given: argparse.Namespace) -> None:
         "hardware": hardware(),
         "versions": versions(),
     }
-    Path(f"{given.out}.about.json").write_text(json.dumps(about, indent=1))
+    Path(f"{given.out}.about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
     print(f"{len(held)} queries timed")
 
 
@@ -144,31 +147,37 @@ def _repeats(ids: list[int]) -> bool:
 
 
 class Timed:
-    """What `measure` wrote. seconds_per_token: [n, A] by query and arm."""
+    """What `measure` wrote. groups: [n], queries of one depend on each other. seconds_per_token:
+    [n, A] by query and arm; tokens: [n, A] of an answer."""
 
     def __init__(self, place: str) -> None:
-        rows = [json.loads(line) for line in Path(f"{place}.jsonl").read_text().splitlines()]
-        self.about = json.loads(Path(f"{place}.about.json").read_text())
+        rows = [
+            json.loads(line)
+            for line in Path(f"{place}.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
+        self.about = json.loads(Path(f"{place}.about.json").read_text(encoding="utf-8"))
         vectors = np.load(f"{place}.npz")
         self.ids = [row["id"] for row in rows]
         self.tasks = [row["task"] for row in rows]
+        self.groups = [row["group"] for row in rows]
         self.looped = np.array([row["looped"] for row in rows])
         self.arms = list(rows[0]["arms"])
         self.embeddings = np.stack([vectors[i] for i in self.ids]).astype(np.float32)
         times = [[np.median(_speeds(row["arms"][a])) for a in self.arms] for row in rows]
         self.seconds_per_token = np.array(times)
+        self.tokens = np.array([[row["arms"][a][0][0] for a in self.arms] for row in rows])
 
     def without(self, left_out: set[str]) -> Timed:
         keep = [i for i, arm in enumerate(self.arms) if arm not in left_out]
         self.arms = [self.arms[i] for i in keep]
         self.seconds_per_token = self.seconds_per_token[:, keep]
+        self.tokens = self.tokens[:, keep]
         return self
 
-    @property
-    def gains(self) -> np.ndarray:
-        """[n, A] over plain decoding of the same query."""
+    def gains(self, choosing_s: float = 0.0) -> np.ndarray:
+        """[n, A] over plain decoding of the same query, if choosing the arm took so long."""
         base = self.seconds_per_token[:, [self.arms.index(BASE)]]
-        return base / self.seconds_per_token
+        return base / (self.seconds_per_token + choosing_s / self.tokens)
 
     def table(self) -> RewardTable:
         return RewardTable(
@@ -176,7 +185,8 @@ class Timed:
             tasks=self.tasks,
             embeddings=self.embeddings,
             arms=self.arms,
-            rewards=np.log(self.gains),
+            rewards=np.log(self.gains()),
+            groups=self.groups,
             reward_name="log_gain",
             embedder=self.about["embedder"],
             arms_fingerprint=self.about["arms"],
@@ -204,7 +214,7 @@ def judge(given: argparse.Namespace) -> None:
     picks[f"best fixed ({held.arms[fixed]})"] = [np.full(len(held.ids), fixed)]
     picks["best by task"] = [np.array([by_task.get(task, fixed) for task in held.tasks])]
     shares: dict[str, dict[str, float]] = {}
-    choosing_s = 0.0
+    choosing = dict[str, float]()
     for name, options in LEARNERS.items():
         picks[name] = []
         for seed in range(given.seeds):
@@ -213,19 +223,20 @@ def judge(given: argparse.Namespace) -> None:
         started = time.perf_counter()
         for embedding in held.embeddings[:50]:
             policy.choose(embedding)
-        choosing_s = max(choosing_s, (time.perf_counter() - started) / 50)
+        choosing[name] = (time.perf_counter() - started) / len(held.embeddings[:50])
         chosen = np.bincount(np.concatenate(picks[name]), minlength=len(held.arms))
         shares[name] = dict(zip(held.arms, (chosen / chosen.sum()).round(3).tolist(), strict=True))
-    picks["best for each query"] = [held.gains.argmax(1)]
+    picks["best for each query"] = [held.gains().argmax(1)]
 
-    rng = np.random.default_rng(0)
-    draws = rng.integers(0, len(count), (RESAMPLES, len(count)))
-    base = np.log(held.gains[:, fixed])
+    source = group_index(held.groups)
+    draws = resample(int(source.max()) + 1, 0, RESAMPLES)[:, source]  # [B, n]
+    draws /= draws.sum(1, keepdims=True)
+    base = np.log(held.gains()[:, fixed])
     rows: dict[str, dict[str, float]] = {}
     for name, seeds in picks.items():
-        logs = np.mean([np.log(held.gains[count, pick]) for pick in seeds], 0)
-        over = (logs - base)[draws].mean(1)
-        low, high = np.exp(np.quantile(over, [0.025, 0.975]))
+        gains = held.gains(choosing.get(name, 0.0))
+        logs = np.mean([np.log(gains[count, pick]) for pick in seeds], 0)
+        low, high = np.exp(np.quantile(draws @ (logs - base), [0.025, 0.975]))
         tasks = {
             task: float(np.exp(logs[[t == task for t in held.tasks]].mean()))
             for task in sorted(set(held.tasks))
@@ -243,9 +254,9 @@ def judge(given: argparse.Namespace) -> None:
         "held_out": held.about | {"queries": len(held.ids), "looped": float(held.looped.mean())},
         "rows": rows,
         "shares": shares,
-        "choosing_s": choosing_s,
+        "choosing_s": choosing,
     }
-    given.out.write_text(json.dumps(record, indent=1))
+    given.out.write_text(json.dumps(record, indent=1), encoding="utf-8")
     show = Table(title=f"{len(held.ids)} queries, {held.looped.mean():.0%} are repetitive")
     shown = sorted(set(held.tasks))
     for column in ("choice", "x plain", "x best fixed", "95%", "without repetition", *shown):
@@ -259,7 +270,8 @@ def judge(given: argparse.Namespace) -> None:
         )  # fmt: skip
     console = Console(width=160)
     console.print(show)
-    console.print(f"choosing takes at most {choosing_s * 1e6:.0f} us; shares: {shares}")
+    took = max(choosing.values())
+    console.print(f"choosing took at most {took * 1e6:.0f} us, which is in; shares: {shares}")
 
 
 if __name__ == "__main__":

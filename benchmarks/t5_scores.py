@@ -46,7 +46,7 @@ def write_arms(out: Path, tasks: Sequence[str]) -> Path:
         arms[f"draft-{task}"] = {"kind": "neural", "drafter": drafter, "length": length}
     arms["max-gram"] = {"kind": "max_gram", "length": length}
     path = out / "arms.yaml"
-    path.write_text(yaml.safe_dump({"arms": arms}, sort_keys=False))
+    path.write_text(yaml.safe_dump({"arms": arms}, sort_keys=False), encoding="utf-8")
     return path
 
 
@@ -91,7 +91,7 @@ def write_card(folder: Path, facts: dict[str, Any]) -> None:
         "provenance": made_by,
         "files": {path.name: sha256_of(path) for path in files},
     }
-    (folder / "card.json").write_text(json.dumps(card, indent=1))
+    (folder / "card.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
     trained = facts["training"]
     lines = [
         f"# {folder.name}",
@@ -111,4 +111,4 @@ def write_card(folder: Path, facts: dict[str, Any]) -> None:
         "",
         f"Seed {facts['seed']}, finished {made_by['time']}.",
     ]
-    (folder / "README.md").write_text("\n".join(lines) + "\n")
+    (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -76,7 +76,7 @@ FLAGS = {
 def stages_of(given: argparse.Namespace) -> list[dict[str, Any]]:
     """The plan as a list of records."""
     if given.plan is not None:
-        plan = json.loads(given.plan.read_text())
+        plan = json.loads(given.plan.read_text(encoding="utf-8"))
         known = {"name", "start", "tasks", *SIZES, *RECIPE}
         for record in plan:
             unknown = sorted(set(record) - known)
@@ -197,7 +197,7 @@ def main() -> None:
         say(f"{name or 'drafter'}: {points[name].positions:,} positions; {told}")
         record = {name or "drafter": asdict(point) for name, point in points.items()}
         temporary = given.out / ".results.json.tmp"
-        temporary.write_text(json.dumps(record, indent=1))
+        temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
         os.replace(temporary, given.out / "results.json")
     for figure in ("first", "two", "three", "overlap", "overlap_drawn"):
         if any(figure in f for p in points.values() for f in p.figures.values()):

@@ -315,7 +315,7 @@ def train(
                 if best["model"] is not None:
                     facts |= {"held_out_loss": best["loss"], "best_epoch": best["epoch"]}
                 facts |= {"hardware": hardware(), "versions": versions()}
-                (out / name / TRAINING).write_text(json.dumps(facts))
+                (out / name / TRAINING).write_text(json.dumps(facts), encoding="utf-8")
                 path.unlink(missing_ok=True)
                 if step % SAID_EVERY:
                     smooth = float(summed) / (step % SAID_EVERY)
@@ -413,9 +413,9 @@ def kept_answers(path: Path, model: Any, inputs: Sequence[list[int]], most: int)
     """As `answers`, kept in a file and read from there where it exists."""
     if not path.is_file():
         made = answers(model, inputs, most)
-        path.with_suffix(".tmp").write_text(json.dumps(made))
+        path.with_suffix(".tmp").write_text(json.dumps(made), encoding="utf-8")
         os.replace(path.with_suffix(".tmp"), path)
-    return list(json.loads(path.read_text()))
+    return list(json.loads(path.read_text(encoding="utf-8")))
 
 
 def written_by_target(
@@ -433,7 +433,7 @@ def write_queries(data: Path, out: Path, answered_of_each: int) -> None:
     for task in TASKS:
         write_lines(out / f"{task}.jsonl", queries(data, task, "test"))
         asked = queries(data, task, "train")[:answered_of_each]
-        kept = json.loads((out / f"{task}.answers.json").read_text())
+        kept = json.loads((out / f"{task}.answers.json").read_text(encoding="utf-8"))
         train += asked
         answered += [
             {"id": query["id"], "ids": ids, "ended": ids[-1:] == [1]}
@@ -483,7 +483,7 @@ def scores(
     """Held-out quality of each model on its tasks, and the arms' figures, kept in results.json."""
     path = out / "results.json"
     if path.is_file():
-        return dict(json.loads(path.read_text()))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     worth: dict[str, dict[str, Any]] = {name: {} for name in answered}
     for task in TASKS:
         references = [row["target"] for row in read(data, task, "test")]
@@ -493,7 +493,7 @@ def scores(
             say(f"{name} on {task}: {worth[name][task]}")
     sources = {task: inputs[task][:FOLLOWED] for task in TASKS}
     found = {"quality": worth, "arms": acceptance(out, TASKS, sources)}
-    path.write_text(json.dumps(found, indent=1))
+    path.write_text(json.dumps(found, indent=1), encoding="utf-8")
     return found
 
 
@@ -558,7 +558,7 @@ def main() -> None:
                 "kind": "target" if name == "target" else "drafter",
                 "what": WHAT[name],
                 "parameters": trained[name].num_parameters(),
-                "training": json.loads((given.out / name / TRAINING).read_text()),
+                "training": json.loads((given.out / name / TRAINING).read_text(encoding="utf-8")),
                 "seed": given.seed,
                 "data": Counter(row.get("source", "unnamed") for row in read_rows),
                 "quality": found["quality"][name],

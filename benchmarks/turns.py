@@ -46,7 +46,7 @@ def main() -> None:
         found[-1]["kept_over_new"] = medians["kept_s"] / medians["new_s"]
         print(json.dumps(found[-1]), flush=True)
     told = {"target": engine.target_fingerprint, "lengths": found}
-    given.out.write_text(json.dumps(told, indent=1) + "\n")
+    given.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 def turn(engine: Engine, length: int, new: int, seed: int) -> dict[str, float]:

@@ -57,7 +57,7 @@ def prompts(model: str, many: int) -> list[dict[str, list[int]]]:
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     files = sorted((ROOT / "collect" / "shipped" / "test").glob("*.jsonl"))
-    asked = [json.loads(line)["turns"][0] for file in files for line in file.open()]
+    asked = [json.loads(line)["turns"][0] for file in files for line in file.open(encoding="utf-8")]
     made = []
     for text in asked[:: max(1, len(asked) // many)][:many]:
         chat = [{"role": "user", "content": text}]
@@ -75,7 +75,7 @@ def one(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if ours is not None:
             place = Path(folder) / "options.json"
-            place.write_text(json.dumps(ours))
+            place.write_text(json.dumps(ours), encoding="utf-8")
             more["additional_config"] = {"draftpick": str(place)}
         *asked, first, second = prompts(options.model, options.queries + 2)
         longest = max(len(each["prompt_token_ids"]) for each in asked)
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace, name: str, clients: str) -> dict[str, Any]:
     words = [sys.executable, __file__, options.model, "--one", name, "--clients", clients]
     words += ["--queries", str(options.queries), "--new-tokens", str(options.new_tokens)]
     environment = {"VLLM_CPU_KVCACHE_SPACE": "2", **os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    done = subprocess.run(words, env=environment, capture_output=True, encoding="utf-8")
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
         sys.exit(f"{name} at {clients} clients: {done.stderr[-3000:]}")
@@ -150,7 +150,7 @@ def main() -> None:
             numbers = f"{rate:8.1f} {best['draft']:8} {best['accepted']:8} {differ:6}"
             print(f"{clients:>7} {name:10} {numbers}", flush=True)
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1))
+        options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ class Shards:
     def done(self) -> set[str]:
         """Names in the shards that are whole."""
         lists = [path.with_suffix(".json") for path in sorted(self.out.glob(f"{self.split}-*.npz"))]
-        return {name for path in lists for name in json.loads(path.read_text())}
+        return {name for path in lists for name in json.loads(path.read_text(encoding="utf-8"))}
 
     def add(self, name: str, text: Text) -> None:
         self.held.append(text)
@@ -110,7 +110,7 @@ class Shards:
         number = len(list(self.out.glob(f"{self.split}-*.npz")))
         path = self.out / f"{self.split}-{number:05}.npz"
         names, beside = path.with_suffix(".json"), path.with_suffix(".json.part")
-        beside.write_text(json.dumps(self.names))
+        beside.write_text(json.dumps(self.names), encoding="utf-8")
         os.replace(beside, names)  # first: without its shard a list means nothing
         save(path, self.held)
         print(f"{path}: {len(self.held)} texts, {self.size / 1e6:.1f} million tokens", flush=True)

@@ -6,9 +6,10 @@ Spec-Bench form: {"question_id", "category", "turns", "reference"?}
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -111,6 +112,34 @@ def read_queries(paths: str | Path | Iterable[str | Path]) -> list[Query]:
             first_seen[query.id] = where
             queries.append(query)
     return queries
+
+
+def text_name(text: str) -> str:
+    """The same for texts that differ in spaces alone, and not the text itself."""
+    return "text:" + hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:32]
+
+
+def independent(known: Mapping[str, tuple[str, str | None]]) -> dict[str, str]:
+    """Each query's group: of queries with one text or one group, and of all that are so joined.
+
+    known: by id, the text's name and the query's own group. A group is called as its first query
+    that says one has it, else by its first query.
+    """
+    joined: dict[str, str] = {}  # towards the first of what is joined
+
+    def first(name: str) -> str:
+        while joined.setdefault(name, name) != name:
+            name = joined[name]
+        return name
+
+    for query, (text, group) in known.items():
+        for name in [text] if group is None else [text, "group:" + group]:
+            joined[first(name)] = first("query:" + query)
+    called: dict[str, str] = {}
+    for query, (_, group) in known.items():
+        if group is not None:
+            called.setdefault(first("query:" + query), group)
+    return {query: called.setdefault(first("query:" + query), query) for query in known}
 
 
 def first_per_task(queries: Sequence[Query], limit: int | None) -> list[Query]:

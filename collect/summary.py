@@ -41,6 +41,7 @@ class Summary:
     at_once: answers that are written at the same time.
     repetitive: the share of the target's answers that repeat themselves to the end.
     draws: answers that were drawn for each query, over which rewards are means; 1 at temperature 0.
+    optimistic: whether the oracle chooses by luck in part (`RewardTable.lucky`).
     """
 
     folder: str
@@ -55,6 +56,7 @@ class Summary:
     error_examples: list[str]
     at_once: int = 1
     draws: int = 1
+    optimistic: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """A JSON-ready object, keyed by arm."""
@@ -73,6 +75,7 @@ class Summary:
             },
             "best_fixed": self.best,
             "oracle": self.oracle,
+            "optimistic": self.optimistic,
             "error_examples": self.error_examples,
         }
 
@@ -150,6 +153,7 @@ def summarise(
         error_examples=list(first.values())[:3],
         at_once=at_once,
         draws=draws,
+        optimistic=table.lucky,
     )
 
 
@@ -185,7 +189,8 @@ def render(summary: Summary, width: int) -> list[Table]:
         cells = [_cell(arm.mean[task], arm.mean[task] == best[task]) for task in columns]
         errors = f"[red]{arm.errors}[/red]" if arm.errors else "0"
         rows.append([arm.arm, *cells, f"{arm.wins:.0%}", errors])
-    rows.append(["oracle", *[_cell(summary.oracle[task]) for task in columns], "", ""])
+    oracle = "oracle (optimistic)" if summary.optimistic else "oracle"
+    rows.append([oracle, *[_cell(summary.oracle[task]) for task in columns], "", ""])
     at = f" at temperature {summary.temperature:g}" if summary.temperature else ""
     at += f", {summary.at_once} answers at once" if summary.at_once > 1 else ""
     at += f", {summary.draws} draws a query" if summary.draws > 1 else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from policies.records import RewardTable
 
 from . import rewards
 from .features import FEATURES, RequestContext, feature_vector, varying
+from .queries import independent, text_name
 from .records import Outcome, OutcomeKey, QueryRow
 from .rewards import Reward
 from .store.collection import Collection
@@ -34,12 +35,14 @@ class LeftOut:
     failed: no arm has the reward.
     repetitive: the target's answer repeats itself to the end, and such were not wanted.
     other_temperatures: not asked for, or none that the reward speaks of; loads likewise.
+    repeated: queries of the table that have the text of another; they are in it, as one group.
     """
 
     unembedded: int
     failed: int
     repetitive: int
     other_temperatures: int
+    repeated: int = 0
 
     def __str__(self) -> str:
         """The counts above 0 in words; "" where there are none."""
@@ -51,6 +54,16 @@ class LeftOut:
         }
         return ", ".join(f"{count} {words}" for words, count in counts.items() if count)
 
+    @property
+    def cautions(self) -> list[str]:
+        """A sentence about queries of one text, where there are any."""
+        if not self.repeated:
+            return []
+        return [
+            f"{self.repeated} queries have the text of another under another id; queries of one "
+            "text count as one group, and are learnt from or judged on together"
+        ]
+
 
 def reward_table(collection: Collection, options: TableOptions | None = None) -> RewardTable:
     """The rewards of every stored query and arm, a row for each temperature and load.
@@ -60,9 +73,9 @@ def reward_table(collection: Collection, options: TableOptions | None = None) ->
 
     A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
     out (`read_rewards` counts them). Rows are sorted by query id, so that an interrupted sweep
-    gives the same table; a query's group is the one in its file, else its own, and a row is called
-    as `OutcomeKey.name` has it. Losses are 0 for a lossless arm, else what ROUGE-L lacks of 1
-    between the arm's answer and the target's at temperature 0.
+    gives the same table. A query's group is the one in its file, else its own, joined with those
+    of the same text. A row is called as `OutcomeKey.name` has it. Losses are 0 for a lossless arm,
+    else what ROUGE-L lacks of 1 between the arm's answer and the target's at temperature 0.
 
     Raises DraftpickError for an unknown arm, feature or embedder, an empty or damaged collection, a
     temperature or load that was not collected, and a reward whose numbers were not collected.
@@ -156,6 +169,10 @@ def read_rewards(
         )
     contexts = [_request(queries[key.query], key) for key in keys]
     columns, read = _features(options.features, contexts)
+    here = sorted({key.query for key in keys})
+    texts = {query: text_name(queries[query].turns[0]) for query in here}
+    groups = independent({query: (texts[query], queries[query].group) for query in here})
+    left_out = replace(left_out, repeated=len(here) - len(set(texts.values())))
     hot = np.array([key.temperature > 0 for key in keys])
     table = RewardTable(
         query_ids=[key.name for key in keys],
@@ -166,7 +183,8 @@ def read_rewards(
         reward_name=reward.label(options.alpha),
         embedder=embeddings.embedder,
         arms_fingerprint=fingerprint_of(manifest, names),
-        groups=[queries[key.query].group or key.query for key in keys],
+        groups=[groups[key.query] for key in keys],
+        texts=[texts[key.query] for key in keys],
         queries=[key.query for key in keys],
         features=read,
         feature_names=columns,
@@ -174,6 +192,7 @@ def read_rewards(
         machine=_machine(manifest),
         repeats=np.array(measured) if measured else None,
         drawn=np.where(hot[:, None], by_draw[:, usable], np.nan) if hot.any() else None,
+        timed=reward.needs_measured,
     )
     return table, left_out
 

@@ -604,8 +604,8 @@ class FieldStreamer(Protocol):
     """A streamer that receives what an endpoint's message holds besides text."""
 
     def put_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
-        """A part of a message: `tool_calls`, `refusal`. ids: as many as it may have tokens, of no
-        text."""
+        """A part of a message: `tool_calls`, `refusal`, thoughts. ids: as many as it may have
+        tokens, of no text."""
         ...
 
 

@@ -263,16 +263,18 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class Upstream:
-    """What an endpoint says of its answer besides its text, in its own words.
+    """What an endpoint says of its answer besides its text.
 
-    fields: `tool_calls` and `refusal` of its message, where it has them.
-    finish_reason: None where it gives none.
+    fields: `tool_calls`, `refusal` and thoughts of its message, where it has them.
+    finish_reason: OpenAI's word for its own; None where it gives none.
     logprobs: its object of that name; None where it gives none.
+    words: keeps the texts of the answer's ids.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
+    words: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

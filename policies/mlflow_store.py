@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
+from urllib.request import url2pathname
 
 from decoders.common.loggers import quiet
 from decoders.common.secrets import masked
@@ -31,6 +33,11 @@ QUIET = {
     "alembic": logging.ERROR,
     "mlflow.store.db.utils": logging.CRITICAL,
 }
+ADDRESSES = (  # of artifacts, in MLflow's tables
+    ("experiments", "artifact_location"), ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"), ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)  # fmt: skip
 PING_S = 4  # seconds that a first request to a tracking server may take
 OUTER = "MLFLOW_RUN_ID"  # of the environment: the run that a caller has begun, as `mlflow run` does
 LIMIT_S = 8.0  # seconds after which a store that says nothing counts as unreachable
@@ -82,8 +89,10 @@ def using(uri: str | None, create: bool = True) -> Iterator[str]:
     was_set = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
     before = mlflow.get_tracking_uri() if was_set else None
     with quiet(QUIET), _restored("MLFLOW_TRACKING_URI"):
-        if path is not None and not path.exists():
-            _make(uri, path)
+        if path is not None:
+            if not path.exists():
+                _make(uri, path)
+            _follow(uri, path)
         _ping(uri, LIMIT_S if path is None else None)
         mlflow.set_tracking_uri(uri)
         try:
@@ -141,6 +150,41 @@ def _make(uri: str, path: Path) -> None:
                 os.link(whole, path)
     except Exception as error:  # whatever a driver raises, the user sees it
         raise unreachable(uri, in_words(error)) from error
+
+
+def place_of(path: Path, experiment: str) -> Path:
+    """Name where the artifacts of an experiment go, next to an SQLite store."""
+    return path.resolve().parent / "artifacts" / re.sub(r"[^\w.-]+", "-", experiment)
+
+
+def _follow(uri: str, path: Path) -> None:
+    """Let a store that was moved or copied with its artifacts name these where they are now: MLflow
+    keeps absolute addresses, and would read and write at the old place."""
+    try:
+        with closing(sqlite3.connect(path, timeout=LIMIT_S)) as store, store:
+            if not _columns(store, "experiments"):  # MLflow makes its tables in an empty file
+                return
+            moved = dict[str, str]()
+            for name, old in store.execute("SELECT name, artifact_location FROM experiments"):
+                here = place_of(path, name)
+                there = url2pathname(str(old or "").removeprefix("file://"))
+                if here.as_uri() == old or not there.endswith(f"/artifacts/{here.name}"):
+                    continue
+                if here.is_dir() or not Path(there).parents[1].exists():
+                    moved[old] = here.as_uri()
+            for table, column in ADDRESSES if moved else ():
+                for old, new in moved.items() if column in _columns(store, table) else ():
+                    store.execute(
+                        f"UPDATE {table} SET {column} = ? || substr({column}, ?) "
+                        f"WHERE {column} = ? OR substr({column}, 1, ?) = ?",
+                        (new, len(old) + 1, old, len(old) + 1, f"{old}/"),
+                    )
+    except sqlite3.Error as error:
+        raise unreachable(uri, in_words(error)) from error
+
+
+def _columns(store: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in store.execute(f"PRAGMA table_info({table})")}
 
 
 def _ping(uri: str, limit_s: float | None) -> None:

@@ -37,6 +37,7 @@ class RewardTable:
         and every bound takes groups alone for independent. Empty for each row its own.
     queries: one per row, the query that it is of; a query counts once, however many rows it has.
         Empty where each group is one query.
+    texts: [n], a digest of each query's text; [] where nobody said. No part of the digest.
     features: [n, f] float32, what else a policy reads of the request, such as its temperature.
     feature_names: of its columns.
     losses: [n, A] float64 in [0, 1], what an arm's answer loses against the target's, 0 for a
@@ -45,7 +46,7 @@ class RewardTable:
     repeats: [R, n, A], the rewards by each of R measurements of the costs behind them, for bounds
         to include how far costs can be trusted; no part of the digest. None where costs play no
         part, or were measured once.
-
+    timed: whether rewards are timings; no part of the digest.
     drawn: [D, n, A], the rewards by each answer that was drawn for a row at a temperature above 0,
         whose mean `rewards` are; nan where a row has fewer, and for an arm that failed. No part of
         the digest. None where nothing was drawn, or nobody said.
@@ -69,12 +70,14 @@ class RewardTable:
     arms_fingerprint: str
     groups: list[str] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     features: Float32 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
     feature_names: tuple[str, ...] = ()
     losses: Float64 | None = None
     machine: str = ""
     repeats: Float64 | None = None
     drawn: Float64 | None = None
+    timed: bool = False
 
     def __post_init__(self) -> None:
         embeddings = np.array(self.embeddings, dtype="<f4", order="C")
@@ -105,6 +108,8 @@ class RewardTable:
         queries = list(self.queries) or groups
         if len(queries) != n:
             raise PolicyError(f"the reward table has {n} rows, but {len(queries)} queries")
+        if self.texts and len(self.texts) != n:
+            raise PolicyError(f"the reward table has {n} rows, but {len(self.texts)} texts")
         group_of: dict[str, str] = {}
         for query, group in zip(queries, groups, strict=True):
             if group_of.setdefault(query, group) != group:
@@ -155,6 +160,13 @@ class RewardTable:
     def query_of(self) -> list[str]:
         """[n], the query of each row."""
         return self.queries or self.groups
+
+    @property
+    def known_by(self) -> dict[str, set[str]]:
+        """Name what else each query may be met again by: its group and its text."""
+        texts = self.texts or self.groups
+        rows = zip(self.query_of, self.groups, texts, strict=True)
+        return {query: {group, text} for query, group, text in rows}
 
     @property
     def dimension(self) -> int:
@@ -216,6 +228,7 @@ class RewardTable:
             rewards=self.rewards[keep],
             groups=[self.groups[i] for i in keep],
             queries=[self.queries[i] for i in keep] if self.queries else [],
+            texts=[self.texts[i] for i in keep] if self.texts else [],
             features=self.features[keep],
             losses=None if self.losses is None else self.losses[keep],
             repeats=None if self.repeats is None else self.repeats[:, keep],
@@ -228,6 +241,16 @@ class RewardTable:
         if self.drawn is None:
             return np.zeros(len(self), dtype=np.intp)
         return np.asarray((~np.isnan(self.drawn)).any(axis=2).sum(axis=0), dtype=np.intp)
+
+    @property
+    def lucky(self) -> bool:
+        """Whether the best arm of a row is so by luck in part: by its timing, or by an answer that
+        was drawn at a temperature above 0."""
+        if self.timed or self.draws.any():
+            return True
+        if "temperature" not in self.feature_names:
+            return False
+        return bool((self.features[:, self.feature_names.index("temperature")] > 0).any())
 
     def filled(self) -> RewardTable:
         """Fill gaps for learners: a failed arm earns the query's worst reward; empty queries go."""

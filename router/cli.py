@@ -16,7 +16,7 @@ from decoders.common import plugins
 from decoders.common.errors import DraftpickError
 from decoders.common.openmp import spin_briefly
 from decoders.common.secrets import masked
-from decoders.common.terminal import bars_as_lines
+from decoders.common.terminal import bars_as_lines, complete_streams
 from decoders.common.wording import in_words
 
 from .commands import COMMANDS
@@ -94,6 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    complete_streams()
     try:
         spin_briefly()
         app = make_app()

@@ -246,6 +246,7 @@ def timed(place: Path, seed: int, count: int = 60) -> None:
         vectors[f"q{number}"] = vector
         arms = {name: [[10, 10 * s, 9, 0, 0]] for name, s in seconds.items()}
         row = {"id": f"q{number}", "task": "qa", "prompt": 5, "arms": arms, "looped": number == 0}
+        row["group"] = row["id"]
         lines.append(json.dumps(row))
     Path(f"{place}.jsonl").write_text("\n".join(lines) + "\n")
     Path(f"{place}.about.json").write_text(json.dumps({"embedder": "e", "arms": "f"}))
@@ -265,6 +266,7 @@ def test_policies_are_judged_on_other_queries_times(tmp_path: Path, script: Main
     assert rows["two"]["over_fixed"] == pytest.approx(1)
     assert rows["two"]["gain"] < rows["regression"]["gain"] <= 2  # there is something to learn
     assert rows["regression"]["low"] > 1
+    assert all(0 < took < 0.01 for took in held(out)["choosing_s"].values())
     script("routed", "judge", *options, "--seeds", 1, "--leave-out", "two")
     assert "two" not in held(out)["rows"]
 
@@ -400,6 +402,19 @@ def test_a_ratio_of_speeds_and_its_interval(monkeypatch: pytest.MonkeyPatch) -> 
 
     ours, theirs = [[10, 1.0], [10, 1.0]], [[10, 3.0], [10, 1.0]]
     assert faster(ours, theirs) == {"ratio": 2.0, "low": 1.0, "high": 3.0}
+    from json_answers import Answered, ratio
+
+    def asked(seconds: float, many: int) -> list[Answered]:
+        return [
+            Answered(f"s{n // many}", seconds * (1 + n // many), 10, "", None)
+            for n in range(2 * many)
+        ]
+
+    uneven = [Answered(one.schema, 1.0, 10, "", None) for one in asked(1.0, 50)]
+    found = ratio(asked(1.0, 50), uneven)  # two schemas, however many requests
+    assert found == ratio(asked(1.0, 1), uneven[::50]) and found["low"] < found["high"] - 0.4
+    one = ratio(asked(1.0, 50)[:50], uneven[:50])
+    assert one["low"] == one["ratio"] == one["high"] == pytest.approx(1)
     alone = faster([[3, 0.7], [7, 0.1], [1, 0.3]], [[3, 0.9], [7, 0.3], [1, 0.7]], ["one"] * 3)
     assert alone["low"] == alone["ratio"] == alone["high"]  # a unit alone shows no spread
 

@@ -242,7 +242,7 @@ def test_a_conversation_stays_with_its_server(
     third = [*turns, *chat("so", "it goes on")[1:], *chat("and now?")]
     assert router.respond(third, request()).arm == "first"  # where it was answered last
     lines = read_log(tmp_path / "log").decisions
-    assert [line.choice for line in lines] == ["forced", "forced", "best", "forced", "forced"]
+    assert [line.choice for line in lines] == ["forced", "kept", "best", "forced", "kept"]
 
 
 def test_a_conversation_moves_where_its_server_dies(

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)")
-UNIT = r"(?=x\b|%| points| tokens/s)"
+UNIT = r"(?=x\b|%| points| tokens/s| times)"
 FIGURE = re.compile(rf"(?<![\w.,/-])(?!95%)(\d[\d,]*(?:\.\d+)?){UNIT}")
 DECIMAL = re.compile(  # of conclusions: all that has decimals, too, but for sizes and versions
     rf"(?<![\w.,/-])(?!95%)(\d[\d,]*(?:\.\d+)?{UNIT}|\d[\d,]*\.\d+(?![\w.]|,\d| [bm]illion))"
@@ -27,6 +27,7 @@ CONCLUDED = sorted(
 METHODS = "docs/notes/methods_measured.md"
 SAID = (  # page, and the section whose figures are to be found; None for all of it
     ("README.md", None),
+    ("docs/your-own-model.md", None),
     ("docs/which_arm.md", "What decides"),
     (METHODS, "What the papers claim, and what these models show"),
     *((name, CONCLUSIONS) for name in CONCLUDED),
@@ -177,6 +178,22 @@ def test_a_table_names_its_command(name: str, one: Section) -> None:
     assert re.search(COMMAND, said, re.MULTILINE), one.title
 
 
+FLATTERS = re.compile(r"(?<![\w.])(?:1\.0[2-9]|1\.[1-9]|[2-9]\.)\d*x")
+OPPOSITE = re.compile(r"(?<![\w.])0\.\d+x|\bcosts\b|sampled, it is")
+INTERVAL = re.compile(r"\d to \d|± \d|no intervals")
+
+
+@pytest.mark.parametrize(
+    "block", [b for b in blocks(section("README.md", None)) if FLATTERS.search(b)],
+    ids=lambda block: block[:40],
+)  # fmt: skip
+def test_a_ratio_of_the_readme_names_its_table_its_interval_and_its_opposite(block: str) -> None:
+    said = re.sub(r"^\|.*$", "", block, flags=re.M)
+    assert any(at for page, at in LINK.findall(said) if page.endswith(".md")), "its section"
+    assert INTERVAL.search(said), "an interval, or that it has none"
+    assert OPPOSITE.search(said), "where it loses, or gains less"
+
+
 def test_a_figure_that_stands_nowhere_is_caught() -> None:
     assert stands("31", "| 31.2 |") and stands("0.82", "0.82x") and stands("8", "-7.8")
     assert not stands("1.5", "0.6% and 3.7%, 11.5 or 1.56") and not stands("7.1", "v7.1.3 17.1")
@@ -188,6 +205,7 @@ def test_figures_of_a_block_are_those_it_claims() -> None:
     block = "`a@0.1` gives 1.03x at 88% (Lee et al., 3.4), 0.55 instead of 2.13, for 1.2 billion"
     assert figures(block, "Conclusions") == ["1.03", "88", "0.55", "2.13"]
     assert figures(block, None) == ["1.03", "88"]
+    assert figures("2.5 times as fast, three times", None) == ["2.5"]
     assert figures("so 2%\n| a | 3.5% |", "Conclusions") == ["2"]
 
 

@@ -317,3 +317,33 @@ def test_no_test_file_imports_another() -> None:
     importing = re.compile(r"^\s*(from|import) (\S+\.)?test_\w+", re.MULTILINE)
     files = sorted((ROOT / "tests").rglob("*.py"))
     assert not [file.name for file in files if importing.search(file.read_text(encoding="utf-8"))]
+
+
+def test_text_is_utf_8_whatever_the_locale() -> None:
+    """Files and output of other programs are read and written in a named encoding."""
+    unnamed = []
+    for folder in (*PACKAGES, "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(call, ast.Call) and _is_in_the_locale_s_encoding(call):
+                    unnamed.append(f"{path.relative_to(ROOT)}:{call.lineno}")
+    assert not unnamed
+
+
+def _is_in_the_locale_s_encoding(call: ast.Call) -> bool:
+    whole = ast.unparse(call.func)
+    name, named = whole.rpartition(".")[2], {each.arg for each in call.keywords}
+    if "encoding" in named or whole == "log.open":  # a log of decisions
+        return False
+    if name in ("read_text", "write_text"):
+        return len(call.args) < 1 + (name == "write_text")
+    if name in ("run", "Popen", "check_output"):
+        return bool(named & {"text", "universal_newlines"})
+    if name not in ("open", "fdopen", "NamedTemporaryFile", "TemporaryFile"):
+        return False
+    given = [*call.args, *(each.value for each in call.keywords)]
+    modes = [each.value for each in given if isinstance(each, ast.Constant)]
+    if any("b" in str(mode) for mode in modes):
+        return False
+    usual = whole == "open" or (name == "open" and not given)
+    return usual or any(re.fullmatch(r"[rwax]t?\+?", str(mode)) for mode in modes)

@@ -107,6 +107,11 @@ def test_test_captions_say_what_no_training_caption_says() -> None:
 
 
 def test_articles_with_references_come_first() -> None:
+    by_id = {query.id: query for query in queries.articles("train", 5000)}
+    halves = [name.removesuffix("-first") for name in by_id if name.endswith("-first")]
+    assert halves and all(
+        by_id[name].group == by_id[f"{name}-first"].group is not None for name in halves
+    )
     found = queries.articles("test", 500)
     has = [query.reference is not None for query in found]
     assert has == sorted(has, reverse=True) and any(has) and not all(has)
@@ -185,7 +190,7 @@ def measured(speeds: dict[str, float]) -> Measured:
 def walls_with(speed: float, scatter: float = 0.0) -> dict[str, Any]:
     """Ten questions a task of ten tokens, a second each by plain decoding."""
     off = 1 + scatter * np.cos(np.arange(10))
-    rows = np.array([[n, 10.0, 1 / (speed * off[n]), 10.0, 1.0] for n in range(10)])
+    rows = np.array([[n, n, 10.0, 1 / (speed * off[n]), 10.0, 1.0] for n in range(10)])
     return {"translation": rows, "summarization": rows}
 
 
@@ -237,7 +242,7 @@ def test_margins_are_paired_by_question() -> None:
     easy = rng.uniform(0.5, 2.0, 30)
 
     def walls(share: float) -> dict[str, Any]:
-        return {"qa": np.array([[n, 10, 1 / (share * easy[n]), 10, 1] for n in range(30)])}
+        return {"qa": np.array([[n, n, 10, 1 / (share * easy[n]), 10, 1] for n in range(30)])}
 
     both = {"one": walls(1.0), "other": walls(0.97), "few": {"qa": walls(0.97)["qa"][5:]}}
     found = Measured({}, {}, {"run": both})
@@ -249,6 +254,19 @@ def test_margins_are_paired_by_question() -> None:
     assert apart[1] - apart[0] > 5 * (high - low)
     with pytest.raises(KeyError):
         margin(found, "run", "one", "nobody", "qa")
+
+
+def test_questions_of_one_source_are_resampled_together() -> None:
+    """Thirty questions of three sources that are all alike within: no more than three are known."""
+
+    def found(each: int) -> Measured:
+        rows = [
+            [n, n // each, 10, [0.5, 1.0, 0.8][n // each % 3], 10, 1.0] for n in range(3 * each)
+        ]
+        return Measured({}, {}, {"run": {"one": {"qa": np.array(rows)}}})
+
+    three, thirty = (margin(found(each), "run", "one", None, "qa") for each in (1, 10))
+    assert three == pytest.approx(thirty)
 
 
 def answered(tokens: int, seconds: float, error: str | None = None, text: str = "") -> Answer:
@@ -287,8 +305,10 @@ def test_draws_are_pooled_by_question_and_their_deviation_is_told() -> None:
     assert told["arm"]["overall"]["speedup_vs_ar_deviation"] == pytest.approx(0.5**0.5)
     assert told["autoregressive"]["qa"]["speedup_vs_ar_deviation"] == 0
     walls = walls_of(pooled, {"both": ["arm", "autoregressive"]})
-    assert walls["arm"]["qa"].tolist() == [[0, 20, 1.5, 20, 2], [1, 20, 1.5, 20, 2]]
-    assert walls["both"]["qa"][0].tolist() == [0, 40, 3.5, 20, 2]
+    assert walls["arm"]["qa"].tolist() == [[0, 0, 20, 1.5, 20, 2], [1, 1, 20, 1.5, 20, 2]]
+    assert walls["both"]["qa"][0].tolist() == [0, 0, 40, 3.5, 20, 2]
+    alike = [replace(row, group="both") for row in pooled]
+    assert walls_of(alike, {})["arm"]["qa"][:, 1].tolist() == [0, 0]
     failed = together([rows(1.0), rows(2.0, "no memory")])
     assert failed[0].answers["arm"].error == "no memory" and "qa" not in walls_of(failed, {})["arm"]
 

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
+from mlflow.pyfunc.scoring_server import infer_and_parse_data
 from packaging.utils import canonicalize_name
 from strangers import installed_with
 from tiny_models import WORDS, sentence_model, target_model
@@ -115,10 +116,35 @@ def test_defaults_and_bad_input(place: Path) -> None:
         ({"text": ["sea", "lake"], "temperature": [0.0, -1.0]}, "row 2: temperature must be 0"),
         ({"text": ["sea"], "max_new_tokens": [0]}, "row 1: max_new_tokens must be"),
         ({"text": ["sea"], "running": [-2]}, "row 1: running must be 0 or more"),
+        ({"text": ["sea"], "running": [0.5]}, "row 1: running must be a whole number, not 0.5"),
+        ({"text": ["sea"], "running": ["2"]}, "row 1: running must be a number, not '2'"),
         ({"words": ["sea"]}, "missing inputs"),
     ):
         with pytest.raises(MlflowException, match=says):
             asked.predict(pd.DataFrame(wrong))
+
+
+@pytest.mark.parametrize("name", ["max_new_tokens", "running", "temperature"])
+def test_a_row_may_lack_a_number(place: Path, name: str) -> None:
+    """As MLflow's server hands requests on, and as callers in Python do."""
+    asked = loaded(trained(place, f"lacks-{name}", "--policy", "uniform"), f"lacks-{name}")
+    schema = asked.metadata.get_input_schema()
+    for values in ([3, None], [None, None], [3, 4], [0.0, None]):
+        if name == "max_new_tokens" and values[0] == 0:
+            continue
+        rows = [
+            {"text": text} | ({} if value is None else {name: value})
+            for text, value in zip(("sea", "lake"), values, strict=True)
+        ]
+        nulls = [{"text": row["text"], name: row.get(name)} for row in rows]
+        split = {"columns": ["text", name], "data": [[*row.values()] for row in nulls]}
+        bodies = [{"dataframe_records": rows}, {"dataframe_records": nulls}]
+        served = [
+            infer_and_parse_data(body, schema) for body in (*bodies, {"dataframe_split": split})
+        ]
+        frames = [pd.DataFrame(rows), pd.DataFrame(nulls), pd.DataFrame(nulls).convert_dtypes()]
+        for given in (*served, *frames):
+            assert asked.predict(given)["arm"].tolist() == ["autoregressive"] * 2
 
 
 def test_another_target_is_refused(

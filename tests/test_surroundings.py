@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from collect.queries import read_queries
 from decoders.arms import load_arms
 from decoders.common import control_group, machine
 from decoders.common.errors import DraftpickError
+from decoders.testing.fake_server import FakeEndpoint, listening
 from decoders.zoo.catalogue import cache_dir
 from router.cli import main
 from router.commands.generate.prompts import read_prompts
@@ -157,3 +162,48 @@ def test_half_a_character_is_refused_where_it_stands(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", b"\xff hello".decode("utf-8", "surrogateescape")]) == 2
     assert "bytes that are no UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", ["2", "1", "0", "2 1 0"])
+def test_standard_streams_may_be_closed(closed: str, tmp_path: Path) -> None:
+    """Nor does a file that is opened get their numbers, and what is written to them."""
+    code = (
+        "import os, sys, router.cli as cli\n"
+        "code = cli.main(['arms', '--json'])\n"
+        "opened = os.open('mine', os.O_RDWR | os.O_CREAT)\n"
+        "os.write(2, b'said'); print('told', file=sys.stderr, flush=True)\n"
+        "assert opened > 2 and not os.path.getsize('mine')\n"
+        "os._exit(code)\n"
+    )
+    shut = " ".join(f"{number}{'<' if number == '0' else '>'}&-" for number in closed.split())
+    command = ["sh", "-c", f'"$0" -c "$1" {shut}', sys.executable, code]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    if "1" not in closed:
+        assert json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_answer_is_whole_in_any_encoding(
+    encoding: str, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "blé, 青 and 🍎"
+    written = io.BytesIO()
+    out = io.TextIOWrapper(written, encoding=encoding, errors="strict")
+    with listening(fake := FakeEndpoint(words=lambda prompt: said.split(" "))):
+        config = tmp_path / "arms.yaml"
+        config.write_text(f"arms: {{a: {{kind: endpoint, url: '{fake.url}', model: m}}}}")
+        monkeypatch.setattr(sys, "stdout", out)
+        asked = ["generate", "why?", "--config", str(config), *(["--json"] if as_json else [])]
+        assert main(asked) == 0
+    out.flush()
+    text = written.getvalue().decode(encoding)
+    if as_json:
+        assert json.loads(text)["text"] == said.replace(" ", "")
+    else:
+        assert text.strip().encode().decode("unicode-escape" if encoding == "ascii" else "utf-8")
+        assert "bl" in text and ("青" in text or "\\u9752" in text)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from collect.queries import OVERALL
-from policies.evaluation.bootstrap import CONFIDENCE, RESAMPLES, resampled_sums
+from policies.evaluation.bootstrap import CONFIDENCE, group_index, group_sums, resampled_sums
 from policies.records import Float64
 from router.specbench.metrics import bootstrap
 from router.specbench.records import BASELINE, Answer, Row
@@ -86,11 +86,12 @@ def _pooled_intervals(
         ours, plain = [row.answers[method] for method in methods], row.answers[BASELINE]
         if all(answer.error is None for answer in (*ours, plain)):
             tokens, wall_s = sum(a.tokens for a in ours), sum(a.wall_s for a in ours)
-            found.append((row.task, (tokens, wall_s, plain.tokens, plain.wall_s)))
+            found.append((row, (tokens, wall_s, plain.tokens, plain.wall_s)))
 
     def interval(task: str) -> Interval | None:
-        kept = [sums for name, sums in found if task in (OVERALL, name)]
-        return bootstrap(np.array(kept, dtype=np.float64).reshape(-1, 4), 0, RESAMPLES)
+        kept = [(row.source, sums) for row, sums in found if task in (OVERALL, row.task)]
+        table = np.array([sums for _, sums in kept], dtype=np.float64).reshape(-1, 4)
+        return bootstrap(table, [source for source, _ in kept])
 
     return {task: interval(task) for task in (OVERALL, *tasks)}
 
@@ -133,8 +134,9 @@ def _aggregate(
 
 
 def walls_of(rows: Sequence[Row], groups: Mapping[str, Sequence[str]]) -> Walls:
-    """method or group -> task -> [questions, 5]: a number of the question, then tokens and seconds,
-    its own and the baseline's; what any of a group's failed on is left out."""
+    """method or group -> task -> [questions, 6]: a number of the question, one of its source, then
+    tokens and seconds, its own and the baseline's; what any of a group's failed on is left out."""
+    sources = group_index([row.source for row in rows])
     own = {method: (method,) for row in rows for method in row.answers}
     found: dict[str, dict[str, Float64]] = {}
     for name, methods in {**own, **groups}.items():
@@ -144,7 +146,8 @@ def walls_of(rows: Sequence[Row], groups: Mapping[str, Sequence[str]]) -> Walls:
             if any(one.error is not None for one in (*ours, plain)):
                 continue
             sums = (sum(one.tokens for one in ours), sum(one.wall_s for one in ours))
-            table.setdefault(row.task, []).append((number, *sums, plain.tokens, plain.wall_s))
+            line = (number, sources[number], *sums, plain.tokens, plain.wall_s)
+            table.setdefault(row.task, []).append(line)
         found[name] = {task: np.array(each, dtype=np.float64) for task, each in table.items()}
     return found
 
@@ -153,7 +156,7 @@ def margin(
     found: Measured, run: str, ours: str, theirs: str | None, task: str, share: float = 1.0
 ) -> Interval:
     """Bounds of our speed-up less that share of theirs (None: of plain decoding's, 1), each with
-    95% confidence; questions are resampled within tasks, the same for both sides.
+    95% confidence; sources of questions are resampled within tasks, the same for both sides.
 
     task: MEAN for the plain mean over tasks. Raises KeyError where something was not measured.
     """
@@ -165,8 +168,8 @@ def margin(
         if other is not None:
             _, first, second = np.intersect1d(mine[:, 0], other[:, 0], return_indices=True)
             mine, other = mine[first], other[second]
-        columns = mine[:, 1:] if other is None else np.hstack([mine[:, 1:], other[:, 1:]])
-        sums = resampled_sums(columns, number)
+        columns = mine[:, 2:] if other is None else np.hstack([mine[:, 2:], other[:, 2:]])
+        sums = resampled_sums(group_sums(columns, group_index(mine[:, 1].tolist())), number)
         against = 1.0 if other is None else speedups(sums[:, 4:])
         drawn.append(speedups(sums[:, :4]) - share * against)
     tail = 1 - CONFIDENCE

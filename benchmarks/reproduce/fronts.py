@@ -1,5 +1,5 @@
-"""Speed and quality of arms over resamples of the questions: which arm is the fastest of those that
-are good enough, and how surely.
+"""Speed and quality of arms over resamples of the questions' sources: which arm is the fastest of
+those that are good enough, and how surely.
 
 Quality is BLEU of all answers together. It is no mean over questions, but is computed from sums of
 their counts (Papineni et al., 2002), so that a resample needs only those.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.evaluation.bootstrap import CONFIDENCE, resample
+from policies.evaluation.bootstrap import CONFIDENCE, group_index, group_sums, resample
 from policies.records import Float64
 from router.specbench.quality import BLEU, measure_of
 from router.specbench.records import BASELINE, Row
@@ -96,14 +96,18 @@ def fronts(found: Measured, run: str, task: str) -> Fronts:
     common = sorted(set.intersection(*answered)) if answered else []
     if not common:
         raise KeyError(f"no question of {task} that every arm of {run} answered")
-    weights = np.vstack([np.ones(len(common)), resample(len(common), 0)])
+    some = next(iter(walls.values()))
+    source = group_index(some[np.isin(some[:, 0], common), 1].tolist())
+    many = int(source.max()) + 1
+    weights = np.vstack([np.ones(many), resample(many, 0)])
 
-    def sums(table: Float64) -> Float64:
-        return np.asarray(weights @ table[np.isin(table[:, 0], common), 1:])
+    def sums(table: Float64, first: int) -> Float64:
+        kept = table[np.isin(table[:, 0], common), first:]
+        return np.asarray(weights @ group_sums(kept, source))
 
     return Fronts(
-        {arm: speedups(sums(table)) for arm, table in walls.items()},
-        {arm: _bleu(sums(table)) for arm, table in counts.items()},
+        {arm: speedups(sums(table, 2)) for arm, table in walls.items()},
+        {arm: _bleu(sums(table, 1)) for arm, table in counts.items()},
     )
 
 

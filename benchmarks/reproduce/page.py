@@ -149,7 +149,9 @@ def curve_of(curve: Curve, told: dict[str, dict[str, float]]) -> Iterator[str]:
             row.append(f"{point[name]:.3f}{spread}")
         row += [f"{point[name]:.3f}" for name in fixed] + [f"{point[n]:.0%}" for n in shares]
         rows.append(row)
-    return table_lines([curve.axis, *HEADINGS, *fixed, *shares], rows)
+    *others, oracle = HEADINGS
+    oracle += " (optimistic)" if curve.temperature > 0 else ""  # it chooses by the answer drawn
+    return table_lines([curve.axis, *others, oracle, *fixed, *shares], rows)
 
 
 def _figure(table: Table, line: Line, place: int, found: Measured) -> dict[str, Any]:

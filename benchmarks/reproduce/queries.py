@@ -29,7 +29,10 @@ def translations(split: Split, limit: int) -> list[Query]:
 def articles(split: Split, limit: int) -> list[Query]:
     """Texts to summarise: the articles that ship, abstracts, and, without a reference, the passages
     of the questions on documents and, of the training, the halves of the articles."""
-    whole = [replace(query, turns=(_body(query),)) for query in _shipped(split, "summarization")]
+    whole = [
+        replace(query, turns=(_body(query),), group=query.group or query.id)  # its halves' too
+        for query in _shipped(split, "summarization")
+    ]
     more = list(_passages(_shipped(split, "rag"), split))
     if split == "train":
         more += [half for query in whole for half in _halves(query)]

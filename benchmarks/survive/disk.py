@@ -175,7 +175,7 @@ def answered(http: httpx.Client, turn: int, wrong: list[str]) -> None:
 
 
 def said_once(server: Running, wrong: list[str]) -> None:
-    times = server.log.read_text().count("was not logged")
+    times = server.log.read_text(encoding="utf-8").count("was not logged")
     if times != 1:
         wrong.append(f"serve: that the log fails was said {times} times, not once")
 

@@ -283,7 +283,7 @@ def main() -> None:
             tally.wrong.append("the server is gone")
         elif not forgotten(server):
             tally.wrong.append("requests were never forgotten")
-        log = server.log.read_text(errors="replace")
+        log = server.log.read_text(errors="replace", encoding="utf-8")
         if "Traceback" in log:
             tally.wrong.append(f"a traceback in the log: {log[log.index('Traceback') :][:2000]}")
     figures = {"requests": tally.requests, "longest answer, s": round(tally.longest_s, 2)}

@@ -43,7 +43,7 @@ class Running:
 
     def resident(self) -> int:
         """Bytes of its memory, as Linux tells them."""
-        words = Path(f"/proc/{self.process.pid}/status").read_text()
+        words = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
         return int(re.findall(r"VmRSS:\s+(\d+) kB", words)[0]) * 1024
 
 
@@ -56,9 +56,11 @@ def running(*options: object, seconds: float = 120) -> Iterator[Running]:
         process = subprocess.Popen(command, stderr=log)
         try:
             path, until = Path(log.name), time.monotonic() + seconds
-            while not (found := re.search(r"serving on (\S+)\n", path.read_text())):
+            while not (found := re.search(r"serving on (\S+)\n", path.read_text(encoding="utf-8"))):
                 if process.poll() is not None or time.monotonic() > until:
-                    raise SystemExit(f"the toys' server did not start: {path.read_text()}")
+                    raise SystemExit(
+                        f"the toys' server did not start: {path.read_text(encoding='utf-8')}"
+                    )
                 time.sleep(0.02)
             yield Running(found[1], process, path)
         finally:

@@ -127,8 +127,8 @@ def finish(folder: Path, name: str, card: dict[str, Any], save: Callable[[Path],
     save(scratch)
     files = {p.name: sha256_of(p) for p in sorted(scratch.iterdir())}
     whole = {**card, "files": files}
-    (scratch / "card.json").write_text(json.dumps(whole, indent=1))
-    (scratch / "README.md").write_text(render(name, whole))
+    (scratch / "card.json").write_text(json.dumps(whole, indent=1), encoding="utf-8")
+    (scratch / "README.md").write_text(render(name, whole), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(scratch, folder)
 

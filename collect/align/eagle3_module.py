@@ -134,7 +134,7 @@ class Eagle3Module(nn.Module):
         stored |= {"d2t": to_target - torch.arange(len(to_target)), "t2d": known}
         save_file(stored, folder / WEIGHTS, {"format": "pt"})
         config = self._config(len(to_target), target)
-        (folder / "config.json").write_text(json.dumps(config, indent=1))
+        (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
     def _config(self, draft_vocab: int, target: Target) -> dict[str, Any]:
         layer = {

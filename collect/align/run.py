@@ -133,7 +133,7 @@ def _learner(
 ) -> Learner:
     sizes, start = None, config.start  # start: a drafter's folder
     if start is not None and start.is_file():
-        sizes, start = from_json(start.read_text()), None
+        sizes, start = from_json(start.read_text(encoding="utf-8")), None
     if config.kind == "drafter" and isinstance(target, HFSeq2SeqBackend):
         one = Seq2SeqDraftLearner(folder, sizes or SMALL_T5, start)
         one.vocab.to(target.device)

@@ -117,7 +117,7 @@ def finished(stage: TrainingStage, recipe: RecurrentRecipe) -> Point | None:
     path = stage.out / RESULT
     if not path.is_file():
         return None
-    record = from_json(path.read_text())
+    record = from_json(path.read_text(encoding="utf-8"))
     if not record["finished"] or record["recipe"] != asdict(recipe):
         return None
     return Point(**record["point"])

@@ -135,13 +135,15 @@ def reward_table(
     embedder = HashingEmbedder()
     vectors = embedder.embed([each.logged.asked[-EMBEDDED_CHARACTERS:] for each in traffic.answers])
     repeats = priced.repeats if reward.needs_costs else ()
+    earned = valued(priced)
+    sampled = [_sampled(traffic.answers[at]) for at, _ in rows]
     ids = [f"{each.logged.where}#{at}" for at, each in enumerate(traffic.answers)]
     return RewardTable(
         query_ids=[ids[at] if load == 1 else f"{ids[at]}@x{load}" for at, load in rows],
         tasks=[traffic.tasks[at] for at, _ in rows],
         embeddings=vectors[[at for at, _ in rows]],
         arms=list(infos),
-        rewards=valued(priced),
+        rewards=earned,
         reward_name=reward.label(0.5),
         embedder=embedder.name,
         arms_fingerprint="",
@@ -150,7 +152,13 @@ def reward_table(
         features=features,
         feature_names=feature_names,
         repeats=np.array([valued(each) for each in repeats]) if repeats else None,
+        drawn=np.where(np.array(sampled)[:, None], earned, np.nan)[None] if any(sampled) else None,
     )
+
+
+def _sampled(answer: TokenAnswer) -> bool:
+    """Whether it was drawn, which it is taken for where the logs name no temperature."""
+    return answer.logged.temperature is None or answer.logged.temperature > 0
 
 
 def require_known(reward: Reward, costs: Costs | None) -> None:

@@ -6,6 +6,8 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
@@ -127,7 +129,7 @@ def _made(path: Path, flags: list[str], say: Callable[[str], None]) -> str | Non
     """Compile to `path`, which is whole or not there; why that cannot be, or None."""
     from torch._inductor import config
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
-    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+    from torch._inductor.exc import InvalidCxxCompiler
 
     say("compiling kernels for this machine: once, about a minute")
     try:
@@ -135,10 +137,18 @@ def _made(path: Path, flags: list[str], say: Callable[[str], None]) -> str | Non
         only = config.patch({"cpp.march": ""})  # no instructions but those asked for
         with only, tempfile.TemporaryDirectory(dir=path.parent) as aside:
             options = CppTorchOptions(extra_flags=[*TUNED, *flags])
-            builder = CppBuilder("kernels", str(SOURCE), BuildOption=options, output_dir=aside)
-            builder.build()
-            os.replace(builder.get_target_file_path(), path)
-    except (CppCompileError, InvalidCxxCompiler, OSError) as error:
-        lines = [line for line in str(error).splitlines() if "rror: " in line] or [str(error)]
-        return lines[0] or in_words(error)
+            libraries = options.get_libraries_dirs()
+            libraries[:] = map(shlex.quote, libraries)
+            # The builder's own run splits the command at spaces of folders' names.
+            source, there = shlex.quote(str(SOURCE)), shlex.quote(aside)
+            builder = CppBuilder("kernels", source, BuildOption=options, output_dir=there)
+            command = shlex.split(builder.get_command_line())
+            done = subprocess.run(command, cwd=aside, capture_output=True)
+            if done.returncode:
+                said = (done.stdout + done.stderr).decode("utf-8", "replace").splitlines()
+                lines = [line for line in said if "rror: " in line] or said
+                return lines[0] if lines else f"{command[0]} ended with {done.returncode}"
+            os.replace(Path(aside) / Path(builder.get_target_file_path()).name, path)
+    except (InvalidCxxCompiler, OSError) as error:
+        return in_words(error)
     return None

@@ -70,7 +70,7 @@ def let_go() -> None:
     begins by waking one up. Plain decoding in int4, compiled: 44 tokens a second instead of 104.
     """
     try:
-        maps = Path("/proc/self/maps").read_text()
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return  # not Linux
     names = {line.split()[-1] for line in maps.splitlines() if re.search(r"/lib[gi]?i?omp", line)}

@@ -52,7 +52,7 @@ def _memory() -> Iterator[tuple[int, int]]:
 def _inactive(folder: Path) -> int:
     """Bytes of files that were not read lately."""
     try:
-        lines = (folder / "memory.stat").read_text().splitlines()
+        lines = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
     values = dict(line.split(None, 1) for line in lines if " " in line)
@@ -62,7 +62,7 @@ def _inactive(folder: Path) -> int:
 def _folders(controller: str) -> Iterator[Path]:
     """The process's group and those above it, of version 2 and of the controller's version 1."""
     try:
-        lines = MEMBERSHIP.read_text().splitlines()
+        lines = MEMBERSHIP.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return  # not Linux
     for line in lines:
@@ -80,7 +80,7 @@ def _folders(controller: str) -> Iterator[Path]:
 def _numbers(path: Path, count: int) -> list[int | None]:
     """The file's first whole numbers; None for what it lacks or spells otherwise, such as "max"."""
     try:
-        words = path.read_text().split()
+        words = path.read_text(encoding="utf-8").split()
     except OSError:
         words = []
     words += [""] * (count - len(words))

@@ -28,7 +28,7 @@ def look() -> Look | None:
     """None if the system does not report it."""
     try:
         mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-        lines = STAT.read_text().splitlines()
+        lines = STAT.read_text(encoding="utf-8").splitlines()
     except (AttributeError, OSError):
         return None  # not Linux
     ticks = 0
@@ -49,7 +49,7 @@ def others(last: Look, now: Look) -> float:
 def cpu_name() -> str:
     """The processor's name, if the system reports it."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     except OSError:
@@ -66,7 +66,7 @@ def available_bytes() -> int | None:
 
 def _machine_bytes() -> int | None:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None  # not Linux
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}

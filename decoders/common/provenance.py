@@ -97,7 +97,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
 def _said(*command: str) -> str | None:
     """What a program writes; None where it is not there, fails or hangs."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(
+            command, capture_output=True, timeout=10, encoding="utf-8", errors="replace"
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

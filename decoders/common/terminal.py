@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import os
 import re
 import sys
 import textwrap
@@ -9,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+ESCAPED = "draftpick-escaped"  # how characters are written that an encoding lacks
 MOMENT_S = 2.0  # bars that are drawn for less are no progress to report
 
 
@@ -200,6 +204,35 @@ def progress(
             bar.update(row, completed=done, total=total, more=f", {more}" if more else "")
 
         yield tick
+
+
+def complete_streams() -> None:
+    """Let this process have all three standard streams, and write any text to them.
+
+    One that was closed when the process began leads nowhere from now on: without it a file that is
+    opened later would take its number, and get what libraries write to it. What a stream's encoding
+    has no bytes for is written as in JSON.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)  # its own, the lowest that is free
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+    codecs.register_error(ESCAPED, _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=ESCAPED)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    pairs = zip(units[::2], units[1::2], strict=True)
+    return "".join(f"\\u{high:02x}{low:02x}" for high, low in pairs), error.end
 
 
 @contextmanager

@@ -139,7 +139,7 @@ def seconds_of(target: Backend, ids: Tensor) -> float:
 
 def _read(path: Path) -> PassCosts | None:
     try:
-        record = from_json(path.read_text())
+        record = from_json(path.read_text(encoding="utf-8"))
         costs = PassCosts(tuple(map(float, record["verify_s"])), float(record["busy"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -192,7 +192,7 @@ def _seconds(slots: Slots, rows: int, tokens: int) -> float:
 
 def _read(path: Path) -> SharedCosts | None:
     try:
-        record = from_json(path.read_text())
+        record = from_json(path.read_text(encoding="utf-8"))
         seconds = tuple(tuple(map(float, each)) for each in record["seconds"])
         costs = SharedCosts(
             tuple(record["rows"]), tuple(record["tokens"]), seconds, int(record["narrow"])

@@ -13,14 +13,17 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from ..common.errors import DraftpickError
 from ..common.text import from_json
 
 NOTHING = 0  # the id of no text, for tokens that the server counted and did not show
+MOST_WORDS = 2**32  # of one answer
 _WORDS = re.compile(r"\s*\S+|\s+")
 
 
@@ -42,29 +45,24 @@ def chat_of(ids: Sequence[int]) -> list[dict[str, Any]]:
     return messages
 
 
-class Pieces:
-    """A tokenizer of what endpoints write: every distinct word has a number, from 1 on, with the
-    space before it. Numbers hold for one process; may be used from several threads."""
+class Words:
+    """One answer's words, from 1 on, each with the space before it. The same word has the same id
+    in one answer, and other answers have other ids.
 
-    chat_template = None
+    first: less than the id of its first word.
+    """
 
-    def __init__(self) -> None:
-        self._lock = Lock()
+    def __init__(self, first: int) -> None:
+        self._first = first
         self._texts = [""]
-        self._ids: dict[str, int] = {"": NOTHING}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Itself: a copy would not know the words that come later."""
-        return self
+        self._numbers: dict[str, int] = {}
 
     def encode(self, text: str) -> list[int]:
         """Ids whose texts, put together, are the text."""
-        with self._lock:
-            return [self._number(word) for word in _WORDS.findall(text)]
+        return [self._id(word) for word in _WORDS.findall(text)]
 
-    def decode(self, token_ids: Any, **_: Any) -> str:
-        ids = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
-        return "".join(self._texts[one] for one in ids)
+    def text(self, number: int) -> str:
+        return self._texts[number]
 
     def counted(self, ids: list[int], tokens: int | None) -> list[int]:
         """Ids of the same text, as many as the server counted; None if it did not report a count.
@@ -75,15 +73,47 @@ class Pieces:
             return ids
         if len(ids) <= tokens:
             return ids + [NOTHING] * (tokens - len(ids))
-        with self._lock:
-            rest = "".join(self._texts[one] for one in ids[tokens - 1 :])
-            return [*ids[: tokens - 1], self._number(rest)]
+        rest = (self._texts[one - self._first] for one in ids[tokens - 1 :] if one != NOTHING)
+        return [*ids[: tokens - 1], self._id("".join(rest))]
 
-    def _number(self, word: str) -> int:
-        found = self._ids.setdefault(word, len(self._texts))
-        if found == len(self._texts):
+    def _id(self, word: str) -> int:
+        if not word:
+            return NOTHING
+        number = self._numbers.setdefault(word, len(self._texts))
+        if number == len(self._texts):
             self._texts.append(word)
-        return found
+        return self._first + number
+
+
+class Pieces:
+    """A tokenizer of what endpoints write. The words of an answer are kept for as long as somebody
+    holds its `Words`, as its result does; then its ids have no text. Numbers hold for one process;
+    may be used from several threads."""
+
+    chat_template = None
+
+    def __init__(self) -> None:
+        self._answers = WeakValueDictionary[int, Words]()
+        self._next = count(1)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: a copy would not know the words that come later."""
+        return self
+
+    def begin(self) -> Words:
+        """Words of a new answer."""
+        number = next(self._next)
+        words = self._answers[number] = Words(number * MOST_WORDS)
+        return words
+
+    def decode(self, token_ids: Any, **_: Any) -> str:
+        ids = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
+        texts = []
+        for one in ids:
+            answer, number = divmod(one, MOST_WORDS)
+            words = self._answers.get(answer)
+            texts.append("" if words is None else words.text(number))
+        return "".join(texts)
 
 
 def tokens_of(tokenizer: str, text: str) -> int:

@@ -23,11 +23,11 @@ from ..options import EngineOptions
 from ..protocols import FieldStreamer, RoundStreamer
 from ..records import DecodeResult, Prefilled, Request, Upstream
 from .chat import NOTHING, Conversations, Pieces, chat_ids, chat_of, tokens_of
-from .fields import Joined, shown, tokens_guessed
+from .fields import Joined, shown, thought, tokens_guessed
 from .load import Loads
 from .recipe import EndpointRecipe
 from .speculated import Speculated
-from .stream import Event, Unavailable, client, completions
+from .stream import Event, Refused, Unavailable, client, completions
 from .threaded import Threads
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class EndpointEngine:
         self._breakers = {name: Breaker(clock=clock) for name in self.arms}
         self.loads = Loads(self.arms.values(), self._connections)
         self.conversations = Conversations()
+        self._uncounted = set[str]()  # arms whose server refuses `stream_options`
 
     @classmethod
     def from_options(
@@ -217,10 +218,9 @@ class EndpointEngine:
         if not breaker.allow():
             raise ArmDown(arm, breaker.reason, breaker.pause_s)
         answer = _Answer(self.tokenizer, prompt_ids, streamer)
+        body = _body(recipe, messages, request)
         try:
-            body = _body(recipe, messages, request)
-            with closing(completions(self._connections, recipe, body)) as events:
-                answer.read(events)
+            self._ask(recipe, body, answer)
         except Unavailable as error:
             breaker.failed(str(error), error.pause_s)
             if answer.ids and getattr(streamer, "shown", streamer is not None):
@@ -237,6 +237,19 @@ class EndpointEngine:
             streamer.end()
         return answer.result(recipe, request)
 
+    def _ask(self, recipe: EndpointRecipe, body: dict[str, Any], answer: _Answer) -> None:
+        """Without `stream_options` where the server has refused them; it may count all the same."""
+        counted = {"stream_options": {"include_usage": True}}
+        more = {} if recipe.name in self._uncounted else counted
+        try:
+            with closing(completions(self._connections, recipe, body | more)) as events:
+                answer.read(events)
+        except Refused as error:
+            if not more or "stream_options" not in error.content:
+                raise DraftpickError(str(error)) from error
+            self._uncounted.add(recipe.name)
+            self._ask(recipe, body, answer)
+
 
 def _body(
     recipe: EndpointRecipe, messages: list[dict[str, Any]], request: Request
@@ -248,7 +261,6 @@ def _body(
         "messages": messages,
         recipe.limit_field: request.max_new_tokens,
         "stream": True,
-        "stream_options": {"include_usage": True},
     }
     if recipe.takes_temperature:
         body["temperature"] = sampling.temperature
@@ -272,6 +284,7 @@ class _Answer:
 
     def __init__(self, tokenizer: Pieces, prompt_ids: list[int], streamer: Any) -> None:
         self._tokenizer, self._prompt_ids, self._streamer = tokenizer, prompt_ids, streamer
+        self._words = tokenizer.begin()
         self._started = self._first = self._last = time.perf_counter()
         self._begun = False
         self._steps = 0
@@ -312,11 +325,11 @@ class _Answer:
         if not self._steps:
             self._first = time.perf_counter()
         self._steps += 1
-        ids = self._tokenizer.encode(text)
+        ids = self._words.encode(text)
         silent = [NOTHING] * tokens_guessed(fields) if fields else []
         self.ids += ids + silent
         if fields:
-            self._fields.add(fields)
+            fields = self._fields.add(fields)
         if self._streamer is None:
             return
         import torch
@@ -335,8 +348,8 @@ class _Answer:
         text = "\n".join(filter(None, [self._tokenizer.decode(self.ids), shown(fields)]))
         tokens = self._tokens
         if tokens is None and recipe.tokenizer is not None:
-            tokens = tokens_of(recipe.tokenizer, text)
-        ids = self._tokenizer.counted(self.ids, tokens)
+            tokens = tokens_of(recipe.tokenizer, thought(fields) + text)
+        ids = self._words.counted(self.ids, tokens)
         reason = "length" if self._reason == "length" else "eos"
         if self._reason == "stop" and self._stopped_by in request.stop:
             reason = "stop"
@@ -363,5 +376,5 @@ class _Answer:
             prompt_tokens=prompt_tokens,
             cost=cost,
             counted=tokens is not None,
-            upstream=Upstream(fields, self._reason, self._logprobs or None),
+            upstream=Upstream(fields, self._reason, self._logprobs or None, self._words),
         )

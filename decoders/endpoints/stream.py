@@ -7,10 +7,12 @@ import os
 import re
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from itertools import islice
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -21,6 +23,7 @@ from ..common.secrets import masked, secret
 from ..common.text import from_json
 from ..common.wording import in_words
 from .fields import fields_of
+from .servers import content_of, end_of, stop_of
 from .speculated import Speculated, speculated
 
 if TYPE_CHECKING:
@@ -30,9 +33,19 @@ if TYPE_CHECKING:
 
 BUSY = (408, 429)
 CALLERS = (400, 413, 422)  # what a server says of the request itself
+END_S = 0.05  # that the end of a stream is waited for
+MOST_AFTER = 16  # events after the last one
 SHOWN = 300  # letters of a server's complaint
 MOST_TOKENS = 10_000_000  # of a prompt or an answer; a server that counts more is mistaken
 MOST_READ = 10_000_000  # bytes of an answer that does not come as events
+
+
+class Refused(DraftpickError):
+    """A refusal of this request. content: the server's words, as many as are read."""
+
+    def __init__(self, words: str, content: str) -> None:
+        super().__init__(words)
+        self.content = content
 
 
 class Unavailable(Exception):
@@ -47,8 +60,10 @@ class Unavailable(Exception):
 class Event:
     """What one event of the stream brought; None where it did not contain it.
 
-    stopped_by: the stop string that ended the answer, where the server names it (vLLM, SGLang).
-    fields: as of `fields.fields_of`.
+    fields: as of `fields.fields_of`, and what the model thinks.
+    finish_reason: by OpenAI's word.
+    pending: a reason was given that is none yet.
+    stopped_by: the stop string that ended the answer, where the server names it.
     logprobs: lists of tokens, by what they are the tokens of.
     prompt_tokens, completion_tokens: as the server counts them.
     speculated: what it tells of its drafts so far.
@@ -58,6 +73,7 @@ class Event:
     fields: dict[str, Any] = field(default_factory=dict)
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
     finish_reason: str | None = None
+    pending: bool = False
     stopped_by: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -92,31 +108,58 @@ def completions(
 
     Raises Unavailable where the server does not answer, is overloaded, fails, or ends before the
     answer does, UpstreamRefused where it refuses every request, redirects or a key is missing,
-    and DraftpickError where it refuses this request.
+    and Refused where it refuses this request.
     """
-    ended = False
     content = {**arm.extra_body, **body, "model": arm.model}
-    with asked(connections, arm, "POST", "/chat/completions", content) as (answer, kind):
+    ended, pending = None, False
+    with ExitStack() as open_:
+        answer, kind = open_.enter_context(
+            asked(connections, arm, "POST", "/chat/completions", content)
+        )
         if kind == "text/event-stream":
-            for event in EventSource(answer).iter_sse():
+            events = EventSource(answer).iter_sse()
+            done = False
+            for event in events:
                 if event.data.strip() == "[DONE]":
-                    ended = True
+                    done = True
                     break
                 if event.data.strip():
                     found = _event(_record(arm, event.data))
-                    ended = ended or found.finish_reason is not None
+                    ended, pending = ended or found.finish_reason, pending or found.pending
                     yield found
+            if done:
+                _read_out(answer, events, open_.pop_all())
         elif kind == "application/json":
-            yield _event(record_of(arm, answer), of="message")
-            ended = True
+            found = _event(record_of(arm, answer), of="message")
+            done, ended, pending = True, found.finish_reason, found.pending
+            yield found
         else:
             raise UpstreamRefused(
                 arm.name,
                 f"the endpoint of arm {arm.name!r} answered with {kind or 'content of no type'}, "
                 "not with an answer; check the arm's `url`",
             )
-    if not ended:
+    if ended is None and (pending or not done):
         raise Unavailable("its stream ended before the answer did")
+
+
+def _read_out(answer: httpx.Response, events: Iterator[Any], open_: ExitStack) -> None:
+    """Read what follows an answer's last event, so that its connection can be used again.
+
+    It is waited for shortly; a server that is slow to end its content is read on in a thread.
+    """
+
+    def read() -> None:
+        with suppress(Unavailable), open_:
+            for _ in islice(events, MOST_AFTER):
+                pass
+
+    if "Content-Length" not in answer.headers and "Transfer-Encoding" not in answer.headers:
+        open_.close()  # its content ends with the connection
+        return
+    thread = Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(END_S)
 
 
 @contextmanager
@@ -206,19 +249,22 @@ def _require_success(arm: EndpointRecipe, answer: httpx.Response) -> None:
             "followed; if that server is meant, write its address as the arm's `url`",
         )
     try:
-        complaint = _complaint(text_of(answer, 10_000))
+        content = text_of(answer, 10_000)
     except httpx.HTTPError:
-        complaint = ""
-    _refuse(arm, f"HTTP {status}{complaint}", status, answer.headers.get("Retry-After", ""))
+        content = ""
+    retry_after = answer.headers.get("Retry-After", "")
+    _refuse(arm, f"HTTP {status}{_complaint(content)}", status, content, retry_after)
 
 
-def _refuse(arm: EndpointRecipe, words: str, status: int, retry_after: str = "") -> None:
+def _refuse(
+    arm: EndpointRecipe, words: str, status: int, content: str, retry_after: str = ""
+) -> None:
     """Raise what a status of HTTP means."""
     if status in BUSY or status >= 500:
         raise Unavailable(words, pause_s(retry_after, time.time()))
     named = f"the endpoint of arm {arm.name!r}"
     if status in CALLERS:
-        raise DraftpickError(f"{named} refused the request: {words}")
+        raise Refused(f"{named} refused the request: {words}", content)
     raise UpstreamRefused(
         arm.name,
         f"{named} refused the request: {words}; check the arm's key, `url` and `model`",
@@ -265,7 +311,7 @@ def _record(arm: EndpointRecipe, content: str) -> dict[str, Any]:
     if error := record.get("error"):
         code = error.get("code") if isinstance(error, dict) else None
         status = code if isinstance(code, int) and 400 <= code < 600 else 500
-        _refuse(arm, f"it sent an error{_complaint(content)}", status)
+        _refuse(arm, f"it sent an error{_complaint(content)}", status, content)
     return record
 
 
@@ -274,21 +320,23 @@ def _event(record: dict[str, Any], of: str = "delta") -> Event:
     try:
         choice, usage = (record.get("choices") or [{}])[0], record.get("usage") or {}
         message, scored = choice.get(of) or {}, choice.get("logprobs") or {}
-        text, fields = message.get("content") or "", fields_of(message)
+        text, thoughts = content_of(message)
+        fields = thoughts | fields_of(message)
         logprobs = {name: each for name, each in scored.items() if isinstance(each, list)}
-        reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
+        (reason, pending), stopped_by = end_of(choice), stop_of(choice)
         read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
         drafts = speculated(record, choice)
-        if not isinstance(text, str):
-            raise TypeError("content is not text")
+    except ValueError as error:  # of a reason
+        raise Unavailable(str(error)) from error
     except (AttributeError, TypeError, IndexError, KeyError) as error:
         raise Unavailable(f"sent what is no event: {json.dumps(record)[:80]!r}") from error
     return Event(
         text,
         fields,
         logprobs,
-        reason if isinstance(reason, str) else None,
-        stopped_by if isinstance(stopped_by, str) else None,
+        reason,
+        pending,
+        stopped_by,
         _counted(read),
         _counted(written),
         drafts,

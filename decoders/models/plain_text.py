@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..records import Request
+from ..sampling.stopping import Stopper
+
 PRIVATE_USE = range(0xF0000, 0xFFFFE)  # code points that mean nothing
 
 
@@ -25,22 +28,22 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 def encode_chat(
     tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
 ) -> list[int]:
-    """Ids of a chat by the tokenizer's template, ending where the assistant's answer starts.
+    """Ids of a chat by the tokenizer's template, ending where the assistant's answer starts, or
+    goes on, where the last message is an assistant's.
 
     tools: the functions that the model may call, as in OpenAI's API.
 
     The template sees a character of no meaning in place of every special token that a message
     spells. Between the special tokens that the template wrote, the text is then encoded whole.
     """
-    given, specials = list(messages), _specials(tokenizer)
+    given, specials = _named(messages, tokenizer), _specials(tokenizer)
     offered: dict[str, Any] = {"tools": list(tools)} if tools else {}
+    goes_on = given[-1]["role"] == "assistant"
+    ends = {"continue_final_message" if goes_on else "add_generation_prompt": True}
     said = "".join(_texts([given, offered]))
     found = sorted(set(specials.findall(said))) if specials else []
     if specials is None or not found:
-        ids = tokenizer.apply_chat_template(
-            given, add_generation_prompt=True, return_dict=False, **offered
-        )
-        return list(ids)
+        return list(tokenizer.apply_chat_template(given, return_dict=False, **ends, **offered))
     unused = (chr(point) for point in PRIVATE_USE if chr(point) not in said)
     stand_in = dict(zip(found, unused, strict=False))
     spelled = {ord(character): special for special, character in stand_in.items()}
@@ -55,7 +58,7 @@ def encode_chat(
         return specials.sub(lambda match: stand_in[match[0]], value)
 
     rendered = tokenizer.apply_chat_template(
-        hidden(given), add_generation_prompt=True, tokenize=False, **hidden(offered)
+        hidden(given), tokenize=False, **ends, **hidden(offered)
     )
     ids, usual = [], ""  # of what was rendered so far; what holds no stand-in, not yet encoded
     for part in re.split(f"({specials.pattern})", rendered):
@@ -67,6 +70,32 @@ def encode_chat(
         text = part.translate(spelled)
         ids += tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
     return [*ids, *tokenizer.encode(usual, add_special_tokens=False)]
+
+
+def _named(messages: Sequence[dict[str, Any]], tokenizer: Any) -> list[dict[str, Any]]:
+    """The messages by roles that the template knows: a developer's are the system's, where it does
+    not name developers."""
+    if "developer" in str(tokenizer.chat_template):
+        return list(messages)
+    return [
+        {**each, "role": "system"} if each["role"] == "developer" else each for each in messages
+    ]
+
+
+class SpelledStops(Stopper):
+    """A Stopper that knows stop strings by the texts of special tokens too, which an answer's text
+    does not show."""
+
+    def _stopped(self, ids: list[int]) -> bool:
+        tail = self._tokenizer.decode(ids[-self._tail :], skip_special_tokens=False)
+        return super()._stopped(ids) or any(s in tail for s in self._stop)
+
+
+def stopper(request: Request, eos_ids: tuple[int, ...], tokenizer: Any) -> Stopper:
+    """What says when an answer ends."""
+    specials = _specials(tokenizer) if request.stop else None
+    spelled = specials is not None and any(map(specials.search, request.stop))
+    return (SpelledStops if spelled else Stopper)(request, eos_ids, tokenizer)
 
 
 def _texts(value: Any) -> Iterator[str]:

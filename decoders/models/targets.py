@@ -22,6 +22,7 @@ from ..common.wording import in_words
 from ..protocols import Backend
 from ..zoo import fetch, fetch_file, from_gguf
 from ..zoo.catalogue import COMPLETE, KNOWN_FILES, WHEELS
+from ..zoo.digests import digests_of
 from . import hub, memory, plain_text
 from .loaders import LoadRequest, is_encoder_decoder, loader_of, not_native
 
@@ -197,7 +198,7 @@ def _tokenizer_of(folder: Path) -> Any:
     take a second."""
     config, kind = folder / "tokenizer_config.json", None
     if (folder / COMPLETE).is_file() and config.is_file():
-        kind = json.loads(config.read_text()).get("tokenizer_class")
+        kind = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
     if kind == "TokenizersBackend":
         from transformers import PreTrainedTokenizerFast
 
@@ -243,15 +244,22 @@ def tokenizer_and_fingerprint(folder: Path, chat_template: str | None = None) ->
 def encode_chat(
     tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
 ) -> list[int]:
-    """Prompt ids of a chat, ending where the assistant's answer starts. A tokenizer without a chat
-    template gets the messages' texts joined by newlines. A special token that a message spells is
+    """Prompt ids of a chat, ending where the assistant's answer starts, or goes on: where the last
+    message is an assistant's. A tokenizer without a chat template gets the messages' texts joined
+    by newlines. A special token that a message spells is
     text; only the template writes special tokens.
 
     tools: the functions that the model may call, as in OpenAI's API, for a template that has them.
 
     Raises TemplateRefused where the template does not take these messages: many take no system
     message, which is not put into another message's place, as the model was not trained for that.
+    Raises DraftpickError where the last message calls tools.
     """
+    if messages[-1].get("tool_calls"):
+        raise DraftpickError(
+            "the last message calls tools, and nothing is left to answer; give what the tools say "
+            "as messages of the role tool"
+        )
     if tokenizer.chat_template is None:
         return plain_text.encode(tokenizer, "\n".join(each["content"] for each in messages))
     try:
@@ -268,7 +276,9 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
     """End-of-sequence ids from the generation config, else the config; () of a model that has none,
     whose answers end at their limit or with a stop string."""
     path = folder / "generation_config.json"
-    found = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+    found = (
+        json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
+    )
     if found is None:
         found = config_of(folder).get("eos_token_id")
     if found is None:
@@ -277,11 +287,11 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Eight hex digits of a folder's or a GGUF file's weights: of each file's head, tail and size.
+    """Eight hex digits of a folder's or a GGUF file's weights, of all that the files hold; each is
+    read for it once (`zoo.digests`).
 
-    That costs nothing to read. The files are the GGUF files that the folder names, its safetensors,
-    or the pickles that stand in for them, whose tail has a checksum of every tensor. The
-    config is left out: tools rewrite it without changing the model.
+    The files are the GGUF files that the folder names, its safetensors, or the pickles that stand
+    in for them. The config is left out: tools rewrite it without changing the model.
     Raises DraftpickError where there are neither.
     """
     if folder.is_file():
@@ -296,12 +306,5 @@ def fingerprint(folder: Path) -> str:
 
 
 def fingerprint_files(files: Sequence[Path]) -> str:
-    """Eight hex digits of each file's head, tail and size."""
-    digest = hashlib.sha256()
-    for part in files:
-        with part.open("rb") as stream:
-            digest.update(stream.read(1 << 16))
-            stream.seek(-min(part.stat().st_size, 1 << 16), os.SEEK_END)
-            digest.update(stream.read())
-        digest.update(str(part.stat().st_size).encode())
-    return digest.hexdigest()[:8]
+    """Eight hex digits of what these files hold."""
+    return hashlib.sha256(" ".join(digests_of(files)).encode()).hexdigest()[:8]

@@ -47,12 +47,12 @@ class DraftVocab:
         path = folder / FILE
         if not path.is_file():
             return None
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
         return cls(record["to_target"], record["target_vocab"])
 
     def save(self, folder: Path) -> None:
         record = {"target_vocab": self.target_vocab, "to_target": self.to_target.tolist()}
-        (folder / FILE).write_text(json.dumps(record))
+        (folder / FILE).write_text(json.dumps(record), encoding="utf-8")
 
     def to(self, device: torch.device) -> DraftVocab:
         self.to_target = self.to_target.to(device)

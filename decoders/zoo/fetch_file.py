@@ -100,7 +100,7 @@ def download_wheel(pinned: str, folder: Path) -> Path:
     """The wheel of `DISTRIBUTION==VERSION` alone, in `folder`. Raises DraftpickError."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
     command += ["--only-binary=:all:", "--disable-pip-version-check", "--dest", str(folder), pinned]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or not wheels:
         last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]

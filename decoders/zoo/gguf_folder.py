@@ -22,6 +22,9 @@ from ..backends.llama.contents import needed
 from ..backends.llama.rope import rotation_of
 from ..common.errors import DraftpickError
 from ..common.tensor_files import require
+from .catalogue import READING
+from .gguf_fields import require_known
+from .gguf_tokenizer import ends_of, split_of, tokenizer_of
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",  # Mistral's files too
@@ -82,8 +85,8 @@ def config_of(header: Header) -> dict[str, Any]:
             "rope_theta": header.own("rope.freq_base", 10_000.0),
         },
     }
-    for name in ("bos", "eos"):
-        config[f"{name}_token_id"] = header.metadata.get(f"tokenizer.ggml.{name}_token_id")
+    config["bos_token_id"] = header.metadata.get("tokenizer.ggml.bos_token_id")
+    config["eos_token_id"] = ends_of(header) or None
     config["rope_parameters"] |= scaling_of(header, config)
     return config
 
@@ -116,7 +119,7 @@ def name_of(header: Header) -> str:
     """Another one where the files have moved or changed."""
     stats = [(file, file.stat()) for file in header.files]
     facts = [(str(file.absolute()), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
-    digest = hashlib.sha256(repr(facts).encode()).hexdigest()
+    digest = hashlib.sha256(repr((READING, *facts)).encode()).hexdigest()
     return f"{header.files[0].stem}-{digest[:8]}"
 
 
@@ -124,10 +127,12 @@ def write_folder(header: Header, made: Path) -> None:
     """Fills a folder. Raises DraftpickError as `config_of` does."""
     print("reading its config and tokenizer (once) ...", file=sys.stderr, flush=True)
     _check_kinds(header)
+    split_of(header.metadata, header.files[0])
     config = config_of(header)
+    require_known(header, config, as_it_is=True)
     _check(header, config)
-    (made / "config.json").write_text(json.dumps(config, indent=1))
-    _write_tokenizer(header.files[0], made)
+    (made / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    tokenizer_of(header).save_pretrained(made)
     save_header(header, made)
 
 
@@ -159,12 +164,3 @@ def _check(header: Header, config: dict[str, Any]) -> None:
 def _whole(name: str) -> str:
     """The tensors as a checkpoint of transformers has them."""
     return name if name.startswith("lm_head.") else f"model.{name}"
-
-
-def _write_tokenizer(file: Path, made: Path) -> None:
-    from transformers import PreTrainedTokenizerFast
-    from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
-
-    architecture, found, config = get_gguf_tokenizer(str(file))
-    tokenizer, more = convert_gguf_tokenizer(architecture, found)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **config, **more).save_pretrained(made)

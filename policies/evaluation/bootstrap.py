@@ -59,7 +59,7 @@ def interval(drawn: Float64, confidence: float = CONFIDENCE) -> tuple[float, flo
     return float(low), float(high)
 
 
-def group_index(groups: Sequence[str]) -> NDArray[np.intp]:
+def group_index(groups: Sequence[object]) -> NDArray[np.intp]:
     """[n] each row's group as a number from 0, in the order in which the groups first come."""
     place = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     return np.array([place[group] for group in groups], dtype=np.intp)

@@ -15,6 +15,12 @@ from .bootstrap import CONFIDENCE, RESAMPLES, group_sums, interval, ratio
 from .bounds import costs_margin
 from .units import Units, units_of
 
+OPTIMISTIC = (
+    "the oracle chooses by the very timings, or answers drawn at a temperature above 0, that it is "
+    "judged by: it is optimistic, and so are the regret and the gap to it; `draftpick headroom` "
+    "takes that off where queries were timed or drawn several times"
+)
+
 # Below this, the probability that a policy leaves to the arms that did not fail is rounding, and
 # rescaling it would report noise.
 LEAST_MASS = 1e-6
@@ -49,6 +55,7 @@ class Evaluation:
     by_task: task -> {row name: mean}.
     choices: [tasks, A], the share of a task's queries on which the greedy policy takes the arm.
     tasks: their order.
+    optimistic: whether the oracle chooses by luck in part (`RewardTable.lucky`).
     """
 
     rows: list[Value]
@@ -57,6 +64,12 @@ class Evaluation:
     by_task: dict[str, dict[str, float]]
     tasks: list[str]
     choices: Float64
+    optimistic: bool
+
+    @property
+    def oracle(self) -> str:
+        """The oracle's name in a table."""
+        return "oracle (optimistic)" if self.optimistic else "oracle"
 
     def __getitem__(self, name: str) -> Value:
         for row in self.rows:
@@ -176,6 +189,7 @@ def report(
         by_task={t: {name: _mean(v[members[t]]) for name, v in each.items()} for t in tasks},
         tasks=tasks,
         choices=np.stack([distributions["greedy"][members[t]].mean(axis=0) for t in tasks]),
+        optimistic=table.lucky,
     )
 
 

@@ -32,6 +32,7 @@ from .estimators import (
     weights,
 )
 
+NEARLY_NONE = 0.001  # of a policy's choices
 LEAST_ROWS = 10  # of an arm, independent ones; with fewer its mean is the prediction
 
 
@@ -41,8 +42,10 @@ class Comparison:
 
     logged: the mean reward of the log itself.
     values: estimator -> the policy's value: "ips", "snips", and "dm", "dr", "switch-dr" where
-        rewards were predicted.
-    gains: by how much that is more than what the policy that logged earned by the same estimator.
+        rewards were predicted; without "ips" where the policy takes arms that have no rows, as
+        these would count as 0.
+    gains: by how much that is more than what the policy that logged earned by the same estimator;
+        nan where the reward of an arm that it took is never known.
     rows: of the log.
     effective: its effective sample size for this policy.
     heaviest: the largest weight's share of all.
@@ -122,7 +125,10 @@ def _comparison(
 ) -> Comparison:
     """drawn, bases: [B, E], resampled values of terms and against."""
     values, gains = {}, {}
+    known = np.bincount(log.actions, minlength=action_probs.shape[1]) > 0
     for at, (name, parts) in enumerate(terms.items()):
+        if name == "ips" and action_probs[:, ~known].sum(axis=1).mean() > NEARLY_NONE:
+            continue
         base = against[name]
         error = grouped_error(parts.residual - base.residual, log.units)
         gain = Estimate(parts.value - base.value, float(error))
@@ -131,6 +137,8 @@ def _comparison(
         if name == "dm":
             values[name] = Estimate(parts.value, math.nan)
             gains[name] = Estimate(gain.value, math.nan)
+        if log.unknown:
+            gains[name] = Estimate(math.nan, math.nan)
     w = weights(log, action_probs)
     return Comparison(
         logged,
@@ -158,7 +166,7 @@ def on_policy(log: Log, *, seed: int = 0) -> Estimate:
 
 
 def _logged(log: Log) -> Terms:
-    return Terms(log.rewards, np.ones_like(log.rewards))
+    return Terms(log.rewards * log.counts, log.counts)
 
 
 def resampled(terms: list[Terms], units: NDArray[np.intp], resamples: int, seed: int) -> Float64:

@@ -29,12 +29,17 @@ class Log:
     propensities: [n], the probability with which the logging policy took that arm; all above 0.
     groups: [n], rows that share a number depend on each other, as the turns of a conversation do;
         None for each row its own.
+    shares: [n], of the rows that took the same arm the share whose reward is known, where others
+        were left out; None where all are known.
+    unknown: rows left out that took an arm of which no reward is known.
     """
 
     actions: NDArray[np.intp]
     rewards: Float64
     propensities: Float64
     groups: NDArray[np.intp] | None = None
+    shares: Float64 | None = None
+    unknown: int = 0
 
     def __post_init__(self) -> None:
         if not len(self.actions) == len(self.rewards) == len(self.propensities) > 0:
@@ -45,6 +50,11 @@ class Log:
             raise PolicyError("a logged propensity is not in (0, 1]; the log cannot be reweighted")
         if not np.isfinite(self.rewards).all():
             raise PolicyError("a logged reward is not a finite number; drop or fix that row")
+
+    @property
+    def counts(self) -> Float64:
+        """[n] for how many rows of its arm each stands."""
+        return np.ones(len(self.actions)) if self.shares is None else 1 / self.shares
 
     @property
     def units(self) -> NDArray[np.intp]:
@@ -110,7 +120,9 @@ class OffPolicyEstimator(ABC):
     """An estimator of the value of a policy pi from n logged rows (x_i, a_i, r_i, p_i).
 
     p_i is the propensity with which the logging policy took a_i, and w_i = pi(a_i | x_i) / p_i the
-    importance weight. q(x, a) is a predicted reward, as ``reward_model.cross_fitted`` gives it.
+    importance weight. Where rewards of some rows are not known, the others of the arm stand for
+    them, in w_i and in the mean. q(x, a) is a predicted reward, as ``comparison.cross_fitted``
+    gives it.
     """
 
     predicts: ClassVar[bool] = False
@@ -137,7 +149,7 @@ class InverseProbabilityWeighting(OffPolicyEstimator):
     """
 
     def terms(self, log: Log, action_probs: Float64, predicted: Float64 | None = None) -> Terms:
-        return _mean(weights(log, action_probs) * log.rewards)
+        return Terms(weights(log, action_probs) * log.rewards, log.counts)
 
 
 class SelfNormalizedInverseProbabilityWeighting(OffPolicyEstimator):
@@ -166,7 +178,7 @@ class DirectMethod(OffPolicyEstimator):
     predicts = True
 
     def terms(self, log: Log, action_probs: Float64, predicted: Float64 | None = None) -> Terms:
-        return _mean(_expected(action_probs, predicted))
+        return Terms(_expected(action_probs, predicted) * log.counts, log.counts)
 
 
 @dataclass(frozen=True)
@@ -190,7 +202,8 @@ class SwitchDoublyRobust(OffPolicyEstimator):
         w, expected = weights(log, action_probs), _expected(action_probs, predicted)
         assert predicted is not None
         logged = predicted[np.arange(len(log.actions)), log.actions]  # [n]
-        return _mean(expected + np.where(w <= self.tau, w * (log.rewards - logged), 0.0))
+        corrected = np.where(w <= self.tau, w * (log.rewards - logged), 0.0)
+        return Terms(expected * log.counts + corrected, log.counts)
 
 
 class DoublyRobust(SwitchDoublyRobust):
@@ -223,7 +236,8 @@ def weights(log: Log, action_probs: Float64) -> Float64:
             f"{len(log.actions)} rows; give one row of probabilities per logged row"
         )
     chosen = action_probs[np.arange(len(log.actions)), log.actions]
-    return np.asarray(chosen / log.propensities, dtype=np.float64)
+    known = log.counts.sum() / (log.counts.sum() + log.unknown)  # of all rows, whose arm is valued
+    return np.asarray(chosen / log.propensities * log.counts * known, dtype=np.float64)
 
 
 def effective_rows(log: Log, action_probs: Float64) -> float:
@@ -241,7 +255,3 @@ def _expected(action_probs: Float64, predicted: Float64 | None) -> Float64:
             "they must be equal"
         )
     return np.asarray((action_probs * predicted).sum(axis=1), dtype=np.float64)
-
-
-def _mean(terms: Float64) -> Terms:
-    return Terms(terms, np.ones_like(terms))

@@ -82,9 +82,9 @@ def advice(facts: Facts) -> list[str]:
     if facts.optimistic:
         sentences.append(
             "The oracle is optimistic: the fastest of arms that were timed once, or judged by the "
-            "answer to one seed at a temperature above 0, looks faster than it is. Repeats and "
-            "several draws (`draftpick collect --draws`) take that off; at temperature 0 the "
-            "reward 'modelled' has no such noise."
+            "answer to one seed at a temperature above 0 (or one that nobody logged), looks "
+            "faster than it is. Repeats and several draws (`draftpick collect --draws`) take that "
+            "off; at temperature 0 the reward 'modelled' has no such noise."
         )
     return sentences
 
@@ -133,7 +133,8 @@ def _route(facts: Facts, oracle: Gain) -> str:
             sentence += f" {named} is better: it gains {gained}."
         arms = ", ".join(f"{arm} ({share:.0%})" for arm, share in kept.arms.items())
         return f"{sentence} It takes {arms}. `draftpick train` learns it."
-    known = f"The best arm of every query would gain {_percent(facts, oracle.mean)}"
+    bound = "at most " if facts.optimistic else ""
+    known = f"The best arm of every query would gain {bound}{_percent(facts, oracle.mean)}"
     end = f"Until then one arm is enough: {facts.best_fixed}."
     by_task = [one.gain for one in facts.choices if one.kind == "task" and one.gain.above_zero]
     if by_task:

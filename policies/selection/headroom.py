@@ -108,15 +108,14 @@ class Headroom:
     advice: list[str]
 
 
-def headroom(
-    table: RewardTable, by: Sequence[str] = (), noisy: bool = False, seed: int = 0
-) -> Headroom:
+def headroom(table: RewardTable, by: Sequence[str] = (), seed: int = 0) -> Headroom:
     """The headroom of a table.
 
     by: features to look at; without any, all that split the table (`splitting_features`).
-    noisy: whether rewards are measured, so that the oracle of a query that is there once is
-        optimistic; so it is of one that was judged by a single drawn answer. Where the table does
-        not say which were drawn, rows with a temperature above 0 are taken for it.
+
+    The oracle of a query that is there once is optimistic where rewards are timed, and where a
+    single drawn answer judges them. Where the table does not say which were drawn, rows with a
+    temperature above 0 are taken for it.
 
     Raises PolicyError for a feature that the table lacks, for a single arm, for fewer than 20
     queries, and for a table that `usable` refuses.
@@ -152,8 +151,8 @@ def headroom(
     parts = _parts(rows, fixed, oracle.values, features)
     arm = rows.arms[best]
     wins = _wins(rows)
-    drawn_once = oracle.drawn_once if rows.drawn is not None else _drawn(rows) * oracle.single
-    optimistic = drawn_once > 0 or (noisy and oracle.single > 0)
+    known = rows.drawn is not None and not rows.timed
+    optimistic = oracle.drawn_once > 0 if known else rows.lucky and oracle.single > 0
     at_most = float(units.by_query(oracle.at_most).mean())
     draws = rows.draws[rows.draws > 0]
     facts = Facts(
@@ -184,10 +183,6 @@ def headroom(
         left_out=found.words(),
         advice=advice(facts),
     )
-
-
-def _drawn(rows: RewardTable) -> bool:
-    return "temperature" in rows.feature_names and bool((_column(rows, "temperature") > 0).any())
 
 
 def _choosers(

@@ -101,7 +101,10 @@ def _gains(found: Judged, reward: str) -> str:
         for name, row in (
             ("policy, its most likely arm", evaluation["greedy"]),
             (f"best fixed arm ({evaluation.best_fixed})", evaluation["best-fixed"]),
-            ("best arm for every query", evaluation["oracle"]),
+            (
+                f"best arm for every query{', optimistic' if evaluation.optimistic else ''}",
+                evaluation["oracle"],
+            ),
             ("policy less best fixed arm", evaluation.gain),
         )
     ]

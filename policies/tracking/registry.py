@@ -147,16 +147,16 @@ def fetched(name: str, version: str, tracking_uri: str | None) -> Registered:
 
 
 def write_training_ids(folder: Path, table: RewardTable) -> None:
-    """The ids of the table's queries and of their groups, not their texts, with the table's
-    digest."""
-    queries = sorted({*table.query_of, *table.groups})
+    """The ids of the table's queries and of their groups, and their texts' digests, not the texts,
+    with the table's digest."""
+    queries = sorted(set().union(table.query_of, *table.known_by.values()))
     body = {"table_digest": table.digest, "queries": queries}
     write_atomically(folder / TRAINING_IDS, json.dumps(body, indent=1) + "\n")
 
 
 def training_ids(folder: Path, policy: Policy) -> set[str] | None:
-    """The ids of the queries that the folder's policy was trained on, and of their groups; None if
-    the folder has none, or if they belong to another policy."""
+    """The ids of the queries that the folder's policy was trained on, those of their groups, and
+    their texts' digests; None if the folder has none, or if they belong to another policy."""
     try:
         body = from_json((folder / TRAINING_IDS).read_bytes())
         same = body["table_digest"] == policy.origin.table_digest

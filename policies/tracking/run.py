@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from ..errors import PolicyError
 from ..evaluation.decisions import Regret, decisions, regret
 from ..evaluation.evaluate import Evaluation, aligned, report
 from ..fitting import fit
-from ..mlflow_store import outer_run, own_run, sqlite_path, using
+from ..mlflow_store import outer_run, own_run, place_of, sqlite_path, using
 from ..records import Fitted, RewardTable
 from ..selection.guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .card import FILE as CARD
@@ -224,10 +223,7 @@ def experiment_of(client: MlflowClient, uri: str, name: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is None:
         path = sqlite_path(uri)
-        place = None
-        if path is not None:
-            safe = re.sub(r"[^\w.-]+", "-", name)
-            place = (path.resolve().parent / "artifacts" / safe).as_uri()
+        place = None if path is None else place_of(path, name).as_uri()
         return str(client.create_experiment(name, artifact_location=place))
     if found.lifecycle_stage != "active":
         raise PolicyError(

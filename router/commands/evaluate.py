@@ -103,6 +103,7 @@ def _from_table(
 ) -> None:
     from collect.store.collection import Collection
     from policies import report
+    from policies.evaluation.evaluate import OPTIMISTIC
 
     collection = Collection.open(rewards)
     table = table_for(collection, policy, reward or _trained_on(policy), alpha)
@@ -113,6 +114,8 @@ def _from_table(
             "the policy was trained on these very queries, which is optimistic; collect others to "
             "judge it"
         )
+    if found.optimistic:
+        warnings.append(OPTIMISTIC)
     if as_json:
         found_json = _told(found, policy, table.reward_name) | {"warnings": warnings}
         typer.echo(json.dumps(plain(found_json)))
@@ -171,6 +174,7 @@ def _told(found: Evaluation, policy: Policy, reward: str) -> dict[str, Any]:
 
 def _value_tables(found: Evaluation, policy: Policy, reward: str, width: int) -> list[Table]:
     named = {"best-fixed": f"best fixed ({found.best_fixed})", found.gain.name: "gain"}
+    named["oracle"] = found.oracle
     rows = [
         [
             named.get(row.name, row.name),

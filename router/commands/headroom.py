@@ -102,7 +102,6 @@ def headroom(asked: HeadroomOptions) -> None:
 
 
 def _of_rewards(folder: Path, asked: HeadroomOptions) -> None:
-    from collect import rewards as known
     from collect.store.collection import Collection
     from collect.summary import cautions
     from collect.table import read_rewards
@@ -110,14 +109,13 @@ def _of_rewards(folder: Path, asked: HeadroomOptions) -> None:
 
     table = asked.as_table()
     collection = Collection.open(folder)
-    reward = known.get(table.reward or known.default(collection.manifest.costs))
     rows, left_out = read_rewards(collection, table)
-    found = found_in(rows, names_in(asked.by), reward.needs_measured, asked.seed)
+    found = found_in(rows, names_in(asked.by), asked.seed)
     if asked.out is not None:
         from policies.selection.figure import draw_headroom
 
         draw_headroom(found, asked.out)
-    careful = cautions(collection, table.reward)
+    careful = [*cautions(collection, table.reward), *left_out.cautions]
     if asked.as_json:
         typer.echo(json.dumps(as_dict(found) | {"cautions": careful}))
         return

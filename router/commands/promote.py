@@ -197,15 +197,14 @@ def _require_new(
             if one.policy.origin.table_digest:
                 _warn(f"it is unknown which queries {one.words} was trained on")
             continue
-        here = dict(zip(table.query_of, table.groups, strict=True))
-        known = one.queries
-        alike = [q for q, group in here.items() if known is None or {q, group} & known]
+        here, known = table.known_by, one.queries
+        alike = [q for q, more in here.items() if known is None or {q, *more} & known]
         if not alike:
             continue
         same = [q for q in alike if known is None or q in known]
         words = f"{one.words} was trained on {len(same)} of the {len(here)} queries in {rewards}"
         if len(same) < len(alike):
-            words += f", and on others of the groups of {len(alike) - len(same)}"
+            words += f", and on others of the groups or with the texts of {len(alike) - len(same)}"
         if not force:
             raise PolicyError(
                 f"{words}, which is optimistic; collect others, or compare anyway with --force"

@@ -18,14 +18,15 @@ from policies.ope.estimators import Estimate, Log
 from policies.records import Float64
 
 from .reader import DecisionRows
-from .rewards import LOG_REWARDS
-from .rows import UsableDecisions, usable
+from .rewards import LOG_REWARDS, TIMED
+from .rows import KEPT, UsableDecisions, usable
 
 SMALL_PROPENSITY = 0.01  # a propensity below which one row weighs as much as a hundred
 MIN_EFFECTIVE_ROWS = 50  # effective rows below which an interval is not to be trusted
 HEAVY = 0.1  # of all weight, on one row or above tau
 MIN_REPORTED_ROWS = 10  # effective rows below which an arm is not reported
-UNKNOWN = 0.001  # of a policy's choices, on arms that could not have been drawn
+UNKNOWN = 0.001  # of a policy's choices, on arms of which nothing could be known
+UNEVEN = 0.02  # between arms' shares of rows without the reward
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ def judge(
             f"{_count(small, 'row')} with a propensity below {SMALL_PROPENSITY:g}: one alone may "
             "decide an estimate; log with a larger --explore"
         )
+    warnings += _missing(held) + _beside(held, reward)
     ways: dict[str, Float64] = {}
     if policy is not None:
         if policy.origin.arms_fingerprint and set(policy.arms) != set(held.table.arms):
@@ -140,9 +142,9 @@ def judge(
     made = compare(log, probs_of, predicted, held.offered, tau=tau, seed=seed)
     logged = next(iter(made.values())).logged if made else on_policy(log, seed=seed)
     found = {way: made[way] for way in ways}
-    unknown = {
-        way: float((probs * (held.offered == 0)).sum(axis=1).mean()) for way, probs in ways.items()
-    }
+    silent = np.array([held.shares.get(arm) == 0 for arm in held.table.arms])
+    lost = (held.offered == 0) | silent  # [n, A]
+    unknown = {way: float((probs * lost).sum(axis=1).mean()) for way, probs in ways.items()}
     for way in ways:
         warnings += _doubts(way, found[way], unknown[way])
     return Judgement(
@@ -173,14 +175,53 @@ def _predicted(held: UsableDecisions, seed: int, warnings: list[str]) -> Float64
         return None
 
 
+def _missing(held: UsableDecisions) -> list[str]:
+    """What follows where some arms have rows without the reward, and others have not."""
+    shares = {arm: 1 - share for arm, share in held.shares.items()}
+    silent = [arm for arm, share in shares.items() if share == 1]
+    warnings = []
+    if silent:
+        warnings.append(
+            f"no answer of {', '.join(silent)} has a value of this reward; what the logged choices "
+            "earned is not known, and gains are left out"
+        )
+    partly = {arm: share for arm, share in shares.items() if share < 1}
+    if max(partly.values()) - min(partly.values()) > UNEVEN:
+        told = ", ".join(f"{arm} {share:.0%}" for arm, share in partly.items())
+        warnings.append(
+            f"rows without a value of this reward are more of some arms than of others ({told}); "
+            "the other rows of each arm stand for them"
+        )
+    return warnings
+
+
+def _beside(held: UsableDecisions, reward: str) -> list[str]:
+    """What a row's reward leaves out of what its arm did to other rows."""
+    warnings = []
+    if kept := held.excluded.get(KEPT):
+        warnings.append(
+            f"values are of the turns at which an arm was chosen; what it then did to "
+            f"{_count(kept, 'later turn')} that stayed with it is in none"
+        )
+    shared = [each.features.get("requests-running", 0) > 0 for each in held.decisions]
+    if reward in TIMED and any(shared):
+        warnings.append(
+            f"{np.mean(shared):.0%} of the rows were answered beside others, which may share its "
+            "passes: an arm's speed is that among neighbours of the logged mix, not where all take "
+            "it; saved-passes does not depend on them"
+        )
+    return warnings
+
+
 def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
     """What speaks against trusting an estimate, and what would help."""
     warnings = []
     if unknown > UNKNOWN:
         warnings.append(
             f"{way}: {unknown:.0%} of the policy's choices fall on arms that could not have been "
-            "drawn; of these only dm, dr and switch-dr say anything, by prediction alone; log with "
-            "--explore, which gives every arm a chance"
+            "drawn, or whose reward is never known; of these only dm, dr and switch-dr say "
+            "anything, by prediction alone; log with --explore, which gives every arm a chance, "
+            "and a reward that every arm has"
         )
     if found.effective < MIN_EFFECTIVE_ROWS:
         more = math.ceil(found.rows * (MIN_EFFECTIVE_ROWS / found.effective - 1))
@@ -223,7 +264,8 @@ def _versions(held: UsableDecisions, logged: Estimate, seed: int) -> list[Versio
 
 def _part(log: Log, rows: np.ndarray) -> Log:
     groups = None if log.groups is None else log.groups[rows]
-    return Log(log.actions[rows], log.rewards[rows], log.propensities[rows], groups)
+    shares = None if log.shares is None else log.shares[rows]
+    return Log(log.actions[rows], log.rewards[rows], log.propensities[rows], groups, shares)
 
 
 def _always(held: UsableDecisions) -> dict[str, Float64]:

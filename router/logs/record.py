@@ -111,12 +111,14 @@ class LoggedDecision(_Part):
     id: of the request.
     group: rows of one conversation share it; None for a request of its own.
     target: fingerprint of weights and precision.
-    policy, policy_name: the policy's fingerprint and name; None where the arm was forced.
-    arms_fingerprint: of the recipes of the arms that were chosen from; of a forced arm, its own.
-    choice: "drawn" from the policy's distribution, "best" of it, or "forced" by the caller.
+    policy, policy_name: the policy's fingerprint and name; None where no policy chose.
+    arms_fingerprint: of the recipes of the arms that were chosen from; where no policy chose, of
+        the arm's own.
+    choice: "drawn" from the policy's distribution, "best" of it, "forced" by the caller, or "kept"
+        from the conversation's earlier turn, whose server has read it.
     probabilities: arm -> the chance that it had: of the draw, all on one for the best; empty where
-        the arm was forced.
-    propensity: that of the arm taken, 1.0 where it was forced.
+        no policy chose.
+    propensity: that of the arm taken, 1.0 where no policy chose.
     embedder: the space of the embedding.
     embedding: of the request; None unless the log was asked to keep it.
     features: what else was known of the request, by name.
@@ -130,7 +132,7 @@ class LoggedDecision(_Part):
     policy: str | None = None
     policy_name: str | None = None
     arms_fingerprint: str
-    choice: Literal["drawn", "best", "forced"]
+    choice: Literal["drawn", "best", "forced", "kept"]
     arm: str
     propensity: float = Field(gt=0, le=1)
     probabilities: dict[str, float]
@@ -141,9 +143,14 @@ class LoggedDecision(_Part):
     outcome: Result
     text: Text | None = None
 
+    @property
+    def chosen(self) -> bool:
+        """Whether a policy chose the arm."""
+        return self.choice in ("drawn", "best")
+
     @model_validator(mode="after")
     def _agrees(self) -> LoggedDecision:
-        if self.choice == "forced":
+        if not self.chosen:
             return self
         chances = self.probabilities
         if self.arm not in chances:

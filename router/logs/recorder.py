@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from collect.features import FEATURES, RequestContext, feature_vector
 
@@ -90,7 +90,7 @@ class Recorder:
             arms_fingerprint=self._arms
             if policy is not None
             else self._engine.arms_fingerprint([decision.arm]),
-            choice="forced" if policy is None else "drawn" if decision.drawn else "best",
+            choice=_choice(decision),
             arm=decision.arm,
             propensity=decision.propensity,
             probabilities={}
@@ -112,6 +112,12 @@ class Recorder:
             outcome=outcome,
             text=text if self.log.text else None,
         )
+
+
+def _choice(decision: RouteDecision) -> Literal["drawn", "best", "forced", "kept"]:
+    if decision.x is None:
+        return "kept" if decision.kept else "forced"
+    return "drawn" if decision.drawn else "best"
 
 
 def outcome_of(result: DecodeResult, choosing_s: float) -> Result:

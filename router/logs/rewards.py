@@ -41,6 +41,7 @@ def acceptance(outcome: Result) -> float:
     return outcome.accepted / outcome.drafted if outcome.drafted else 0.0
 
 
+TIMED = ("tokens_per_s", "log_tokens_per_s", "decode_tokens_per_s")
 LOG_REWARDS: dict[str, Callable[[Result], float]] = {
     "tokens_per_s": tokens_per_s,
     "log_tokens_per_s": log_tokens_per_s,

@@ -20,6 +20,7 @@ from .reader import DecisionRows
 from .record import Asked, LoggedDecision, Result
 
 FORCED = "the arm was forced, so nothing was chosen"
+KEPT = "later turns that stayed with the arm of an earlier one"
 OTHERS = "of another target, of other arms, or in another embedder's space"
 NO_EMBEDDING = "without the embedding that the policy reads"
 NO_FEATURE = "without a feature that the policy reads"
@@ -40,6 +41,7 @@ class UsableDecisions:
     excluded: why -> rows left out for it.
     failures: arm -> answers that failed. They are among the decisions: each earned the worst
         reward of the others, as when policies learn.
+    shares: arm -> of its rows, the share whose reward is known.
     """
 
     decisions: list[LoggedDecision]
@@ -49,6 +51,7 @@ class UsableDecisions:
     inputs: NDArray[np.float32]
     excluded: dict[str, int]
     failures: dict[str, int]
+    shares: dict[str, float]
 
 
 def usable(
@@ -60,11 +63,12 @@ def usable(
     arms or another embedder than all that were logged.
     """
     excluded: Counter[str] = Counter()
-    chosen = [each for each in rows.decisions if each.choice != "forced"]
-    excluded[FORCED] = len(rows.decisions) - len(chosen)
+    chosen = [each for each in rows.decisions if each.chosen]
+    excluded[KEPT] = sum(each.choice == "kept" for each in rows.decisions)
+    excluded[FORCED] = len(rows.decisions) - len(chosen) - excluded[KEPT]
     if not chosen:
         raise PolicyError(
-            f"the arm of every line of {rows.folder} was forced, {excluded[FORCED]} in all; let "
+            f"the arm of every line of {rows.folder} was forced, {len(rows.decisions)} in all; let "
             "the policy choose (no --arm) and draw (--explore) while logging"
         )
     kept = _of_one_world(chosen, policy)
@@ -83,9 +87,9 @@ def usable(
         reasons = "; ".join(f"{many} {why}" for why, many in excluded.items() if many)
         raise PolicyError(f"no line of {rows.folder} can be used: {reasons}; log more answers")
     earned = [min(finite) if none else one for one, none in zip(values, failed, strict=True)]
-    kept = [each for each, one in zip(kept, earned, strict=True) if math.isfinite(one)]
+    asked, kept = kept, [e for e, one in zip(kept, earned, strict=True) if math.isfinite(one)]
     rewards = np.array([one for one in earned if math.isfinite(one)])
-    return _tabled(kept, rewards, reward, excluded, failures)
+    return _tabled(kept, rewards, reward, excluded, failures, Counter(each.arm for each in asked))
 
 
 World = tuple[str, frozenset[str], str, str | None]
@@ -155,7 +159,9 @@ def _tabled(
     reward: str,
     excluded: Counter[str],
     failures: Counter[str],
+    asked: Counter[str],
 ) -> UsableDecisions:
+    """asked: of every arm, with those whose reward is not known."""
     arms = list(kept[-1].probabilities)
     actions = np.array([arms.index(each.arm) for each in kept], dtype=np.intp)
     offered = np.array([[each.probabilities[arm] for arm in arms] for each in kept])  # [n, A]
@@ -178,15 +184,21 @@ def _tabled(
         features=np.array([[each.features[name] for name in names] for each in kept]),
         feature_names=tuple(names),
     )
+    rewarded = Counter(each.arm for each in kept)
+    shares = {arm: rewarded[arm] / many for arm, many in asked.items()}
     more = _asked_for([each.request for each in kept])
     log = Log(
         actions,
         rewards,
         np.array([each.propensity for each in kept]),
         np.unique(groups, return_inverse=True)[1],
+        np.array([shares[each.arm] for each in kept]),
+        sum(many for arm, many in asked.items() if not shares[arm]),
     )
     inputs = np.concatenate([table.inputs, more], axis=1)
-    return UsableDecisions(kept, table, log, offered, inputs, dict(excluded), dict(failures))
+    return UsableDecisions(
+        kept, table, log, offered, inputs, dict(excluded), dict(failures), shares
+    )
 
 
 def _asked_for(asked: list[Asked]) -> NDArray[np.float32]:

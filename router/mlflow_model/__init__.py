@@ -34,13 +34,14 @@ def log_text_model(space: str, max_new_tokens: int, policy: Policy, files: Path)
     import pandas as pd
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema
+    from mlflow.types.schema import AnyType
 
-    read = [
-        ColSpec("string", "text"),
-        ColSpec("double", "temperature", required=False),
-        ColSpec("long", "max_new_tokens", required=False),
-        ColSpec("long", "running", required=False),
-    ]
+    # Of any type: a table whose rows lack some of the numbers has fractions, which MLflow refuses
+    # for whole numbers; the model looks at them itself.
+    optional = ("temperature", "max_new_tokens", "running")
+    read = [ColSpec("string", "text")]
+    anything = AnyType()  # type: ignore[no-untyped-call]
+    read += [ColSpec(anything, name, required=False) for name in optional]
     chances = [ColSpec("double", f"p_{arm}") for arm in policy.arms]
     needed = [*NEEDED]
     if kind_of(policy.embedder) == SENTENCE:

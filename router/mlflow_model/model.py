@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -65,9 +66,7 @@ class TextModel(PythonModel):
         x = []
         for number, row in enumerate(model_input.to_dict("records"), 1):
             try:
-                x.append(
-                    self._input({str(k): v for k, v in row.items() if v == v and v is not None})
-                )
+                x.append(self._input({str(k): v for k, v in row.items() if not pd.isna(v)}))
             except DraftpickError as error:
                 raise MlflowException.invalid_parameter_value(f"row {number}: {error}") from error
         chances = self._policy.distribution(np.stack(x))  # [n, A]
@@ -79,10 +78,10 @@ class TextModel(PythonModel):
         """[d + f], what the policy reads of a row: the embedding, then the features."""
         messages = as_messages(str(row.get("text", "")))
         request = Request(
-            int(row.get("max_new_tokens", self._config["max_new_tokens"])),
-            Sampling(temperature=float(row.get("temperature", 0.0))),
+            _whole(row, "max_new_tokens", self._config["max_new_tokens"]),
+            Sampling(temperature=_number(row, "temperature", 0.0)),
         )
-        running, origin = int(row.get("running", 0)), self._policy.origin
+        running, origin = _whole(row, "running", 0), self._policy.origin
         if running < 0:
             raise DraftpickError(f"running must be 0 or more, not {running}")
         own = self._embedder is None and is_own(origin.embedder)
@@ -117,6 +116,20 @@ class TextModel(PythonModel):
                 f"was another than the tokenizer's own, in {CHAT_TEMPLATE}"
             )
         return engine
+
+
+def _number(row: Mapping[str, Any], name: str, usual: float) -> float:
+    found = row.get(name, usual)
+    if isinstance(found, bool | np.bool_) or not isinstance(found, int | float | np.number):
+        raise DraftpickError(f"{name} must be a number, not {found!r}")
+    return float(found)
+
+
+def _whole(row: Mapping[str, Any], name: str, usual: int) -> int:
+    found = _number(row, name, usual)
+    if not found.is_integer():
+        raise DraftpickError(f"{name} must be a whole number, not {found:g}")
+    return int(found)
 
 
 mlflow.models.set_model(TextModel())

@@ -23,7 +23,6 @@ from .tools import CallReader
 
 MIN_LOGPROB = -9999.0  # JSON has no minus infinity
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
-SAID = ("stop", "length", "tool_calls", "content_filter")  # by an endpoint, and passed on
 
 Json = dict[str, Any]
 
@@ -39,6 +38,7 @@ class Reply:
 
     prefix = kind = chunk_kind = ""
     opening: Json | None = None  # what a stream begins with, unless draftpick's field needs it
+    goes_on = False  # whether an answer goes on the prompt's text
 
     def __init__(
         self,
@@ -56,7 +56,8 @@ class Reply:
         self.seeds = [each.seed for each in drawn if each.seed is not None]
         self._id, self._created = f"{self.prefix}-{self.request_id}", int(time.time())
         self._fingerprint, self._tokenizer = fingerprint, tokenizer
-        self._texts = [TextStream(tokenizer, body.stop) for _ in answers]
+        self._after = [each.prompt_ids[-NEAR:] if self.goes_on else [] for each in requests]
+        self._texts = [TextStream(tokenizer, body.stop, after) for after in self._after]
         self._call_reader = call_reader
         self._calls = [call_reader() for _ in answers]
         self._begun: set[int] = set()
@@ -68,6 +69,10 @@ class Reply:
     def piece(self, text: str) -> Json:
         """A part of it in a choice of a chunk."""
         raise NotImplementedError
+
+    def fields(self, found: Json) -> Json:
+        """What an endpoint's message gets besides text, in a choice of a chunk."""
+        return self.piece("")
 
     def logprobs(self, found: Sequence[ScoredToken]) -> Json:
         """Log-probabilities of an answer's tokens."""
@@ -83,8 +88,8 @@ class Reply:
 
     def _choice(self, answer: Answer) -> Json:
         result = decode_of(answer)
-        text = self._text(result)
-        scored = self._logprobs(result, text)
+        text = self._text(answer)
+        scored = self._logprobs(answer, text)
         reader = self._call_reader()
         written = self.written(text)
         if reader is not None:
@@ -110,7 +115,8 @@ class Reply:
             {"id": token, "text": stream.spell(token), "by": writer}
             for token, writer in zip(made.ids, made.writers(), strict=True)
         ]
-        piece = self._piece(answer, stream.add([])) if not made.fields else {"delta": made.fields}
+        fields = made.fields
+        piece = self.fields(fields) if fields else self._piece(answer, stream.add([]))
         if piece != self.piece("") or self.body.explain:
             details = {"tokens": tokens, "drafted": made.drafted, "elapsed_s": made.elapsed_s}
             yield self._chunk(answer, piece, details)
@@ -127,7 +133,7 @@ class Reply:
             if piece != self.piece(""):
                 yield self._chunk(answer, piece, nothing)
         reason = _finished(result, reader)
-        logprobs = self._logprobs(result, self._text(result))
+        logprobs = self._logprobs(answer, self._text(answer))
         end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
         done = all(each.result is not None for each in self.answers)
         yield end | (
@@ -159,16 +165,17 @@ class Reply:
         reader = self._calls[answer.index]
         return self.piece(text) if reader is None else {"delta": reader.add(text)}
 
-    def _text(self, result: DecodeResult) -> str:
-        stream = TextStream(self._tokenizer, self.body.stop)
-        return stream.add(result.ids) + stream.finish()
+    def _text(self, answer: Answer) -> str:
+        stream = TextStream(self._tokenizer, self.body.stop, self._after[answer.index])
+        return stream.add(decode_of(answer).ids) + stream.finish()
 
-    def _logprobs(self, result: DecodeResult, text: str) -> Json | None:
+    def _logprobs(self, answer: Answer, text: str) -> Json | None:
+        result, after = decode_of(answer), self._after[answer.index]
         if result.upstream is not None:
             return result.upstream.logprobs
         if not result.logprobs:
             return None
-        return self.logprobs(list(scored_tokens(result, self._tokenizer, text)))
+        return self.logprobs(list(scored_tokens(result, self._tokenizer, text, after)))
 
     def _frame(self, kind: str, choices: list[Json]) -> Json:
         named = {"id": self._id, "object": kind, "created": self._created, "model": self.body.model}
@@ -233,6 +240,9 @@ class ChatReply(Reply):
     def piece(self, text: str) -> Json:
         return {"delta": {"content": text} if text else {}}
 
+    def fields(self, found: Json) -> Json:
+        return {"delta": found}
+
     def logprobs(self, found: Sequence[ScoredToken]) -> Json:
         tokens = []
         for each in found:
@@ -245,6 +255,7 @@ class TextReply(Reply):
     """Reply of /v1/completions."""
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+    goes_on = True
 
     def written(self, text: str) -> Json:
         return {"text": text}
@@ -267,10 +278,10 @@ class TextReply(Reply):
 
 def _finished(result: DecodeResult, reader: CallReader | None) -> str:
     """Why an answer ended, in OpenAI's words."""
-    if result.upstream is not None and result.upstream.finish_reason in SAID:
+    if result.upstream is not None and result.upstream.finish_reason is not None:
         return result.upstream.finish_reason
     reason = FINISHED[result.finish_reason]
-    return "tool_calls" if reader is not None and reader.called and reason == "stop" else reason
+    return "tool_calls" if reader is not None and reader.ended and reason == "stop" else reason
 
 
 def _load(result: DecodeResult) -> Json:
@@ -294,14 +305,17 @@ class ScoredToken:
     top: list[tuple[str, float]]
 
 
-def scored_tokens(result: DecodeResult, tokenizer: Any, text: str) -> Iterator[ScoredToken]:
-    """Tokens of the answer's text, without one that ends it or comes after it."""
+def scored_tokens(
+    result: DecodeResult, tokenizer: Any, text: str, after: Sequence[int] = ()
+) -> Iterator[ScoredToken]:
+    """Tokens of the answer's text, without one that ends it or comes after it. after: as of
+    `TextStream`."""
     assert result.logprobs is not None
     count, written = len(result.ids) - (result.finish_reason == "eos"), 0
     for at, (token, scored) in enumerate(zip(result.ids[:count], result.logprobs, strict=False)):
         if result.finish_reason == "stop" and written >= len(text):
             return
-        spell = partial(spelled, tokenizer, result.ids[max(0, at - NEAR) : at])
+        spell = partial(spelled, tokenizer, [*after, *result.ids[max(0, at - NEAR) : at]])
         word = spell(token)
         written += len(word)
         yield ScoredToken(word, scored.logprob, [(spell(each), logp) for each, logp in scored.top])

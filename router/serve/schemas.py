@@ -155,7 +155,7 @@ class ToolCall(Body):
 
 class Message(Body):
     """name and refusal are accepted and not read. The fields after tool_calls are those of an
-    answer that a client sends back as it came."""
+    answer that a client sends back as it came; thoughts go on to endpoints alone."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[Words, BeforeValidator(_joined)]
@@ -163,6 +163,8 @@ class Message(Body):
     tool_call_id: Words | None = None
     tool_calls: list[ToolCall] = []
     refusal: Words | None = None
+    reasoning_content: Words | None = None
+    reasoning: Words | None = None
     annotations: Annotated[Any, _only([])] = None
     audio: Annotated[Any, _only()] = None
     function_call: Annotated[Any, _only()] = None
@@ -188,8 +190,7 @@ class Message(Body):
 
     def plain(self) -> dict[str, Any]:
         """The message as chat templates know it."""
-        role = "system" if self.role == "developer" else self.role
-        made: dict[str, Any] = {"role": role, "content": self.content}
+        made: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
             made["tool_calls"] = [call.plain() for call in self.tool_calls]
         if self.role == "tool":
@@ -200,7 +201,9 @@ class Message(Body):
     def sent(self) -> dict[str, Any]:
         """The message as servers know it."""
         calls = [call.sent() for call in self.tool_calls]
-        return self.plain() | ({"tool_calls": calls} if calls else {})
+        more = {"reasoning_content": self.reasoning_content, "reasoning": self.reasoning}
+        sent = {name: thoughts for name, thoughts in more.items() if thoughts is not None}
+        return self.plain() | ({"tool_calls": calls} if calls else {}) | sent
 
 
 class Function(Body):

@@ -13,14 +13,17 @@ class TextStream:
     """An answer's text, piece by piece; the pieces together are the text before the stop string
     that is complete first. Special tokens have no text.
 
+    after: tokens whose text the answer's goes on; without them a tokenizer may leave out the space
+        of its first word.
     add: returns what is sure after some more tokens. What may yet turn out to be the beginning of a
         stop string, or lacks bytes, is held back until `finish`.
     """
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Any, stop: Sequence[str] = (), after: Sequence[int] = ()) -> None:
         self._tokenizer, self._stop = tokenizer, tuple(stop)
-        self._ids: list[int] = []
-        self._from = self._read = 0  # tokens decoded together with the next, and those already sent
+        self._ids = list(after[-NEAR:])
+        # tokens decoded together with the next, and those already sent
+        self._from, self._read = 0, len(self._ids)
         self._held = ""  # decoded, not yet final
         self._ended = False  # at a stop string
 

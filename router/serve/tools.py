@@ -89,9 +89,9 @@ class CallReader:
         self._depth, self._quoted, self._escaped = 0, False, False  # inside arguments
 
     @property
-    def called(self) -> bool:
-        """Whether a call has begun."""
-        return self._calls > 0
+    def ended(self) -> bool:
+        """Whether there are calls, all of them whole."""
+        return self._calls > 0 and self._read not in (self._name, self._arguments)
 
     def add(self, text: str, last: bool = False) -> Json:
         """What some more text adds: `content`, `tool_calls`, both or nothing. last: as of

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from collect.sweeps.repetition import is_repetitive
-from policies.evaluation.bootstrap import RESAMPLES, interval, ratio, resampled_sums
+from policies.evaluation.bootstrap import (
+    RESAMPLES,
+    group_index,
+    group_sums,
+    interval,
+    ratio,
+    resampled_sums,
+)
 
 from .quality import measure_of, quality
 from .records import Answer, Turn
@@ -17,9 +24,10 @@ from .records import Answer, Turn
 
 @dataclass(frozen=True)
 class Pair:
-    """A question's answer by a method, and by the baseline."""
+    """A question's answer by a method, and by the baseline. source: as `Row.source`."""
 
     task: str
+    source: str
     reference: str | None
     method: Answer
     baseline: Answer
@@ -32,7 +40,8 @@ class Cell:
     questions, tokens: how many; tokens count the end-of-sequence token.
     tokens_per_s: over all wall seconds, the prefill and the choice of the arm included.
     speedup_vs_ar: ratio of tokens_per_s to the baseline's on the same questions; ci95 its bootstrap
-        interval over questions. Long answers weigh more in it.
+        interval over sources of questions, None where they are all of one. Long answers weigh more
+        in it.
     speedup_mean_over_tasks: the plain mean of the tasks' own, as averages in papers' tables usually
         are.
     speedup_mean_over_questions: the plain mean of the questions' own.
@@ -105,18 +114,19 @@ def cell(
     value, measure = _quality(pairs)
     differing, compared = differences(pairs)
     total, decode = wall_table(ours, theirs), _decode_table(ours, theirs)
+    sources = [p.source for p in pairs]
     return Cell(
         questions=len(pairs),
         tokens=tokens,
         tokens_per_s=_rate(tokens, sum(a.wall_s for a in ours)),
         speedup_vs_ar=speedup(total),
-        ci95=bootstrap(total, seed, samples),
+        ci95=bootstrap(total, sources, seed, samples),
         speedup_mean_over_tasks=mean_over_tasks(total, [p.task for p in pairs]),
         speedup_mean_over_questions=over_questions(total),
         speedup_median=over_questions(total, np.median),
         decode_tokens_per_s=_rate(sum(a.decoded for a in ours), sum(a.decode_s for a in ours)),
         decode_speedup_vs_ar=speedup(decode),
-        decode_ci95=bootstrap(decode, seed, samples),
+        decode_ci95=bootstrap(decode, sources, seed, samples),
         speedup_official=official_speedup(ours, theirs),
         mean_accepted=sum(a.decoded for a in ours) / rounds if rounds else 1.0,
         acceptance_rate=_rate(sum(r.accepted for r in results), drafted),
@@ -157,11 +167,15 @@ def over_questions(
     return float(average(ratios)) if len(ratios) else None
 
 
-def bootstrap(table: np.ndarray, seed: int, samples: int) -> tuple[float, float] | None:
-    """95% percentile interval of `speedup`, drawing whole questions with replacement."""
-    if not len(table):
+def bootstrap(
+    table: np.ndarray, sources: Sequence[str], seed: int = 0, samples: int = RESAMPLES
+) -> tuple[float, float] | None:
+    """95% percentile interval of `speedup`, drawing sources of questions with replacement, each
+    with all of its own; None where several questions are of one source. sources: [questions]."""
+    sums = group_sums(table, group_index(sources))
+    if not len(sums) or len(sums) == 1 < len(table):
         return None
-    low, high = interval(_ratios(resampled_sums(table, seed, samples)))
+    low, high = interval(_ratios(resampled_sums(sums, seed, samples)))
     return None if np.isnan(low) else (low, high)
 
 

@@ -80,6 +80,7 @@ class Row:
 
     order: the methods as they ran.
     tstamp: Unix seconds at its end.
+    group: what it shares with other questions, as `Query.group`; None for nothing.
     """
 
     question_id: str
@@ -89,6 +90,12 @@ class Row:
     order: list[str]
     tstamp: float
     answers: dict[str, Answer] = field(default_factory=dict)
+    group: str | None = None
+
+    @property
+    def source(self) -> str:
+        """The unit that is independent of others: its group, else the question itself."""
+        return f"question {self.question_id}" if self.group is None else f"group {self.group}"
 
     @property
     def disturbed(self) -> bool:

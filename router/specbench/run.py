@@ -154,6 +154,7 @@ class Asker:
             order=order,
             tstamp=time.time(),
             answers={method: answers[method] for method in self.methods},
+            group=question.group,
         )
 
     def _answer(self, question: Query, method: str, request: Request) -> Answer:

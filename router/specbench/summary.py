@@ -47,7 +47,7 @@ def summarise(
 
     def cells(answers: Sequence[Answer]) -> dict[str, Any]:
         pairs = [
-            Pair(row.task, row.reference, answer, row.answers[BASELINE])
+            Pair(row.task, row.source, row.reference, answer, row.answers[BASELINE])
             for row, answer in zip(rows, answers, strict=True)
         ]
         made: dict[str, Any] = {}
@@ -168,15 +168,15 @@ def _against(
     rows: Sequence[Row], ours: Sequence[Answer], theirs: Sequence[Answer], seed: int, samples: int
 ) -> dict[str, Any]:
     both = [
-        (row.task, a, b)
+        (row, a, b)
         for row, a, b in zip(rows, ours, theirs, strict=True)
         if a.error is None and b.error is None
     ]
     table = wall_table([a for _, a, _ in both], [b for _, _, b in both])
     return {
         "ratio": speedup(table),
-        "ci95": bootstrap(table, seed, samples),
-        "mean_over_tasks": mean_over_tasks(table, [task for task, _, _ in both]),
+        "ci95": bootstrap(table, [row.source for row, _, _ in both], seed, samples),
+        "mean_over_tasks": mean_over_tasks(table, [row.task for row, _, _ in both]),
         "mean_over_questions": over_questions(table),
     }
 

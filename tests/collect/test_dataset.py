@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from collect_fakes import ARMS, FakeBatch, FakeEngine, all_pairs, make_queries, pairs, sweep
-from stored_tables import table_of
+from stored_tables import rows_of, table_of
 
 from collect.queries import TASKS, Query
 from collect.rewards import Reward
@@ -28,6 +28,7 @@ from collect.summary import cautions, render, summarise
 from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.costs.measured import Costs
+from router.cli import main
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
 
@@ -339,3 +340,31 @@ def test_a_querys_group_travels_to_the_table(tmp_path: Path) -> None:
     table = table_of(tmp_path, "modelled")
     assert table.groups.count("one text") == 6 and len(set(table.groups)) == 10
     assert len(set(table.query_of)) == 12
+
+
+def test_queries_of_one_text_are_one_group(tmp_path: Path) -> None:
+    queries = make_queries()
+    again = [replace(q, id=f"again-{q.id}", turns=(f" {q.turns[0]}\n",)) for q in queries[:3]]
+    passage = [replace(q, group="one passage") for q in queries[2:4]]
+    sweep(FakeEngine(), [*queries[:2], *passage, *queries[4:], *again], tmp_path, OPTIONS)
+    table, left_out = rows_of(tmp_path, "modelled")
+    group_of = dict(zip(table.query_of, table.groups, strict=True))
+    assert [group_of[q.id] for q in again[:2]] == [group_of[q.id] for q in queries[:2]]
+    assert {group_of[q.id] for q in (*passage, again[2])} == {"one passage"}
+    assert len(set(table.groups)) == len(queries) - 1
+    assert left_out.repeated == 3 and not str(left_out)
+    (line,) = left_out.cautions
+    assert line.startswith("3 queries have the text of another under another id")
+    for seed in range(20):
+        train, held = table.split(0.3, seed)
+        assert held is not None and not set(train.texts) & set(held.texts)
+
+
+def test_one_text_under_two_ids_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each text twice: what is learnt of the one is not judged on the other."""
+    queries = make_queries(40, ("qa",))
+    again = [replace(q, id=f"again-{q.id}") for q in queries]
+    sweep(FakeEngine(), [*queries, *again], tmp_path, OPTIONS)
+    assert main(["headroom", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Note: 40 queries have the text of another under another id;" in said

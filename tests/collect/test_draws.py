@@ -147,6 +147,7 @@ def test_a_summary_says_how_many_draws(folder: Path) -> None:
     found = summarise_all(Collection.open(folder), "modelled")
     assert [(one.temperature, one.draws) for one in found[:2]] == [(0, 1), (1, 3)]
     assert found[1].as_json()["draws"] == 3
+    assert [one.optimistic for one in found[:2]] == [False, True]
 
 
 def test_draws_take_the_oracle_s_noise_off(tmp_path: Path, folder: Path) -> None:

@@ -21,8 +21,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three collections: what is trained on, and two with other queries, one of them small."""
     place = tmp_path_factory.mktemp("registered")
     queries = make_queries(30, ("qa", "math"))
-    held = [Query(f"held-{one.id}", one.task, one.turns, source="tests") for one in queries]
-    for name, these in (("rewards", queries), ("held", held), ("few", held[:5])):
+    held, renamed = (
+        [Query(f"{called}-{q.id}", q.task, (more + q.turns[0],), source="tests") for q in queries]
+        for called, more in (("held", "other "), ("renamed", ""))
+    )
+    made = (("rewards", queries), ("held", held), ("few", held[:5]), ("renamed", renamed))
+    for name, these in made:
         sweep(FakeEngine(), these, place / name, SweepOptions(max_new_tokens=8))
     return place
 
@@ -138,6 +142,17 @@ def test_promote_refuses_queries_that_were_trained_on(
     assert main(*words, "--force") == 0
     assert "warning: version 2 was trained on 48 of the 60" in capsys.readouterr().err
     assert champion(pair) == "ngram"
+
+
+def test_promote_knows_a_text_under_another_id(
+    place: Path, pair: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main("promote", pair, "--rewards", place / "renamed", "--version", 2, "--dry-run") == 2
+    assert (
+        "was trained on 0 of the 60 queries in" in (words := said(capsys))
+        and "and on others of the groups or with the texts of 48, which is optimistic" in words
+    )
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,32 @@ def test_what_the_native_backend_needs_is_what_transformers_saves(kind: str, tin
         assert needed(config_of(folder)) == held
 
 
+@pytest.mark.parametrize("kind", LLAMAS)
+@pytest.mark.parametrize("head", ["another", "the same"])
+def test_a_head_is_taken_where_there_is_one(
+    kind: str, head: str, tiny: Tiny, tmp_path: Path
+) -> None:
+    """Its config says that the embedding is the head, as merged fine-tunes do; transformers takes
+    the head."""
+
+    def with_a_head(state: dict[str, torch.Tensor]) -> None:
+        embedding = state["model.embed_tokens.weight"]
+        state["lm_head.weight"] = embedding.clone() if head == "the same" else embedding.flip(0)
+
+    folder = changed(tiny(kind, tie_word_embeddings=True), tmp_path / "model", with_a_head)
+    own, exact = (
+        targets.load_backend(folder, CPU, torch.float32, backend) for backend in ("native", "hf")
+    )
+    plain = targets.load_backend(tiny(kind, tie_word_embeddings=True), CPU, torch.float32, "native")
+    found, wanted, other = (
+        each.extend(torch.tensor([3, 1, 4, 1, 5])) for each in (own, exact, plain)
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(found, other) == (head == "the same")
+    if head == "the same":
+        assert own.parameters == plain.parameters
+
+
 @pytest.mark.parametrize("part", ["q_proj.bias", "k_norm"])
 def test_what_only_some_families_have(part: str, tiny: Tiny, tmp_path: Path) -> None:
     folder = tiny("qwen2" if "bias" in part else "qwen3")

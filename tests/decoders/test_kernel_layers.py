@@ -7,6 +7,7 @@ test_row_attention.py, for the models that use them.
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -221,3 +222,17 @@ def test_the_code_for_tiles_compiles_anywhere(
     made = tmp_path / "kernels.so"
     refused = cpp_kernels._made(made, [*cpp_kernels.TILES.values()], told.append)
     assert refused is None and made.exists() and len(told) == 1
+
+
+def test_kernels_are_made_in_a_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "a package's" / "kernels.cpp"
+    source.parent.mkdir()
+    source.write_text("int draftpick_answer() { return 42; }\n")
+    monkeypatch.setattr(cpp_kernels, "SOURCE", source)
+    made = tmp_path / "my cache; it's $HOME" / "kernels.so"
+    assert cpp_kernels._made(made, [], print) is None
+    assert cpp_kernels._opened(made) is None and os.listdir(made.parent) == [made.name]
+    source.write_text("no C++\n")
+    assert "rror: " in str(cpp_kernels._made(made.with_name("b.so"), [], print))

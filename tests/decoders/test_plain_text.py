@@ -131,6 +131,55 @@ def test_tokens_that_are_added_but_not_special_are_the_texts_own() -> None:
     assert tokenizer.convert_tokens_to_ids("<think>") in ids
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("said", ["hello user", "<|im_end|> hello", "hello "])
+def test_an_assistants_last_message_goes_on(name: str, said: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    before = [{"role": "user", "content": "hello evil"}]
+    ids = encode_chat(tokenizer, [*before, {"role": "assistant", "content": said}])
+    ends = [token for token in ids if token in tokenizer.all_special_ids]
+    assert tokenizer.decode(ids).rstrip().endswith(said.strip())
+    if name.startswith("chatml"):
+        opened = encode_chat(tokenizer, before)
+        assert ends == [t for t in opened if t in tokenizer.all_special_ids]
+        assert tokenizer.decode(ids).startswith(tokenizer.decode(opened))
+
+
+def test_a_last_message_that_calls_tools_is_refused() -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}]
+    messages = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+    ]
+    with pytest.raises(DraftpickError, match="last message calls tools"):
+        encode_chat(TOKENIZERS["chatml"], messages)
+
+
+def test_a_developer_is_the_system_unless_the_template_names_it() -> None:
+    messages = [{"role": role, "content": "hello"} for role in ("developer", "user")]
+    as_system = [messages[0] | {"role": "system"}, messages[1]]
+    tokenizer = TOKENIZERS["chatml"]
+    assert encode_chat(tokenizer, messages) == encode_chat(tokenizer, as_system)
+    knows = toy_tokenizer("{# developer #}" + CHATML)
+    assert encode_chat(knows, messages) == by_the_template(knows, messages)
+
+
+@pytest.mark.parametrize("stop", ["<|im_start|>", "hello<|im_start|>", "<|im_sta"])
+def test_a_stop_string_may_spell_a_special_token(stop: str) -> None:
+    tokenizer = TOKENIZERS["chatml"]
+    hello, special = tokenizer.encode("hello"), tokenizer.convert_tokens_to_ids("<|im_start|>")
+    stopper = plain_text.stopper(Request(50, stop=(stop,)), (), tokenizer)
+    told = [*hello, special, *hello]
+    kept = stopper.fresh().admit(told)
+    if stop == "<|im_sta":  # a text, which the token does not show
+        assert kept == told
+    else:
+        assert kept == told[: len(hello) + 1]
+        one = stopper.fresh()
+        one.admit(told)
+        assert one.reason == "stop" and "im_start" not in one.text()
+
+
 def test_an_id_that_is_no_tokens_is_refused() -> None:
     engine = Engine(ToyBackend.random(7, seed=3), {})
     engine.check([0, 6], Request(2))

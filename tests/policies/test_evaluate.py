@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from policy_tables import ARMS, separable, table, tiny
+from policy_tables import ARMS, separable, table, tiny, with_features
 
 import policies
 from policies import PolicyError
@@ -61,6 +63,18 @@ def test_reference_rows() -> None:
     assert report.tasks == ["math", "qa"]
     np.testing.assert_array_equal(report.choices, [[1, 0], [1, 0]])
     assert report.by_task["qa"]["per-task-best"] == pytest.approx(0.7)
+
+
+def test_an_oracle_that_chooses_by_luck_is_called_optimistic() -> None:
+    data = tiny()
+    policy = policies.fit("best-fixed", data).policy
+    drawn = replace(data, drawn=data.rewards[None])
+    hot = with_features(data, temperature=np.ones(len(data)))
+    for lucky in (drawn, replace(data, timed=True), hot):
+        found = policies.report(policy, lucky)
+        assert found.optimistic and found.oracle == "oracle (optimistic)"
+    cold = with_features(data, temperature=np.zeros(len(data)))
+    assert not any(policies.report(policy, each).optimistic for each in (data, cold))
 
 
 def test_best_fixed_is_chosen_on_the_training_table() -> None:

@@ -178,8 +178,8 @@ def test_advice(facts: Facts, says: str) -> None:
 
 
 def test_noise_that_cannot_be_taken_off_is_said() -> None:
-    assert headroom(repeated(1, 0.1), noisy=True).optimistic
-    assert not headroom(repeated(2, 0.1), noisy=True).optimistic
+    assert headroom(replace(repeated(1, 0.1), timed=True)).optimistic
+    assert not headroom(replace(repeated(2, 0.1), timed=True)).optimistic
     assert not headroom(repeated(1, 0.1)).optimistic
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -80,6 +81,44 @@ def test_a_working_folder_may_have_any_name(
     ]
     for uri in uris:
         assert policies.load(uri).fingerprint == done.fitted.policy.fingerprint
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("register", [None, "drafter"])
+def test_a_working_folder_may_move(
+    register: str | None, copied: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = here / "it's 100% ours", here / "el\u0073ewhere" / "é #2"
+    old.mkdir()
+    monkeypatch.chdir(old)
+    done = train_run(task(register))
+    new.parent.mkdir()
+    (shutil.copytree if copied else shutil.move)(old, new)
+    monkeypatch.chdir(new)
+    before = files(old) if copied else {}
+    uris = [done.policy_uri, *(f"models:/{name}@champion" for name in [register] if name)]
+    for uri in uris:
+        assert policies.load(uri).fingerprint == done.fitted.policy.fingerprint
+    again = train_run(task(register))
+    assert policies.load(again.policy_uri).fingerprint == done.fitted.policy.fingerprint
+    assert files(old) == before and old.exists() == copied
+    assert list((new / "mlruns" / "artifacts").rglob(f"{again.run_id}/**/policy.json"))
+
+
+def test_artifacts_that_lie_elsewhere_stay_there(here: Path) -> None:
+    from mlflow import MlflowClient
+
+    place = (here / "disk" / "artifacts" / "draftpick").as_uri()
+    (here / "disk").mkdir()
+    with using(None):
+        MlflowClient().create_experiment("draftpick", artifact_location=place)
+    done = train_run(task(), experiment="draftpick")
+    assert list((here / "disk").rglob("policy.json"))
+    assert policies.load(done.policy_uri).fingerprint == done.fitted.policy.fingerprint
 
 
 def test_below_the_callers_run(here: Path) -> None:

@@ -38,13 +38,20 @@ class World:
     def truth(self) -> float:
         return float((self.probs * self.table.rewards).sum(axis=1).mean())
 
-    def log(self, rng: np.random.Generator, rows: int = ROWS) -> tuple[Log, np.ndarray]:
-        """(log, its rows of the table): queries drawn from all, an arm each."""
+    def log(
+        self, rng: np.random.Generator, rows: int = ROWS, missing: float = 0.0
+    ) -> tuple[Log, np.ndarray]:
+        """(log, its rows of the table): queries drawn from all, an arm each. missing: the share of
+        the first arm's rewards that is not known."""
         index = rng.integers(len(self.table), size=rows)
         chances = self.logger[index]
         actions = (chances.cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1)
         taken = np.arange(rows), actions
-        return Log(actions, self.table.rewards[index][taken], chances[taken]), index
+        kept = (actions > 0) | (rng.random(rows) >= missing)
+        shares = np.where(actions == 0, kept[actions == 0].mean(), 1.0)
+        log = Log(actions[kept], self.table.rewards[index][taken][kept], chances[taken][kept],
+                  shares=shares[kept])  # fmt: skip
+        return log, index[kept]
 
 
 @cache
@@ -60,10 +67,10 @@ def world(linear: bool) -> World:
 
 
 @cache
-def runs(linear: bool) -> list[Comparison]:
+def runs(linear: bool, missing: float = 0.0) -> list[Comparison]:
     made, found = world(linear), []
     for seed in range(LOGS):
-        log, index = made.log(np.random.default_rng(seed))
+        log, index = made.log(np.random.default_rng(seed), missing=missing)
         predicted = cross_fitted(made.table.inputs[index], log, 3, seed=seed)
         found.append(
             only(log, made.probs[index], predicted, made.logger[index], tau=5.0, resamples=200,
@@ -104,6 +111,13 @@ def test_so_do_those_of_gains() -> None:
     counted = hits(found, made.truth - logged, "gains")
     assert all(LEAST <= counted[name] <= MOST for name in CORRECTED), counted
     assert width(found, "dr", "gains") < 0.7 * width(found, "ips", "gains")
+
+
+def test_so_do_they_where_half_of_an_arms_rewards_are_missing() -> None:
+    made, found = world(linear=True), runs(linear=True, missing=0.5)
+    logged = float((made.logger * made.table.rewards).sum(axis=1).mean())
+    counted = hits(found, made.truth), hits(found, made.truth - logged, "gains")
+    assert all(LEAST <= each[name] <= MOST for each in counted for name in CORRECTED), counted
 
 
 def test_a_wrong_model_spoils_the_direct_method_alone() -> None:

@@ -133,7 +133,15 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.guarded is not None
     for gain in (one.gain for one in run.guarded.tried):
         whole(text, [f"{gain.mean:.4f}", f"{gain.low:.4f} .. {gain.high:.4f}"])
-    whole(text, ["gap to the oracle closed", "worse than plain decoding", "binned by temperature"])
+    whole(
+        text,
+        [
+            "oracle (optimistic)",
+            "gap to the oracle closed",
+            "worse than plain decoding",
+            "binned by temperature",
+        ],
+    )
     assert "…" not in text
 
 

@@ -201,6 +201,68 @@ def test_an_arm_that_fails_is_worth_what_its_failures_leave() -> None:
         assert estimate.value == pytest.approx(worth)
 
 
+def uncounted(share: float) -> Judgement:
+    """Two arms drawn alike, worth 10 and 12; the share of the second's answers is not counted."""
+    rows = []
+    for at in range(2000):
+        arm, worth = ("small", 10.0) if at % 2 else ("wide", 12.0)
+        lost = arm == "wide" and at // 2 % 10 < 10 * share
+        outcome = Result(wall_s=1.0, tokens_per_s=None if lost else worth + (at % 7 - 3) / 10)
+        chances = {"small": 0.5, "wide": 0.5}
+        named = {"arm": arm, "propensity": 0.5, "probabilities": chances, "outcome": outcome}
+        rows.append(decision(f"r{at}", **named))
+    return judge(DecisionRows("log", rows, 0), fixed_policy(["small", "wide"], "small"))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0])
+def test_rewards_that_one_arm_lacks_bias_nothing(share: float) -> None:
+    found = uncounted(share)
+    small = found.comparisons["greedy"]
+    assert {name: one.value for name, one in small.values.items()} == pytest.approx(
+        dict.fromkeys(("ips", "snips", "dm", "dr", "switch-dr"), 10.0), abs=0.1
+    )
+    words = " ".join(found.warnings)
+    if share == 1:
+        assert all(math.isnan(one.value) for one in small.gains.values())
+        assert "no answer of wide has a value of this reward" in words
+        return
+    assert ("than of others" in words) == (share > 0)
+    assert found.logged.value == pytest.approx(11, abs=0.1)
+    assert all(one.value == pytest.approx(-1, abs=0.1) for one in small.gains.values())
+    assert found.arms[1].always is not None
+    assert found.arms[1].always.value == pytest.approx(12, abs=0.1)
+
+
+def test_an_arm_without_rewards_is_worth_no_nothing() -> None:
+    """A policy that takes it half of the time would earn half of the other by `ips`."""
+    rows = [
+        decision(f"r{at}", arm=arm, propensity=0.5, probabilities={"small": 0.5, "wide": 0.5},
+                 outcome=Result(wall_s=1.0, tokens_per_s=10.0 if arm == "small" else None))
+        for at, arm in enumerate(["small", "wide"] * 200)
+    ]  # fmt: skip
+    found = judge(DecisionRows("log", rows, 0), uniform_policy(["small", "wide"]))
+    assert "ips" not in found.comparisons["dynamic"].values
+    assert found.unknown["dynamic"] == pytest.approx(0.5)
+    assert "whose reward is never known" in " ".join(found.warnings)
+
+
+def test_what_an_arm_does_to_other_rows_is_said() -> None:
+    """Answers that share passes with others, and later turns that stayed with the arm."""
+    chances = {"arm": "small", "propensity": 0.75}
+    alone = [decision(f"r{at}", **chances, features={"requests-running": 0}) for at in range(30)]
+    beside = [decision(f"s{at}", **chances, features={"requests-running": 1.1}) for at in range(10)]
+    later = {"choice": "kept", "probabilities": {}, "policy": None, "propensity": 1.0}
+    turns = [decision(f"t{at}", arm="small", **later) for at in range(5)]
+    found = judge(DecisionRows("log", alone + beside + turns, 0))
+    assert found.used == 40 and found.excluded[reasons.KEPT] == 5
+    words = " ".join(found.warnings)
+    assert "25% of the rows were answered beside others" in words
+    assert "5 later turns that stayed with it is in none" in words
+    words = " ".join(judge(DecisionRows("log", alone + beside, 0), reward="saved-passes").warnings)
+    assert "beside others" not in words and "later turn" not in words
+    assert "beside others" not in " ".join(judge(DecisionRows("log", alone, 0)).warnings)
+
+
 def test_rows_of_other_recipes_are_not_mixed() -> None:
     older, newer = many(60), many(60, arms_fingerprint="b")
     found = judge(of(*older, *newer), uniform_policy(["small", "wide"]))
@@ -401,6 +463,14 @@ def test_a_full_table_gives_the_exact_value(
     assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 0
     captured = capsys.readouterr()
     assert f"{exact:.4f}" in captured.out and "these very queries" in captured.err
+    assert "optimistic" not in captured.out
+    monkeypatch.setattr(
+        collected, "reward_table", lambda *_: replace(known, drawn=known.rewards[None])
+    )
+    assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 0
+    captured = capsys.readouterr()
+    assert "oracle (optimistic)" in captured.out
+    assert "drawn at a temperature above 0, that it is judged by" in captured.err
     other = replace(fitted.origin, embedder="target:other@123456")
     monkeypatch.setattr(policies, "load", lambda *_: ConstantPolicy(other, np.ones(2) / 2))
     assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 2

@@ -81,7 +81,10 @@ def test_costs_say_what_each_configuration_gives(
     costs = ("--costs", str(place / "costs.json"))
     own = found(place, capsys, *costs)["speeds"]
     assert [one["at_once"] for one in own] == [None]
-    both = found(place, capsys, *costs, "--at-once", "1,8")["speeds"]
+    whole = found(place, capsys, *costs, "--at-once", "1,8")
+    both = whole["speeds"]
+    picked = f"the best of {len(both[0]['arms']) - 1}, for which its interval is not corrected"
+    assert len(both[0]["arms"]) > 10 and picked in " ".join(whole["advice"])
     alone, eight = ({one["arm"]: one for one in each["arms"]} for each in both)
     assert alone["autoregressive"]["tokens_a_second"]["mean"] == pytest.approx(100)
     assert alone["autoregressive"]["speedup"]["mean"] == 1
@@ -107,6 +110,28 @@ def test_tables_and_a_figure(
     assert "What would have been accepted, 60 answers" in shown and "Tokens a pass" in shown
     assert "ngram-8" not in shown and max(map(len, shown.splitlines()[:20])) <= 80
     assert picture.read_bytes().startswith(b"<?xml")
+
+
+@pytest.mark.parametrize(
+    ("temperature", "optimistic"), [(0, False), (1, True), (None, True)], ids=str
+)
+def test_one_sampled_answer_makes_the_oracle_optimistic(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], temperature: float | None,
+    optimistic: bool,
+) -> None:  # fmt: skip
+    """The same in all lines, which is no feature; or not in the log, as where a server's default
+    was taken."""
+    lines = [json.loads(line) for line in (place / "log.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["request"]["temperature"]
+        line["request"] |= {} if temperature is None else {"temperature": temperature}
+    log, tokens = tmp_path / "log.jsonl", str(place / "words")
+    log.write_text("\n".join(map(json.dumps, lines)))
+    words = ["--from-logs", str(log), "--tokenizer", tokens, "--reward", "saved-passes", "--json"]
+    assert cli.main(["headroom", *words]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["headroom"]["optimistic"] is optimistic
+    assert ("at one that nobody logged" in " ".join(made["advice"])) is optimistic
 
 
 def test_few_conversations_give_figures_without_a_choice(

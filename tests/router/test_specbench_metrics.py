@@ -30,8 +30,8 @@ def answer(tokens: int, wall_s: float, rounds: int, **other: Any) -> Answer:
 
 
 PAIRS = [
-    Pair("qa", None, answer(11, 1.0, 5, drafted=10, accepted=5), answer(11, 2.0, 10)),
-    Pair("qa", None, answer(21, 3.0, 5, drafted=20, accepted=15), answer(21, 4.0, 20)),
+    Pair("qa", "1", None, answer(11, 1.0, 5, drafted=10, accepted=5), answer(11, 2.0, 10)),
+    Pair("qa", "2", None, answer(21, 3.0, 5, drafted=20, accepted=15), answer(21, 4.0, 20)),
 ]
 
 
@@ -59,10 +59,10 @@ def test_the_cell_of_two_questions() -> None:
 
 def test_three_averages_of_one_speed_up() -> None:
     """A long answer that gains little, and short ones that gain much, in tasks of other sizes."""
-    long_ = Pair("rag", None, answer(100, 10.0, 5), answer(100, 11.0, 10))  # 1.1
+    long_ = Pair("rag", "3", None, answer(100, 10.0, 5), answer(100, 11.0, 10))  # 1.1
     short = [
-        Pair("qa", None, answer(10, 1.0, 5), answer(10, 2.0, 10)),  # 2
-        Pair("qa", None, answer(10, 1.0, 5), answer(10, 4.0, 10)),  # 4
+        Pair("qa", "4", None, answer(10, 1.0, 5), answer(10, 2.0, 10)),  # 2
+        Pair("qa", "5", None, answer(10, 1.0, 5), answer(10, 4.0, 10)),  # 4
     ]
     found = cell([long_, *short], samples=10)
     assert found is not None
@@ -73,7 +73,7 @@ def test_three_averages_of_one_speed_up() -> None:
     assert one_task is not None
     assert one_task.speedup_mean_over_tasks == one_task.speedup_vs_ar == pytest.approx(3)
     assert one_task.speedup_mean_over_questions == pytest.approx(3)
-    still = Pair("math", None, answer(0, 0.0, 0), answer(0, 0.0, 0))  # no ratio of its own
+    still = Pair("math", "6", None, answer(0, 0.0, 0), answer(0, 0.0, 0))  # no ratio of its own
     again = cell([long_, *short, still], samples=10)
     assert again is not None
     assert again.speedup_mean_over_tasks == found.speedup_mean_over_tasks
@@ -82,9 +82,9 @@ def test_three_averages_of_one_speed_up() -> None:
 
 def test_failed_answers_are_left_out_on_both_sides() -> None:
     failed = Answer(error="no")
-    pairs = [*PAIRS, Pair("qa", None, failed, PAIRS[0].baseline)]
+    pairs = [*PAIRS, Pair("qa", "7", None, failed, PAIRS[0].baseline)]
     assert cell(pairs, samples=50) == cell(PAIRS, samples=50)
-    assert cell([Pair("qa", None, PAIRS[0].method, failed)]) is None
+    assert cell([Pair("qa", "8", None, PAIRS[0].method, failed)]) is None
 
 
 def test_the_official_formula_flatters_when_text_shrinks() -> None:
@@ -103,14 +103,14 @@ def test_bootstrap_covers_and_narrows() -> None:
 
     small, large = table(20), table(2000)
     for some in (small, large):
-        low, high = bootstrap(some, seed=0, samples=500)  # type: ignore[misc]
+        low, high = bootstrap(some, apart(some), 0, 500)  # type: ignore[misc]
         assert low < speedup(some) < high  # type: ignore[operator]
-    wide, narrow = bootstrap(small, 0, 500), bootstrap(large, 0, 500)
+    wide, narrow = (bootstrap(each, apart(each), 0, 500) for each in (small, large))
     assert wide is not None and narrow is not None
     assert wide[1] - wide[0] > 4 * (narrow[1] - narrow[0])
-    assert bootstrap(small, 0, 500) == wide, "the same seed gives the same interval"
-    assert bootstrap(small[:1], 0, 500) == pytest.approx((speedup(small[:1]),) * 2)
-    assert bootstrap(small[:0], 0, 500) is None and speedup(small[:0]) is None
+    assert bootstrap(small, apart(small), 0, 500) == wide, "the same seed gives the same interval"
+    assert bootstrap(small[:1], ["a"], 0, 500) == pytest.approx((speedup(small[:1]),) * 2)
+    assert bootstrap(small[:0], [], 0, 500) is None and speedup(small[:0]) is None
 
 
 def test_bootstrap_agrees_with_the_plain_loop() -> None:
@@ -118,7 +118,36 @@ def test_bootstrap_agrees_with_the_plain_loop() -> None:
     rng = np.random.default_rng(1)
     ratios = [speedup(table[rng.integers(0, 3, 3)]) for _ in range(4000)]
     slow = np.percentile(np.array(ratios, dtype=float), [2.5, 97.5])
-    assert bootstrap(table, 0, 4000) == pytest.approx(tuple(slow), abs=0.02)
+    assert bootstrap(table, apart(table), 0, 4000) == pytest.approx(tuple(slow), abs=0.02)
+
+
+def test_questions_of_one_source_are_drawn_together() -> None:
+    """Twelve questions of three sources know no more than three."""
+    three = np.array([[10, 1.0, 10, 2.0], [10, 1.0, 10, 3.0], [10, 1.0, 10, 1.0]])
+    four, names = three.repeat(4, 0), np.repeat(["a", "b", "c"], 4).tolist()
+    assert bootstrap(four, names) == bootstrap(three, ["a", "b", "c"])
+    assert bootstrap(three[:1].repeat(4, 0), ["a"] * 4) is None, "one source shows no spread"
+
+    def rows(group: str | None) -> list[Row]:
+        made = []
+        for number, (tokens, seconds, _, base) in enumerate(four.tolist()):
+            answers = {"autoregressive": answer(int(tokens), base, 10)}
+            answers["a"] = answers["routed"] = answer(int(tokens), seconds, 5)
+            own = None if group is None else f"{group} {number // 4}"
+            made.append(Row(f"q{number}", "qa", None, None, list(answers), 0.0, answers, own))
+        return made
+
+    def width(found: dict[str, Any]) -> float:
+        low, high = found["arms"]["a"]["overall"]["ci95"]
+        return float(high - low)
+
+    found = summarise(rows("passage"), greedy=True)
+    assert width(found) > 1.5 * width(summarise(rows(None), greedy=True))
+    assert Row.from_json(rows("passage")[0].to_json()).source == "group passage 0"
+
+
+def apart(table: np.ndarray) -> list[str]:
+    return [str(number) for number in range(len(table))]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +170,7 @@ def test_repetition(ids: list[int], expected: bool) -> None:
 
 
 def test_speedups_with_and_without_repetition() -> None:
-    repetitive = Pair("qa", None, Answer((turn(0, 1.0, 4, ids=[5] * 40),)),
+    repetitive = Pair("qa", "9", None, Answer((turn(0, 1.0, 4, ids=[5] * 40),)),
                    Answer((turn(0, 8.0, 39, ids=[5] * 40),)))  # fmt: skip
     found = cell([*PAIRS, repetitive], samples=50)
     assert found is not None
@@ -155,7 +184,7 @@ def test_only_answers_to_the_same_prompt_are_compared() -> None:
     other, elsewhere = (turn(3, 1.0, 2, ids=[9, 9, 8], prompt_ids=p) for p in ([7], [1, 2]))
     method = Answer((other, elsewhere))
     baseline = Answer((turn(3, 1.0, 2), turn(3, 1.0, 2)))
-    found = cell([Pair("qa", None, method, baseline)], samples=10)
+    found = cell([Pair("qa", "10", None, method, baseline)], samples=10)
     assert found is not None and (found.differs_from_ar, found.compared) == (1, 1)
 
 

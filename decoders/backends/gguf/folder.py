@@ -22,7 +22,7 @@ def save_header(header: Header, folder: Path) -> None:
         "metadata": short,
         "tensors": [asdict(each) for each in header.tensors.values()],
     }
-    (folder / NAMED).write_text(json.dumps(content))
+    (folder / NAMED).write_text(json.dumps(content), encoding="utf-8")
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -48,7 +48,7 @@ def _whole(folder: Path) -> tuple[Header, list[int]]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, changed: int) -> tuple[Header, list[int]]:
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     saved = ({**each, "shape": tuple(each["shape"])} for each in content["tensors"])
     tensors = {each["name"]: StoredTensor(**each) for each in saved}
     files = tuple(Path(file) for file in content["files"])

@@ -99,6 +99,22 @@ def read_header(path: Path) -> Header:
     return Header(files, metadata, tensors)
 
 
+def token_texts(header: Header) -> list[str]:
+    """The texts of all tokens, which `metadata` lacks where they are many. Raises Damaged where
+    there are none."""
+    known = header.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(known, list):
+        return known
+    with (
+        header.files[0].open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        found = _Reader(content).strings("tokenizer.ggml.tokens")
+    if found is None:
+        raise Damaged(f"{header.files[0]} holds no tokens; fetch or convert it again")
+    return found
+
+
 def _read(file: Path, part: int) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
     size = file.stat().st_size
     try:
@@ -139,6 +155,18 @@ class _Reader:
             )
             for name, shape, kind, at in listed
         }
+
+    def strings(self, wanted: str) -> list[str] | None:
+        """A field that is an array of strings, however many."""
+        self._at = len(MAGIC)
+        _, _, fields = self._numbers("IQQ")
+        for _ in range(fields):
+            name, kind = self._string(), self._number("I")
+            if name == wanted and kind == ARRAY:
+                of, count = self._numbers("IQ")
+                return [self._string() for _ in range(count)] if of == STRING else None
+            self._value(kind)
+        return None
 
     def _numbers(self, form: str) -> tuple[Any, ...]:
         found = struct.unpack_from(f"<{form}", self._content, self._at)

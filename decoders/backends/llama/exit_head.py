@@ -90,7 +90,9 @@ class Lens(nn.Module):
 
         state = {k: v.detach().to(torch.bfloat16) for k, v in self.named_parameters()}
         save_file(state, folder / ADAPTER, metadata={"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(asdict(self.config), indent=1))
+        (folder / "config.json").write_text(
+            json.dumps(asdict(self.config), indent=1), encoding="utf-8"
+        )
 
 
 def load_parts(
@@ -109,5 +111,5 @@ def load_parts(
         )
     require(folder, held, {"norm": (hidden,), "lens": (hidden, hidden)})
     state = load_file(folder / ADAPTER, device=str(device))
-    config = AdapterConfig(**json.loads((folder / "config.json").read_text()))
+    config = AdapterConfig(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
     return config, {k: v.to(dtype) for k, v in state.items()}

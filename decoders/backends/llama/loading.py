@@ -31,6 +31,8 @@ from ..weights.rounded_store import RoundedStore
 from .contents import needed
 from .model import LayerWeights, Shape, Weights, shape_of
 
+HEAD = "lm_head.weight"
+
 
 class FileStored:
     """Tensors stored in GGUF files."""
@@ -138,6 +140,8 @@ def load(
     layers = [packed_layer(fused(stored.tensors(f"layers.{i}.")), how) for i in range(shape.layers)]
     embedding, norm = (stored.tensors(f"{name}.")["weight"] for name in ("embed_tokens", "norm"))
     head = stored.tensors("lm_head.").get("weight", embedding)
+    if head is not embedding and torch.equal(head, embedding):  # as some tools save a tied one
+        head = embedding
     last = packed_head(head, rounding, blocked, by)
     if store is not None:
         store.save()
@@ -146,7 +150,11 @@ def load(
 
 class Stored:
     """Tensors of a folder's safetensors files, by name without a leading `model.`. Raises Damaged
-    where one is not there, or has another shape."""
+    where one is not there, or has another shape.
+
+    A head is taken where there is one, whatever the config says, as transformers does: tools that
+    merge fine-tunes leave `tie_word_embeddings` as it was.
+    """
 
     def __init__(
         self,
@@ -162,7 +170,10 @@ class Stored:
             header = header_of(part)
             names = {name: name.removeprefix("model.") for name in header}
             held |= {short: header[name] for name, short in names.items()}
-            self._names[part] = {name: short for name, short in names.items() if short in needed}
+            if HEAD in held:
+                needed = {**needed, HEAD: needed["embed_tokens.weight"]}
+            wanted = {*needed, HEAD}
+            self._names[part] = {name: short for name, short in names.items() if short in wanted}
         if not self._names:
             raise DraftpickError(
                 f"{folder} holds no safetensors files; save its model again with transformers' "

@@ -86,14 +86,14 @@ class RecurrentCell(nn.Module):
             state[name], state[name + STEP] = kept.values, kept.scale
         save_file(state, folder / CELL, metadata={"format": "pt"})
         record = {"kind": "recurrent", **asdict(self.config)}
-        (folder / "config.json").write_text(json.dumps(record, indent=1))
+        (folder / "config.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> RecurrentCell:
         """Raises Damaged where a tensor is not there or has another shape."""
         from safetensors.torch import load_file
 
-        record = json.loads((folder / "config.json").read_text())
+        record = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         config = CellConfig(**{k: v for k, v in record.items() if k != "kind"})
         with torch.device("meta"):
             cell = cls(config, drawn=False)

@@ -321,7 +321,7 @@ class FusedHead:
 
 def require_size(folder: Path, state_size: int) -> None:
     """Raises ValueError where the cell in `folder` goes on from states of another size."""
-    trained = int(json.loads((folder / "config.json").read_text())["hidden"])
+    trained = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["hidden"])
     if trained != state_size:
         raise ValueError(
             f"{folder.name} was trained for final states of {trained}, this target's have "

@@ -100,7 +100,9 @@ class EarlyExitRecipe(DraftingRecipe):
         """The layer that it leaves after."""
         if self.layer is not None:
             return self.layer
-        return int(json.loads((self._folder() / "config.json").read_text())["exit_layer"])
+        return int(
+            json.loads((self._folder() / "config.json").read_text(encoding="utf-8"))["exit_layer"]
+        )
 
     def _folder(self) -> Path:
         from ...models.heads import exit_folder

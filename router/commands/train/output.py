@@ -102,6 +102,7 @@ def _values(run: TrainedRun, width: int) -> list[Table]:
             "dynamic": "policy (sampled)",
             "best-fixed": f"best fixed ({evaluation.best_fixed})",
             evaluation.gain.name: "policy - best fixed",
+            "oracle": evaluation.oracle,
         }.get(row.name, row.name)
         interval = f"{row.low:.4f} .. {row.high:.4f}"
         rows.append([name, f"{row.mean:.4f}", interval, str(row.queries)])
@@ -144,6 +145,7 @@ def run_json(run: TrainedRun) -> dict[str, Any]:
         "best_fixed": run.evaluation.best_fixed,
         "values": {row.name: {"mean": row.mean, "ci95": [row.low, row.high]} for row in rows},
         "regret": asdict(run.regret),
+        "optimistic": run.evaluation.optimistic,
         "guard": None
         if guarded is None
         else {
@@ -172,7 +174,7 @@ def judged_json(found: Evaluation, reward: str) -> dict[str, Any]:
 
 def judged_tables(found: Evaluation, reward: str, width: int) -> list[Table]:
     """For a terminal of `width` columns."""
-    named = {"greedy": "policy (greedy)", "dynamic": "policy (sampled)"}
+    named = {"greedy": "policy (greedy)", "dynamic": "policy (sampled)", "oracle": found.oracle}
     rows = [
         [named.get(row.name, row.name), f"{row.mean:.4f}", f"{row.low:.4f} .. {row.high:.4f}"]
         for row in [*found.rows, found.gain]

@@ -13,6 +13,7 @@ from collect.table import only_alone, read_rewards, reward_table
 from decoders.common import plugins
 from decoders.common.files import check_folder
 from policies import PolicyError, report
+from policies.evaluation.evaluate import OPTIMISTIC
 from policies.fitting import OWN_GUARDS, GuardReport
 from policies.selection.subsample import subsample
 from policies.tracking.run import HELD_OUT, Task, train_run
@@ -72,7 +73,11 @@ def run(plan: TrainPlan) -> TrainOutcome:
         run=done,
         features=tuple(table.feature_names),
         left_out=str(left_out),
-        cautions=cautions(collection, plan.table.reward),
+        cautions=[
+            *cautions(collection, plan.table.reward),
+            *left_out.cautions,
+            *[OPTIMISTIC] * done.evaluation.optimistic,
+        ],
         held_out=held is not None,
         judged_by="" if judge is None else judge.reward_name,
         judged=None if judge is None else report(made, judge, seed=plan.asked.seed),

@@ -41,6 +41,11 @@ class Said:
         return self.text, self.calls
 
     @property
+    def silent(self) -> bool:
+        """Whether the server says nothing of its tokens."""
+        return not self.places and bool(self.text or self.calls)
+
+    @property
     def tokens(self) -> tuple[str, ...]:
         """Tokens that the server spells, else the text's words."""
         if self.places:

@@ -2,7 +2,8 @@
 
 Two passes over different numbers of tokens round differently, so that greedy answers may part where
 two tokens are equally likely but for rounding. There the server without drafts gives both nearly
-the same log-probability. How far rounding moves log-probabilities shows where both wrote the same.
+the same log-probability. How far rounding moves the gap between two tokens shows where that server
+answers twice, and where both wrote the same.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .answers import Said
 SAME, TIE, FAULT, UNKNOWN = "same", "tie", "fault", "unknown"
 LEAST_TIE = 0.02  # nats between two tokens that may be a tie
 MOST_TIE = 0.5
+TYPICAL = 0.95  # of the tokens that both servers wrote: a fault is taken to touch fewer than others
 ROUNDED = 0.1  # nats by which rounding may move a log-probability usually
 
 
@@ -67,11 +69,36 @@ def rounding(pairs: Sequence[tuple[Said, Said]]) -> np.ndarray:
     )
 
 
-def tie_of(apart: np.ndarray) -> float:
-    """Nats between two tokens that may be a tie, as each may have moved by what rounding does to
-    the worst of a thousand. apart: of `rounding`."""
-    moved = float(np.quantile(apart, 0.999)) if len(apart) else 0.0
-    return min(MOST_TIE, max(LEAST_TIE, 2 * moved))
+def gaps_moved(pairs: Sequence[tuple[Said, Said]]) -> np.ndarray:
+    """[n] by how much the gap between the two likeliest tokens differs, wherever two answers agree
+    in it and in all before it. Unlike a likely token's log-probability, which hardly moves, it says
+    how far apart two tokens may have been that changed places."""
+    found = []
+    for one, other in pairs:
+        if not (one.places and other.places):
+            continue
+        for at in range(alike(one.tokens, other.tokens)):
+            first, again = one.places[at], other.places[at]
+            rest = {token: p for token, p in first.top.items() if token != first.token}
+            second = max(rest, key=lambda token: rest[token], default=None)
+            if second is not None and second in again.top:
+                gap = first.logprob - rest[second]
+                found.append(abs(gap - (again.logprob - again.top[second])))
+    return np.array(found)
+
+
+def tie_of(twice: np.ndarray, apart: np.ndarray) -> float:
+    """Nats between two tokens that may be a tie. Both are of `gaps_moved`. twice: between two runs
+    of the server without drafts, where no fault of drafts is; the worst of a thousand counts.
+    apart: between the two servers. Passes over drafts may round more than others do, but the worst
+    of these may be faults: twice what is TYPICAL stands for them, by a normal law one in ten
+    thousand."""
+    moved = max(_quantile(twice, 0.999), 2 * _quantile(apart, TYPICAL))
+    return min(MOST_TIE, max(LEAST_TIE, moved))
+
+
+def _quantile(moved: np.ndarray, level: float) -> float:
+    return float(np.quantile(moved, level)) if len(moved) else 0.0
 
 
 def _gap(plain: Said, drafted: Said, at: int) -> float | None:

@@ -51,7 +51,7 @@ def tabulated(found: Audit) -> list[Tabulated]:
         logprobs = "-" if one.logprobs is None else f"{one.logprobs:.4f}"
         rows = [["texts", f"{one.texts:.4f}"], ["log-probabilities", logprobs]]
         if one.likeliest is not None:
-            rows.append(["the likeliest token's share, by its own numbers", f"{one.likeliest:.4f}"])
+            rows.append(["how often the likeliest token is drawn", f"{one.likeliest:.4f}"])
         title = f"Sampled answers: {one.prompts} requests, {one.draws} draws of each server"
         made.append(Tabulated(title, ["test of", "p"], rows))
     return made
@@ -87,6 +87,11 @@ def sentences(found: Audit) -> list[str]:
             "The sampled answers to each request are all alike, so that they say nothing: the "
             "servers seem to take the same seed every time."
         )
+    if found.sampled is not None and found.sampled.logprobs is None and found.moved.size:
+        said.append(
+            "Log-probabilities of sampled answers are missing or differ between the servers, so "
+            "that these are judged by their texts alone."
+        )
     for kind, reason in found.refused.items():
         said.append(f"Requests of the kind {kind} were not compared: {reason}.")
     return said
@@ -94,9 +99,13 @@ def sentences(found: Audit) -> list[str]:
 
 def _verdict(found: Audit) -> str:
     if not found.parted:
+        said = f"No answer of {len(found.compared)} parts beyond ties."
+        if not found.whole:
+            return f"{said} None was compared to its end, so that this says nothing."
         return (
-            f"No answer of {len(found.compared)} parts beyond ties. A fault in "
-            f"{found.rarest:.1%} of the answers or more would have been seen with 95% confidence."
+            f"{said} {found.whole} were compared to their end: a fault that changes "
+            f"{found.rarest:.1%} of the answers or more would have been among them with 95% "
+            "confidence."
         )
     reasons = []
     if parted := found.of(FAULT):
@@ -117,7 +126,7 @@ def _verdict(found: Audit) -> str:
             more = "more" if found.sampled.excess > 0 else "less"
             reasons.append(
                 f"the likeliest token is drawn {100 * abs(found.sampled.excess):.1f} points {more} "
-                "often than its log-probability says"
+                "often, against its log-probability, than without drafts"
             )
     if found.shifted:
         reasons.append("log-probabilities differ by more than rounding where answers agree")

@@ -15,7 +15,18 @@ from decoders.common.wording import in_words
 from router.engines.server import whole_answer
 
 from .answers import Said, broken, said_in
-from .greedy import FAULT, ROUNDED, SAME, TIE, UNKNOWN, Parting, parting, rounding, tie_of
+from .greedy import (
+    FAULT,
+    ROUNDED,
+    SAME,
+    TIE,
+    UNKNOWN,
+    Parting,
+    gaps_moved,
+    parting,
+    rounding,
+    tie_of,
+)
 from .requests import CHAT, TOP, AuditRequest
 from .sampled import LEVEL, TwoSample, two_sample
 
@@ -24,6 +35,7 @@ if TYPE_CHECKING:
 
     from decoders.endpoints.recipe import EndpointRecipe
 
+TWICE = 40  # requests that the server without drafts is asked twice, to see how it rounds
 AGAIN = 3  # times that a request is asked again without drafts where the answers part
 UNSTABLE = "unstable"  # the server without drafts does not repeat its own answer
 CONFIDENCE = 0.95
@@ -114,9 +126,15 @@ class Audit:
         return bool(self.of(FAULT) or self.spoilt) or self.unclear or sampled or self.shifted
 
     @property
+    def whole(self) -> int:
+        """Answers that were compared to their end, or to a fault."""
+        return len(self.of(SAME)) + len(self.of(FAULT))
+
+    @property
     def rarest(self) -> float:
-        """The least share of answers with a fault that would have been seen at CONFIDENCE."""
-        return float(1 - (1 - CONFIDENCE) ** (1 / max(1, len(self.compared))))
+        """The least share of answers that a fault changes for which one would have been among the
+        `whole` at CONFIDENCE."""
+        return float(1 - (1 - CONFIDENCE) ** (1 / self.whole)) if self.whole else 1.0
 
 
 def audit(
@@ -133,15 +151,19 @@ def audit(
     with ThreadPoolExecutor(options.at_once) as pool:
         taken, refused = asker.taken(plain, drafted, requests)
         both = [(server, each) for each in taken for server in (plain, drafted)]
+        step = -(-len(taken) // TWICE)
+        both += [(plain, each) for each in taken[::step]]
         done = []
         for number, said in enumerate(pool.map(lambda one: asker.greedy(*one), both), 1):
             done.append(said)
             on_done(number, len(both), "")
-        pairs = list(zip(done[::2], done[1::2], strict=True))
+        answers, repeated = done[: 2 * len(taken)], done[2 * len(taken) :]
+        pairs = list(zip(answers[::2], answers[1::2], strict=True))
         if not options.texts:
             _require_places(plain, [one for one, _ in pairs])
         moved = rounding(pairs)
-        tie = tie_of(moved)
+        twice = list(zip(answers[:: 2 * step], repeated, strict=True))
+        tie = tie_of(gaps_moved(twice), gaps_moved(pairs))
         compared = []
         for request, (one, other) in zip(taken, pairs, strict=True):
             found = parting(one, other, tie)
@@ -195,7 +217,6 @@ def _sampled(
         [block[::2] for block in blocks],
         [block[1::2] for block in blocks],
         options.seed,
-        options.temperature,
     )
 
 

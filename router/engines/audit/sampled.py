@@ -1,55 +1,54 @@
 """Two sets of sampled answers: are they drawn from one law?
 
 Permutation tests, exact whatever the law: if both servers draw from it, which answer came from
-which is chance. Two statistics, so that faults show in what is written and in how likely it was:
+which is chance. Three statistics, so that faults show in what is written, in how likely it was, and
+in how it was drawn:
 
 - the maximum mean discrepancy (Gretton et al., A Kernel Two-Sample Test, 2012) whose kernel is the
   share of leading tokens that two answers have in common;
-- the difference of the mean log-probability of a token, where both servers give them.
+- the difference of the mean log-probability of a token, where both servers give them;
+- the difference of how much more often an answer takes the likeliest token than the log-probability
+  of that one says, which sees small shifts that the other two need many answers for.
 
-And at temperature 1 a test of the server with drafts alone, against its own log-probabilities: it
-draws the likeliest token as often as these say. Over the places of answers, whether it was drawn
-less its probability is a martingale, so that the sum over its standard deviation is nearly normal.
-It sees small shifts that the other two need many answers for. A server whose log-probabilities are
-not those that it draws by would fail it without drafts too; then it is left out.
+Ends that a server does not spell, filters and temperatures bias the third statistic of both servers
+alike, so that its level is kept.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .answers import Said
+from .answers import Place, Said
 from .greedy import alike
 
 Float64: TypeAlias = NDArray[np.float64]
 Labels: TypeAlias = Sequence[NDArray[np.bool_]]
-LEVEL = 0.01  # of both tests together
+LEVEL = 0.01  # of all tests together
 PERMUTATIONS = 4999
-HONEST = 0.05  # least p-value at which the server without drafts counts as drawing by its numbers
-LEAST_VARIANCE = 25.0  # of the martingale, for a normal law
 
 
 @dataclass(frozen=True)
 class TwoSample:
-    """p-values; None where the servers give no log-probabilities.
+    """p-values; those but of the texts are None where a server gives no log-probabilities.
 
     prompts, draws: asked, and answers of each server to each.
     distinct: the share of answers that differ from all others of their server to the prompt.
-    likeliest: of the test against its own log-probabilities; None where it says nothing.
-    excess: by how much the server with drafts takes the likeliest token more often than it says.
+    likeliest: of how often the likeliest token was drawn.
+    excess: by how much more often than by its log-probability, of a token of the server with drafts
+        less one of the other.
     """
 
     prompts: int
     draws: int
     texts: float
-    logprobs: float | None
     distinct: float
+    logprobs: float | None = None
     likeliest: float | None = None
     excess: float = 0.0
 
@@ -61,61 +60,54 @@ class TwoSample:
 
 
 def two_sample(
-    plain: Sequence[Sequence[Said]],
-    drafted: Sequence[Sequence[Said]],
-    seed: int = 0,
-    temperature: float = 0.0,
+    plain: Sequence[Sequence[Said]], drafted: Sequence[Sequence[Said]], seed: int = 0
 ) -> TwoSample:
-    """Test the answers of both servers, by prompt; equally many. temperature: that they were drawn
-    at, 0 where it is not known."""
+    """Test the answers of both servers, by prompt; equally many."""
     rng = np.random.default_rng(seed)
-    kernels = [_kernel([*a, *b]) for a, b in zip(plain, drafted, strict=True)]
+    both = [[*a, *b] for a, b in zip(plain, drafted, strict=True)]
+    kernels = [_kernel(each) for each in both]
     sizes = [len(a) for a in plain]
 
     def discrepancy(labels: Labels) -> Float64:
         apart = [_mmd(k, each) for k, each in zip(kernels, labels, strict=True)]
         return np.asarray(np.sum(apart, 0))
 
-    texts = _permuted(discrepancy, sizes, rng)
-    logprobs = None
-    means = [
-        np.array([_mean_logprob(each) for each in (*a, *b)])
-        for a, b in zip(plain, drafted, strict=True)
-    ]
-    if all(np.isfinite(each).all() for each in means):
+    def apart_in(of: Callable[[Said], float]) -> float:
+        """p-value of the difference in a number of each answer."""
+        found = [np.array([of(said) for said in each]) for each in both]
 
         def difference(labels: Labels) -> Float64:
             signs = [np.where(each, 1.0, -1.0) for each in labels]
-            apart = [2 * each @ m / len(m) for m, each in zip(means, signs, strict=True)]
+            apart = [2 * each @ m / len(m) for m, each in zip(found, signs, strict=True)]
             return np.asarray(np.abs(np.mean(apart, 0)))
 
-        logprobs = _permuted(difference, sizes, rng)
+        return _permuted(difference, sizes, rng)
+
     every = [each for answers in (*plain, *drafted) for each in _distinct(answers)]
-    own = calibration(plain) if temperature == 1 else None
-    its = calibration(drafted) if own is not None and own[0] > HONEST else None
-    return TwoSample(
-        len(plain), max(sizes), texts, logprobs, float(np.mean(every)), *(its or (None, 0.0))
+    made = TwoSample(
+        len(plain), max(sizes), _permuted(discrepancy, sizes, rng), float(np.mean(every))
     )
+    if any(said.silent for each in both for said in each):
+        return made
+    excess = _excess(drafted) - _excess(plain)
+    return replace(made, logprobs=apart_in(_mean_logprob), likeliest=apart_in(over), excess=excess)
 
 
-def calibration(answers: Sequence[Sequence[Said]]) -> tuple[float, float] | None:
-    """The two-sided p-value that the likeliest token was drawn as often as log-probabilities say,
-    and by how much more often it was. None where too little can be said."""
-    places = [place for each in answers for said in each for place in said.places if place.top]
-    least = np.array([max(place.top.values()) for place in places])  # of the likeliest, in nats
-    chances = np.array(
-        [
-            sum(math.exp(p) for p in place.top.values() if p >= nats)  # several, where they tie
-            for place, nats in zip(places, least, strict=True)
-        ]
-    )
-    chances = np.minimum(chances, 1.0)
-    variance = float((chances * (1 - chances)).sum())
-    if not variance >= LEAST_VARIANCE:
-        return None
-    drawn = np.array([place.logprob for place in places]) >= least
-    over = float((drawn - chances).sum())
-    return math.erfc(abs(over) / math.sqrt(2 * variance)), over / len(places)
+def over(said: Said) -> float:
+    """How many more of its tokens are the likeliest one than log-probabilities say."""
+    return sum(_over(place) for place in said.places if place.top)
+
+
+def _over(place: Place) -> float:
+    most = max(place.top.values())
+    chance = sum(math.exp(p) for p in place.top.values() if p >= most)  # several, where they tie
+    return float(place.logprob >= most) - min(chance, 1.0)
+
+
+def _excess(answers: Sequence[Sequence[Said]]) -> float:
+    """Average `over` over the tokens of all answers."""
+    every = [said for each in answers for said in each]
+    return sum(map(over, every)) / max(1, sum(len(said.places) for said in every))
 
 
 def _permuted(
@@ -150,9 +142,8 @@ def _mmd(kernel: Float64, first: NDArray[np.bool_]) -> Float64:
 
 
 def _mean_logprob(said: Said) -> float:
-    if not said.places:
-        return float("nan")
-    return float(np.mean([place.logprob for place in said.places]))
+    """0 of an answer without tokens."""
+    return sum(place.logprob for place in said.places) / max(1, len(said.places))
 
 
 def _distinct(answers: Sequence[Said]) -> list[bool]:

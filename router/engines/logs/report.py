@@ -110,7 +110,7 @@ def report(
     else:
         try:
             table = reward_table(traffic, asked, costs, at_loads)
-            found = headroom(table, by, False, seed)
+            found = headroom(table, by, seed)
         except PolicyError as error:
             if by:
                 raise
@@ -128,10 +128,12 @@ def sentences(made: TrafficReport) -> list[str]:
         if best.arm == plain:
             said.append(f"{where} no configuration gains over plain decoding.")
             continue
-        sure = best.speedup.low > 1
+        sure, many = best.speedup.low > 1, len(each) - 1
+        picked = f" (the best of {many}, for which its interval is not corrected)"
+        picked = picked if many > 1 else ""
         said.append(
             f"{where} {best.arm} would give {interval_of(best.speedup)} times the speed of plain "
-            f"decoding{'' if sure else ', which is not surely more'}."
+            f"decoding{'' if sure else ', which is not surely more'}{picked}."
         )
     if made.source.costs is None:
         said.append(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import openai
 import pytest
-from serve_toys import LETTERS, Served
+from serve_toys import LETTERS, Served, served, toy_engine
 
 from decoders.common.seeds import derived_seed
 from decoders.records import Request, Sampling
@@ -170,3 +171,34 @@ def test_models_are_auto_and_the_arms(toy: Served) -> None:
         assert http.get("/v1/models/größer/日本").json()["id"] == "größer/日本"
     with pytest.raises(openai.NotFoundError):
         toy.client().models.retrieve("gpt")
+
+
+class Spaced(Letters):
+    """As SentencePiece: a text's first space is left out."""
+
+    def decode(self, token_ids: Any, **named: Any) -> str:
+        return super().decode(token_ids, **named).removeprefix(" ")
+
+
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_a_completion_keeps_its_first_space(logprobs: int | None) -> None:
+    engine = toy_engine()
+    engine.tokenizer = Spaced(LETTERS)
+    space = LETTERS.index(" ")
+    prompt = next(
+        text
+        for text in map("".join, product(LETTERS[:26], repeat=2))
+        if engine.decode("copy", engine.encode_text(text), Request(1)).ids == [space]
+    )
+    with served(engine=engine) as toy:
+        asked: Any = {"model": "copy", "prompt": prompt, "max_tokens": 5, "logprobs": logprobs}
+        made = toy.client().completions.create(**asked).choices[0]
+        assert made.text[0] == " "
+        if logprobs:
+            assert "".join(made.logprobs.tokens) == made.text
+            assert made.logprobs.text_offset[:2] == [0, 1]
+        chunks = list(toy.client().completions.create(**asked, stream=True))
+        assert "".join(each.choices[0].text for each in chunks) == made.text
+        chat = {"role": "user", "content": prompt}
+        said = toy.client().chat.completions.create(model="copy", messages=[chat], max_tokens=5)
+        assert said.choices[0].message.content == made.text[1:]

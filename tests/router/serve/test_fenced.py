@@ -53,7 +53,7 @@ def test_read_whole_and_by_letters(case: str) -> None:
             kept = pieces.setdefault(call["index"], {"name": "", "arguments": ""})
             for key, value in call["function"].items():
                 kept[key] += value
-    assert said == content and one.called == bool(calls)
+    assert said == content and one.ended == bool(calls)
     assert [(each["name"], json.loads(each["arguments"])) for each in pieces.values()] == calls
 
 

@@ -4,6 +4,8 @@ comes back unchanged."""
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +226,67 @@ def test_a_stream_that_breaks_off_within_a_call_is_an_error() -> None:
         *told, last = events(http.post(CHAT, json=asked(tools=[NOW], stream=True)))
         assert told[-1]["choices"][0]["delta"] == STREAM[2]["delta"]
         assert last["error"]["code"] == "upstream_broke_off"
+
+
+THOUGHTS = [
+    {"delta": {"role": "assistant", "reasoning_content": "hm"}},
+    {"delta": {"reasoning_content": ", so"}},
+    {"delta": {"content": "42"}, "finish_reason": "stop"},
+]
+
+
+def test_thoughts_come_as_they_come() -> None:
+    """And the first of them is the answer's first text."""
+    with serving() as (server, first, _), server.http() as http:
+        first.choices, first.counted = THOUGHTS, 9
+        (choice,) = http.post(CHAT, json=asked()).json()["choices"]
+        assert choice["message"]["reasoning_content"] == "hm, so"
+        assert choice["message"]["content"] == "42" and choice["finish_reason"] == "stop"
+        told = events(http.post(CHAT, json=asked(stream=True)))
+        deltas = [each["choices"][0]["delta"] for each in told]
+        assert [each for each in deltas if "reasoning_content" in each] == [
+            {"reasoning_content": "hm"}, {"reasoning_content": ", so"},
+        ]  # fmt: skip
+        back = choice["message"] | {"reasoning": None}
+        again = asked(messages=[asked()["messages"][0], back, asked()["messages"][0]])
+        assert http.post(CHAT, json=again).status_code == 200
+        assert first.asked[-1]["messages"][1]["reasoning_content"] == "hm, so"
+        made = http.post("/v1/completions", json={"prompt": "a", "stream": True})
+        assert all("text" in each["choices"][0] for each in events(made))
+        assert "".join(each["choices"][0]["text"] for each in events(made)) == "42"
+
+
+def test_roles_go_on_as_they_came() -> None:
+    with serving() as (server, first, _), server.http() as http:
+        chat = [{"role": role, "content": "a"} for role in ("developer", "user", "assistant")]
+        assert http.post(CHAT, json=asked(messages=chat)).status_code == 200
+        assert first.asked[-1]["messages"] == chat
+
+
+def test_the_first_thought_is_the_first_token() -> None:
+    slow = [
+        {"delta": {"reasoning": "hm"}},
+        *({"delta": {"reasoning": " hm"}} for _ in range(20)),
+        {"delta": {"content": "42"}, "finish_reason": "stop"},
+    ]
+
+    def paced() -> Iterator[dict[str, Any]]:
+        for each in slow:
+            yield each
+            time.sleep(0.01)
+
+    fake = FakeEndpoint(choices=paced(), counted=30)  # type: ignore[arg-type]
+    with listening(fake):
+        arm = recipe(name="a", kind="endpoint", model="m", url=fake.url)
+        made = EndpointEngine({"a": arm}).decode("a", chat_ids(asked()["messages"]), Request())
+    assert made.text == "42" and made.decode_s > 0.2 > made.prefill_s
+    assert made.upstream and made.upstream.fields == {"reasoning": "hm" + " hm" * 20}
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "", "null"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_another_endpoint_answers_where_one_gives_up(reason: str, stream: bool) -> None:
+    with serving() as (server, first, _), server.http() as http:
+        first.choices = [{"delta": {}, "finish_reason": reason}]
+        made = http.post(CHAT, json=asked(stream=stream))
+        assert made.headers["x-draftpick-arm"] == "second"

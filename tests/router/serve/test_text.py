@@ -57,6 +57,11 @@ def test_a_token_is_spelled_as_after_the_ones_before_it() -> None:
     assert "".join(spelled(Bytes(), party[:at], token) for at, token in enumerate(party))
 
 
+def test_an_answer_that_goes_on_a_text_keeps_its_first_space() -> None:
+    told = TextStream(Words(), after=[2, 0]).add([1, 2, 3])
+    assert told == " cats sat" and TextStream(Words()).add([1, 2, 3]) == "cats sat"
+
+
 def test_of_two_stop_strings_the_one_that_is_complete_first_counts() -> None:
     for cuts in (["x a b"], ["x", " ", "a", " b"]):
         stream = TextStream(Bytes(), ["a", " a b"])

@@ -95,6 +95,19 @@ def test_no_call_where_none_is_wanted(toy: Served) -> None:
     assert made.usage == without.usage  # nor does the prompt name them
 
 
+@pytest.mark.parametrize("stop", ["city", '"', "}"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_within_arguments_ends_no_call(toy: Served, stop: str, stream: bool) -> None:
+    asked = REQUIRED | {"stop": [stop]}
+    if stream:
+        chunks = list(toy.client().chat.completions.create(**asked, stream=True))
+        assert chunks[-1].choices[0].finish_reason == "stop"
+    else:
+        assert toy.client().chat.completions.create(**asked).choices[0].finish_reason == "stop"
+    whole = toy.client().chat.completions.create(**REQUIRED | {"stop": ["</tool_call>"]})
+    assert whole.choices[0].finish_reason == "tool_calls"  # this one is
+
+
 def test_one_call_at_most(toy: Served) -> None:
     for seed in range(4):
         named = {"parallel_tool_calls": False, "temperature": 1, "seed": seed}

@@ -1,0 +1,270 @@
+"""Streams of every server in the table, in every combination of pieces."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any, get_args
+
+import httpx
+import openai.types.chat as official
+import pytest
+from openai.types.chat.chat_completion_chunk import Choice
+from pydantic import ValidationError
+
+from decoders.arms import recipe
+from decoders.common.errors import ArmDown, DraftpickError, UpstreamBroke
+from decoders.endpoints.chat import chat_ids
+from decoders.endpoints.engine import EndpointEngine
+from decoders.endpoints.servers import ENDS, NO_REASON, SERVERS, Server
+from decoders.records import DecodeResult, Request
+from decoders.testing.fake_server import FakeEndpoint, listening
+
+HELLO = chat_ids([{"role": "user", "content": "hello"}])
+EVENTS = {"Content-Type": "text/event-stream"}
+DONE = b"data: [DONE]\n\n"
+REASONS = get_args(get_args(Choice.model_fields["finish_reason"].annotation)[0])
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One way in which an answer may come.
+
+    thoughts: the field that they come in; "parts" for parts of the content; None for none.
+    content: "text", "parts" or None.
+    calls: none, "parts" of one with an index, "ids" of two with one index, "whole" ones without an
+        index, or "one" in the place of a list.
+    usage: where the tokens are counted: in the last chunk, in one of its own, or nowhere.
+    ends: the last `finish_reason`.
+    before: that of all chunks before.
+    """
+
+    thoughts: str | None
+    content: str | None
+    calls: str | None
+    usage: str | None
+    before: str | None
+    ends: Any
+    done: bool
+
+    def deltas(self) -> Iterator[dict[str, Any]]:
+        yield {"role": "assistant", "content": "" if self.content == "text" else None}
+        if self.thoughts == "parts":
+            for word in ("let ", "me"):
+                part = {"type": "thinking", "thinking": [{"type": "text", "text": word}]}
+                yield {"content": [part]}
+        elif self.thoughts:
+            yield from ({self.thoughts: word, "content": None} for word in ("let ", "me"))
+        if self.content == "text":
+            yield from ({"content": word} for word in ("one", " two"))
+        elif self.content == "parts":
+            refers = {"type": "reference", "reference_ids": [1]}
+            yield {"content": [{"type": "text", "text": "one"}, refers]}
+            yield {"content": [{"type": "text", "text": " two"}]}
+        begun = {"type": "function", "function": {"name": "f", "arguments": ""}}
+        args = [{"function": {"arguments": '{"a":'}}, {"function": {"arguments": " 1}"}}]
+        if self.calls == "parts":
+            for part in ({"id": "c1", **begun}, *args):
+                yield {"tool_calls": [{"index": 0, **part}]}
+        elif self.calls == "ids":
+            for named in ("c1", "c2"):
+                for part in ({"id": named, **begun}, *args):
+                    yield {"tool_calls": [{"index": 0, **part}]}
+        elif self.calls == "whole":
+            for named in ("", ""):
+                whole = {"name": "f", "arguments": '{"a": 1}'}
+                yield {"tool_calls": [{"id": named, "type": "function", "function": whole}]}
+        elif self.calls == "one":
+            for part in ({"id": 0, **begun}, *args):
+                yield {"tool_calls": {"index": 0, **part}}
+
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        shared = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        counts = {"prompt_tokens": 3, "completion_tokens": 20, "total_tokens": 23}
+        for delta in self.deltas():
+            choice = {"index": 0, "delta": delta, "finish_reason": self.before}
+            yield {**shared, "choices": [choice]}
+        last = {"index": 0, "delta": {}, "finish_reason": self.ends}
+        yield {**shared, "choices": [last], "usage": counts if self.usage == "last" else None}
+        if self.usage == "own":
+            yield {**shared, "choices": [], "usage": counts}
+
+    def sent(self) -> bytes:
+        lines = [b": keep-alive\n\n"]
+        lines += [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in self.chunks()]
+        return b"".join(lines + [DONE] * self.done)
+
+
+def ways(server: Server) -> Iterator[Pieces]:
+    thinking = [None, *server.thoughts, *(["parts"] if "thinking" in server.parts else [])]
+    content = [None, "text", *(["parts"] if server.parts else [])]
+    calls = [None, "parts", "ids", "whole", *(["one"] if server.one_call else [])]
+    ends = [*server.ends, *server.breaks, *NO_REASON, "never heard of"]
+    for pieces in product(thinking, content, calls, [None, "last", "own"], NO_REASON, ends, [1, 0]):
+        yield Pieces(*pieces[:-1], done=bool(pieces[-1]))
+
+
+def engine_over(answers: list[bytes]) -> EndpointEngine:
+    arm = recipe(name="a", kind="endpoint", url="http://h/v1", model="m")
+    engine = EndpointEngine({"a": arm}, clock=lambda: 0.0)
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers=EVENTS, content=answers.pop())
+
+    engine._connections = httpx.Client(transport=httpx.MockTransport(reply))
+    return engine
+
+
+def read(engine: EndpointEngine, answers: list[bytes], pieces: Pieces) -> DecodeResult | None:
+    """None where the server counts as dead."""
+    answers.append(pieces.sent())
+    try:
+        return engine.decode("a", HELLO, Request())
+    except ArmDown:
+        engine._breakers["a"].succeeded()
+        return None
+
+
+@pytest.mark.parametrize("nth", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", SERVERS)
+def test_each_server_in_every_combination_of_pieces(name: str, nth: int) -> None:
+    """Every 11th of them by default, which has each piece with each other."""
+    server, answers = SERVERS[name], list[bytes]()
+    engine = engine_over(answers)
+    whole = 0
+    for pieces in islice(ways(server), 0, None, nth):
+        made = read(engine, answers, pieces)
+        silent = pieces.ends is None and pieces.before is None and pieces.done
+        if pieces.ends not in ENDS and not silent:
+            assert made is None, pieces
+            continue
+        assert made is not None and made.upstream is not None, pieces
+        whole += 1
+        ended = ENDS.get(pieces.ends)
+        assert made.upstream.finish_reason == ended, pieces
+        assert made.finish_reason == ("length" if ended == "length" else "eos")
+        assert made.counted == bool(pieces.usage)
+        assert engine.tokenizer.decode(made.ids) == ("one two" if pieces.content else "")
+        assert len(made.ids) == 20 or not pieces.usage
+        fields = made.upstream.fields
+        thinking = {"parts": "reasoning_content"}.get(pieces.thoughts or "", pieces.thoughts)
+        assert {n: v for n, v in fields.items() if n != "tool_calls"} == (
+            {thinking: "let me"} if thinking else {}
+        )
+        calls = fields.get("tool_calls", [])
+        assert [json.loads(each["function"]["arguments"]) for each in calls] == [{"a": 1}] * (
+            {None: 0, "parts": 1, "one": 1}.get(pieces.calls, 2)
+        ), pieces
+        assert "let me" not in made.text
+    assert whole > 20
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_chunks_are_openai_s_but_for_what_the_table_names(name: str) -> None:
+    server = SERVERS[name]
+    for pieces in {each for each in ways(server) if each.done and each.usage == "own"}:
+        if pieces.ends == "never heard of":
+            continue
+        named = (
+            (pieces.ends is not None and pieces.ends not in REASONS)
+            or pieces.before is not None
+            or "parts" in (pieces.thoughts, pieces.content)
+            or pieces.calls in ("whole", "one")
+        )
+        try:
+            for chunk in pieces.chunks():
+                official.ChatCompletionChunk.model_validate(chunk)
+        except ValidationError:
+            assert named, pieces
+        else:
+            assert not named, pieces
+
+
+def test_no_reason_means_two_things() -> None:
+    for name, server in SERVERS.items():
+        for reason, end in server.ends.items():
+            assert ENDS[reason] == end and end in REASONS, name
+        assert not set(server.breaks) & set(ENDS), name
+
+
+class Heard:
+    """A streamer of fields and text."""
+
+    def __init__(self) -> None:
+        self.fields: list[dict[str, Any]] = []
+
+    def put(self, value: Any) -> None:
+        pass
+
+    def put_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
+        self.fields.append(fields)
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_reason_of_no_answer_after_something_was_shown() -> None:
+    answers: list[bytes] = []
+    engine = engine_over(answers)
+    answers.append(Pieces("reasoning", "text", "ids", "own", None, "abort", True).sent())
+    heard = Heard()
+    with pytest.raises(UpstreamBroke, match="ended its answer with 'abort', in the middle"):
+        engine.decode("a", HELLO, Request(), streamer=heard)
+    assert heard.fields[:2] == [{"reasoning": "let "}, {"reasoning": "me"}]
+    numbers = [each["tool_calls"][0]["index"] for each in heard.fields[2:]]
+    assert numbers == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_part_that_is_not_read_is_no_answer() -> None:
+    answers = [b'data: {"choices": [{"delta": {"content": [{"type": "image_url"}]}}]}\n\n' + DONE]
+    with pytest.raises(ArmDown, match="no event"):
+        engine_over(answers).decode("a", HELLO, Request())
+
+
+def test_a_stop_string_that_sglang_names() -> None:
+    choice = {"delta": {"content": "Hi"}, "finish_reason": "stop", "matched_stop": "END"}
+    answers = [b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n" + DONE]
+    assert engine_over(answers).decode("a", HELLO, Request(stop=("END",))).finish_reason == "stop"
+
+
+@pytest.fixture
+def server() -> Iterator[FakeEndpoint]:
+    fake = FakeEndpoint()
+    with listening(fake):
+        yield fake
+
+
+def engine_of(server: FakeEndpoint) -> EndpointEngine:
+    return EndpointEngine({"a": recipe(name="a", kind="endpoint", url=server.url, model="m")})
+
+
+def test_a_server_that_refuses_stream_options_is_asked_without(server: FakeEndpoint) -> None:
+    server.refuses = ("stream_options",)
+    engine = engine_of(server)
+    for _ in range(3):
+        assert engine.decode("a", HELLO, Request()).text == "HELLO"
+    assert ["stream_options" in body for body in server.asked] == [True, False, False, False]
+    server.refuses = ("stream_options", "max_tokens")
+    with pytest.raises(DraftpickError, match="unsupported: max_tokens"):
+        engine.decode("a", HELLO, Request())
+
+
+def test_one_connection_is_enough_for_answers_one_after_the_other(server: FakeEndpoint) -> None:
+    engine = engine_of(server)
+    for _ in range(20):
+        assert engine.decode("a", HELLO, Request()).text == "HELLO"
+    assert server.connections == 1
+
+
+def test_words_go_with_their_answer(server: FakeEndpoint) -> None:
+    engine, number = engine_of(server), iter(range(10**9))
+    server.words = lambda prompt: [f" word{next(number)}" for _ in range(100)]
+    kept = engine.decode("a", HELLO, Request())
+    for _ in range(50):
+        engine.decode("a", HELLO, Request())
+    gc.collect()
+    assert engine.tokenizer.decode(kept.ids) == kept.text.strip("\n") != ""
+    assert len(engine.tokenizer._answers) == 1
