@@ -21,6 +21,7 @@ from router.engines.audit.report import sentences
 from router.engines.audit.requests import AuditRequest
 from router.engines.audit.run import Audit, Compared
 from router.engines.audit.sampled import _mmd, over, two_sample
+from router.engines.audit.seeded import Seeded
 
 WORDS = [" one", " two", " three", " four", " five"]
 LENGTH = 10
@@ -34,6 +35,8 @@ class Model(FakeEndpoint):
     corrupts: every so-manieth answer has a wrong word; 0 for none.
     noise: of log-probabilities, in nats.
     law: of its sampled words.
+    prints: its `system_fingerprint`, with which a seed gives an answer again.
+    slips: every so-manieth answer is drawn by another seed; 0 for none.
     """
 
     ties: bool = False
@@ -44,6 +47,8 @@ class Model(FakeEndpoint):
     takes_tools: bool = True
     law: tuple[float, ...] = (0.4, 0.3, 0.2, 0.05, 0.05)
     shaky: bool = False
+    prints: str = ""
+    slips: int = 0
     answers: int = 0
     lock: Any = field(default_factory=threading.Lock)
 
@@ -65,6 +70,9 @@ class Model(FakeEndpoint):
         if "response_format" in body:
             return self.choice(['{"city":', ' "x"}'], [{}, {}], {})
         own, noise = random.Random(prompt), random.Random(number)
+        drawn = random.Random(f"{prompt} {body['seed']}") if "seed" in body else noise
+        if self.slips and number % self.slips == 0:
+            drawn = noise
         places, words = [], []
         for at in range(min(LENGTH, body["max_tokens"])):
             first, second = own.sample(WORDS, 2)
@@ -73,7 +81,7 @@ class Model(FakeEndpoint):
             top = {first: -0.3, second: -0.3 - gap}
             word = second if tie and self.ties else first
             if body["temperature"] > 0:
-                word = noise.choices(WORDS, self.law)[0]
+                word = drawn.choices(WORDS, self.law)[0]
                 top = {w: float(np.log(p)) for w, p in zip(WORDS, Model.law, strict=True)}
             wrong = self.corrupts and number % self.corrupts == 0 and at == LENGTH // 2
             if wrong or (self.shaky and at == 3 and noise.random() < 0.5):
@@ -105,7 +113,7 @@ class Model(FakeEndpoint):
         made: dict[str, Any] = {"message": message, "finish_reason": "stop"}
         if self.logprobs:
             made["logprobs"] = {"content": content}
-        return {"choices": [made]}
+        return {"choices": [made]} | ({"system_fingerprint": self.prints} if self.prints else {})
 
 
 def audited(
@@ -154,6 +162,28 @@ def test_a_server_that_does_not_repeat_itself_is_no_measure(
     code, found = audited(Model(), capsys, "--limit", "60", plain=Model(shaky=True))
     assert found["verdicts"]["unstable"] > 15 and found["verdicts"]["fault"] < 10
     assert code == int(found["verdicts"]["fault"] > 0)
+
+
+def test_servers_of_this_project_are_held_to_equality(capsys: pytest.CaptureFixture[str]) -> None:
+    some = ("--limit", "12", "--draws", "12")
+    ours = Model(prints="draftpick-1/weights/kernels")
+    for slips, noise in ((0, 0.0), (0, 0.003), (30, 0.0003)):
+        drafted = Model(prints=ours.prints, slips=slips, noise=noise)
+        code, found = audited(drafted, capsys, *some, plain=Model(prints=ours.prints))
+        assert found["sampled"] is None and found["seeded"]["answers"] == 96
+        assert code == int(slips > 0) == int(found["seeded"]["differ"] > 1)
+    assert "sampled answers differ to the same seeds" in found["sentences"][0]
+    for other in ("", "draftpick-1/weights/others", "vllm-1"):  # by the law alone
+        _, found = audited(Model(prints=other), capsys, *some, plain=Model(prints=other or "x"))
+        assert (found["seeded"] is None) == (not other.startswith("draftpick"))
+    _, found = audited(Model(prints=ours.prints), capsys, *some, plain=Model(prints=other))
+    assert found["seeded"] is None and found["sampled"] is not None
+
+
+def test_differences_that_rounding_explains_are_no_fault() -> None:
+    assert not Seeded(96, 0, 0.0).parted and Seeded(96, 1, 0.0).parted
+    assert not Seeded(96, 1, 0.1).parted and Seeded(96, 2, 0.1).parted
+    assert not Seeded(96, 5, 4.0).parted and Seeded(96, 20, 4.0).parted
 
 
 def test_log_probabilities_that_differ_are_found(capsys: pytest.CaptureFixture[str]) -> None:

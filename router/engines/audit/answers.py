@@ -29,12 +29,14 @@ class Said:
     """text: with what the model thought before it.
     calls: name and arguments of each, as texts.
     places: of each token; empty where the server says nothing of them.
+    fingerprint: its server's `system_fingerprint`; "" for none.
     """
 
     text: str
     calls: tuple[tuple[str, str], ...]
     places: tuple[Place, ...]
     finish_reason: str
+    fingerprint: str = ""
 
     @property
     def shown(self) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -74,7 +76,8 @@ def said_in(record: Mapping[str, Any], server: str) -> Said:
             for each in found
         )
         text = str(thought) + str(message.get("content") or "")
-        return Said(text, calls, places, str(choice.get("finish_reason")))
+        ended, print_of = str(choice.get("finish_reason")), record.get("system_fingerprint")
+        return Said(text, calls, places, ended, str(print_of or ""))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise DraftpickError(f"{server} sent what is no answer of /chat/completions") from None
 

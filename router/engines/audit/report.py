@@ -54,6 +54,11 @@ def tabulated(found: Audit) -> list[Tabulated]:
             rows.append(["how often the likeliest token is drawn", f"{one.likeliest:.4f}"])
         title = f"Sampled answers: {one.prompts} requests, {one.draws} draws of each server"
         made.append(Tabulated(title, ["test of", "p"], rows))
+    if found.seeded is not None:
+        drawn = found.seeded
+        rows = [[f"{drawn.answers}", f"{drawn.differ}", f"{drawn.rounded:.2g}"]]
+        heads = ["answers", "differ", "by rounding at most"]
+        made.append(Tabulated("Sampled answers to the same seeds", heads, rows))
     return made
 
 
@@ -66,6 +71,11 @@ def sentences(found: Audit) -> list[str]:
             f"{float(np.median(found.moved)):.2g} nats at the median and "
             f"{float(found.moved.max()):.2g} at most; gaps of up to {found.tie:.2g} nats count as "
             "ties."
+        )
+    if found.seeded is not None and not found.seeded.differ:
+        said.append(
+            f"All {found.seeded.answers} sampled answers are the same to the same seeds, token for "
+            "token."
         )
     if found.of(TIE):
         said.append(
@@ -130,6 +140,11 @@ def _verdict(found: Audit) -> str:
             )
     if found.shifted:
         reasons.append("log-probabilities differ by more than rounding where answers agree")
+    if found.seeded is not None and found.seeded.parted:
+        reasons.append(
+            f"{found.seeded.differ} of {found.seeded.answers} sampled answers differ to the same "
+            "seeds"
+        )
     return f"Drafting changes this server's answers: {'; '.join(reasons)}."
 
 
@@ -168,6 +183,14 @@ def as_json(found: Audit) -> dict[str, Any]:
             "p_likeliest": sampled.likeliest,
             "likeliest_excess": sampled.excess,
             "parted": sampled.parted,
+        },
+        "seeded": None
+        if found.seeded is None
+        else {
+            "answers": found.seeded.answers,
+            "differ": found.seeded.differ,
+            "rounded_at_most": found.seeded.rounded,
+            "parted": found.seeded.parted,
         },
         "refused": dict(found.refused),
         "sentences": sentences(found),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from .greedy import (
 )
 from .requests import CHAT, TOP, AuditRequest
 from .sampled import LEVEL, TwoSample, two_sample
+from .seeded import Seeded, of_one_kind, same_seeds
 
 if TYPE_CHECKING:
     import httpx
@@ -84,7 +86,9 @@ class Audit:
     """tie: nats up to which a gap counts as a tie.
     moved: [n] by how much rounding moved log-probabilities where answers agree; empty where a
         server gives none.
+    sampled: None where none were asked for, or `seeded` are.
     refused: kind -> why the server does not take such requests.
+    seeded: sampled answers where both servers are this project's.
     """
 
     compared: list[Compared]
@@ -92,6 +96,7 @@ class Audit:
     moved: np.ndarray
     sampled: TwoSample | None
     refused: dict[str, str] = field(default_factory=dict)
+    seeded: Seeded | None = None
 
     def of(self, verdict: str) -> list[Compared]:
         return [each for each in self.compared if each.verdict == verdict]
@@ -122,7 +127,7 @@ class Audit:
     @property
     def parted(self) -> bool:
         """Whether drafting changes answers beyond ties."""
-        sampled = self.sampled is not None and self.sampled.parted
+        sampled = any(each is not None and each.parted for each in (self.sampled, self.seeded))
         return bool(self.of(FAULT) or self.spoilt) or self.unclear or sampled or self.shifted
 
     @property
@@ -174,12 +179,17 @@ def audit(
                     verdict = UNSTABLE
             bad = broken(other, request.body) and not broken(one, request.body)
             compared.append(Compared(request, one, other, found, verdict, bad))
-        sampled = None
-        if options.draws >= 2 and options.temperature > 0:
+        sampled = seeded = None
+        drawing = options.draws >= 2 and options.temperature > 0
+        if drawing and of_one_kind(pairs):
+            asked = [(each, n) for each in _chosen(taken, options) for n in range(options.draws)]
+            ask = partial(asker.drawn, plain), partial(asker.drawn, drafted)
+            seeded = same_seeds(*ask, asked, options.temperature, options.seed, pool.map)
+        elif drawing:
             sampled = _sampled(asker, pool, plain, drafted, taken, options)
             if _shifted(moved):  # numbers that are wrong say nothing of how tokens are drawn
                 sampled = replace(sampled, logprobs=None, likeliest=None)
-    return Audit(compared, tie, moved, sampled, refused)
+    return Audit(compared, tie, moved, sampled, refused, seeded)
 
 
 def _shifted(moved: np.ndarray) -> bool:
@@ -192,6 +202,12 @@ def _unstable(first: Said, again: Said, found: Parting) -> bool:
     return repeated.verdict != SAME and repeated.at <= found.at
 
 
+def _chosen(requests: Sequence[AuditRequest], options: AuditOptions) -> list[AuditRequest]:
+    """Questions whose answers are sampled."""
+    chats = [each for each in requests if each.kind == CHAT]
+    return chats[:: max(1, len(chats) // options.prompts)][: options.prompts]
+
+
 def _sampled(
     asker: _Asker,
     pool: ThreadPoolExecutor,
@@ -200,9 +216,7 @@ def _sampled(
     requests: Sequence[AuditRequest],
     options: AuditOptions,
 ) -> TwoSample:
-    chats = [each for each in requests if each.kind == CHAT]
-    step = max(1, len(chats) // options.prompts)
-    chosen = chats[::step][: options.prompts]
+    chosen = _chosen(requests, options)
     asked = [
         (server, each)
         for each in chosen
@@ -255,19 +269,26 @@ class _Asker:
     def greedy(self, server: EndpointRecipe, request: AuditRequest) -> Said:
         return self._ask(server, request, self.options.max_new_tokens, 0.0)
 
-    def drawn(self, server: EndpointRecipe, request: AuditRequest) -> Said:
+    def drawn(self, server: EndpointRecipe, request: AuditRequest, seed: int | None = None) -> Said:
         """A short one: where laws differ, beginnings do."""
         most = min(24, self.options.max_new_tokens)
-        return self._ask(server, request, most, self.options.temperature)
+        return self._ask(server, request, most, self.options.temperature, seed)
 
     def _ask(
-        self, server: EndpointRecipe, request: AuditRequest, most: int, temperature: float
+        self,
+        server: EndpointRecipe,
+        request: AuditRequest,
+        most: int,
+        temperature: float,
+        seed: int | None = None,
     ) -> Said:
         body: dict[str, Any] = {
             **request.body,
             server.limit_field: most,
             "temperature": temperature,
         }
+        if seed is not None:
+            body["seed"] = seed
         if not self.options.texts:
             body |= {"logprobs": True, "top_logprobs": TOP}
         return said_in(whole_answer(self.connections, server, body), server.name)
