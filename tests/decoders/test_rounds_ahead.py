@@ -42,6 +42,7 @@ from decoders.protocols import DraftLength, Job
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.filters import chosen
+from decoders.sampling.race import pick
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
 from decoders.testing.chance import Walk
@@ -185,6 +186,15 @@ def test_rounds_choose_as_the_ordinary_loop_does(
     choose, places = drawing.chooser(drawing.kind), torch.arange(7, 11)
     expected = chosen(logits, sampling, chance, 7, names)[:, 0]
     assert choose(logits, places, names).tolist() == expected.tolist()
+
+
+@pytest.mark.usefixtures("kernel")
+def test_rounds_choose_several_tokens_by_kernels_too() -> None:
+    """Whose rows share a temperature and a key."""
+    drawing, logits = RoundSampling(9, CPU), torch.randn(4, 9)
+    drawing.begin(Sampling(0.9), 5)
+    picked = drawing.chooser(drawing.kind)(logits, torch.arange(7, 11), None)
+    assert picked.tolist() == pick(logits, 0.9, 5, 7)[:, 0].tolist()
 
 
 @pytest.mark.parametrize(
