@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from collect.replay.batch import Batch
 from decoders import Engine, Request
 from decoders.arms import load_arms
 from decoders.backends.weights.packed import can_pack
+from decoders.costs.measured import Costs
+from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.loop import SpeculativeDecoding
 from decoders.models.targets import encode_chat, load_tokenizer, resolve
 from decoders.records import Sampling
 from decoders.zoo import TARGET
@@ -136,15 +140,23 @@ def test_rounded_every_arm_writes_the_same(dtype: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_sampled_rounds_are_those_of_the_loop(engine: Engine, temperature: float) -> None:
+def test_sampled_rounds_are_those_of_the_loop(
+    engine: Engine, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch writes what plain decoding and every arm write to the same seeds, and foretells each
-    one's rounds."""
-    chats = [[{"role": "user", "content": query.turns[0]}] for query in queries("shipped")]
+    one's rounds. Lengths that go by the clock are fixed."""
+    chats = [[{"role": "user", "content": query.turns[0]}] for query in queries("shipped")[::2]]
     prompts = [engine.encode_chat(chat) for chat in chats]
-    batch, seeds = Batch(engine), [*range(len(prompts))]
+    batch = Batch(engine, Costs((0.1,) * 33, dict.fromkeys(engine.arm_names, 0.01)))
+    seeds = [*range(len(prompts))]
     answers = batch.target(prompts, TOKENS, temperature, seeds).ids
     asked = [Request(TOKENS, Sampling(temperature), seed=seed) for seed in seeds]
     for arm in engine.arm_names:
+        strategy = engine.strategy(arm)
+        assert isinstance(strategy, SpeculativeDecoding)
+        if isinstance(strategy.length, AdaptiveLength):
+            strategy = replace(strategy, length=FixedLength(3))
+            monkeypatch.setitem(engine._strategies, arm, strategy)
         live = [engine.decode(arm, *each) for each in zip(prompts, asked, strict=True)]
         assert [one.ids for one in live] == answers, arm
         if arm != "autoregressive":
