@@ -101,7 +101,7 @@ def loaded(given: argparse.Namespace) -> Engine:
         for rule, verifier in RULES.items():
             fields = body.format(cell=given.cell)
             arms.append(f"  {arm} {rule}: {{{fields}, verifier: {verifier}}}")
-    path.write_text("arms:\n" + "\n".join(arms) + "\n")
+    path.write_text("arms:\n" + "\n".join(arms) + "\n", encoding="utf-8")
     engine = Engine.load(given.target, path)
     for arm in ARMS:
         drafter: Any = engine.strategy(f"{arm} likeliest").drafter  # type: ignore[attr-defined]

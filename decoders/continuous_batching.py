@@ -24,8 +24,9 @@ from torch import Tensor
 from .costs import passes
 from .costs.under_load import learn
 from .engine import Engine
-from .methods.recurrent.drafter import Cell, CellTokens
+from .methods.recurrent.drafter import Cell
 from .models.memory import shares_passes, slots_of
+from .sampling.race import CellTokens
 
 Reads = Callable[[Sequence[Any]], list[Tensor]]  # as `BatchSlots.read`
 

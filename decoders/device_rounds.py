@@ -47,6 +47,10 @@ class Copier(Protocol):
 Chooser = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
+# ([1, N] logits, tokens drafted before, their ids [N] or None) -> [1] the drafted token's id
+DraftChooser = Callable[[Tensor, int, Tensor | None], Tensor]
+
+
 def first_likeliest(logits: Tensor, places: Tensor, names: Tensor | None = None) -> Tensor:
     """Choose where nothing is drawn."""
     return logits.argmax(-1)

@@ -18,6 +18,7 @@ devices differ in the last bit alone.
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +37,16 @@ def key_of(seed: int, *names: object) -> int:
     text = " ".join(map(str, (seed, *names)))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
+
+
+class CellTokens(NamedTuple):
+    """Draft k tokens in turn, each the first by the clocks of `key`, from those of `place` on; at
+    temperature 0 the likeliest."""
+
+    k: int
+    temperature: float = 0.0
+    key: int = 0
+    place: int = 0
 
 
 def pick(

@@ -2,7 +2,7 @@
 
 That is how a text is split before it is merged (`tokenizer.ggml.pre`), whether a word is begun at
 the text's start, and all tokens that end an answer. Names, and what they stand for, are those of
-llama.cpp's `llama-vocab.cpp`.
+llama.cpp's vocabularies.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from contract_kit import engines
 from decoder_toys import Tiny, native, save_tiny
 from engine_toys import engine_over
 from t5_toys import save_tiny_t5
@@ -16,6 +17,7 @@ from decoders import Engine
 from decoders.backends.cpp_kernels import instructions, load_kernel
 from decoders.zoo.catalogue import cache_dir
 
+__all__ = ["engines"]  # a fixture
 THREADS = torch.get_num_threads()
 
 

@@ -37,13 +37,13 @@ from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.weights.int4 import Int4Weight
 from decoders.backends.weights.int8 import Int8Weight
 from decoders.common.errors import Damaged, DraftpickError
-from decoders.methods.recurrent.drafter import CellTokens, RecurrentDrafter
+from decoders.methods.recurrent.drafter import RecurrentDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.models.drafts import MappedBackend
 from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
-from decoders.sampling.race import key_of, pick
+from decoders.sampling.race import CellTokens, key_of, pick
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.testing.toys import (
     ListedLengths,

@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Tiny, hybrid, max_gram, native, random_exit, recurrent
-from test_contract import (
+from contract_kit import (
     IN_BATCHES,
     LONG,
     METHODS,
     PROMPTS,
     Untimed,
-    engines,  # noqa: F401
     on_backends,
     ready,
 )
+from decoder_toys import CPU, Tiny, hybrid, max_gram, native, random_exit, recurrent
 
 from collect.replay import known
 from collect.replay.batch import Batch
@@ -54,7 +53,7 @@ def test_a_sampled_replay_counts_as_the_loop(
     name: str,
     backend: str,
     temperature: float,
-    engines: Callable[[str], Engine],  # noqa: F811
+    engines: Callable[[str], Engine],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of every method whose answers are the target's."""

@@ -27,7 +27,7 @@ def pick(
     names: Tensor | None = None,
     count: int = 1,
 ) -> Tensor:
-    """As `race.pick`, of one token a row; [T, 1]."""
+    """Pick one token a row, as `race.pick`; [T, 1]."""
     assert count == 1 and (names is None or names.is_contiguous())
     if logits.stride(1) != 1:
         logits = logits.contiguous()

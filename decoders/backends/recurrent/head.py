@@ -14,12 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...device_rounds import WIDEST
-from ...methods.recurrent.drafter import CellTokens, Choose
+from ...device_rounds import WIDEST, DraftChooser
 from ...protocols import StateBackend
 from ...sampling.argmax import likeliest
 from ...sampling.draft_vocab import DraftVocab
-from ...sampling.race import pick
+from ...sampling.race import CellTokens, pick
 from ..cuda.fused import kept, launcher
 from ..cuda.recorded import Recorder, Run
 from ..llama.loading import layout, packed_head
@@ -49,14 +48,14 @@ class RecordedSteps:
         u = len(ids)
 
         def run() -> Tensor:
-            def likeliest(logits: Tensor, ahead: int, names: Tensor) -> Tensor:
-                return names[logits.argmax(-1)]
+            def likeliest(logits: Tensor, ahead: int, names: Tensor | None) -> Tensor:
+                return self._head.vocab.to_target[logits.argmax(-1)]
 
             return self.drafted(self._state, self._ids[:u], k, likeliest)
 
         return self._replay((u, k), run, state, ids)
 
-    def drafted(self, state: Tensor, ids: Tensor, k: int, choose: Choose) -> Tensor:
+    def drafted(self, state: Tensor, ids: Tensor, k: int, choose: DraftChooser) -> Tensor:
         """Draft within a recording."""
         head = self._head
         for token in ids[:-1].unsqueeze(1):

@@ -9,34 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from ...device_rounds import WIDEST, DeviceSequence
+from ...device_rounds import WIDEST, DeviceSequence, DraftChooser
 from ...protocols import DraftRequest, StateBackend
 from ...records import Proposal
 from ...sampling.draft_vocab import DraftVocab
+from ...sampling.race import CellTokens
 from ...sampling.randomness import Generator
 from ..chain import draft_chain
 
 if TYPE_CHECKING:
     from ..device import Chain
-
-
-# ([1, N] logits, tokens drafted before, the head's tokens [N]) -> [1] id
-Choose = Callable[[Tensor, int, Tensor], Tensor]
-
-
-class CellTokens(NamedTuple):
-    """Draft k tokens in turn, each the first by the clocks of `key`, from those of `place` on; at
-    temperature 0 the likeliest."""
-
-    k: int
-    temperature: float = 0.0
-    key: int = 0
-    place: int = 0
 
 
 class Steps(Protocol):
@@ -62,7 +49,7 @@ class DrawnSteps(Steps, Protocol):
     def draw(
         self, state: Tensor, ids: Tensor, k: int, temperature: float, key: int, place: int
     ) -> Tensor:
-        """As `draft`, each token the first by the clocks of `key`, from those of `place` on."""
+        """Draft, each token the first by the clocks of `key`, from those of `place` on."""
         ...
 
 
@@ -70,7 +57,7 @@ class DrawnSteps(Steps, Protocol):
 class RecordedSteps(Steps, Protocol):
     """Steps that can be part of other recordings."""
 
-    def drafted(self, state: Tensor, ids: Tensor, k: int, choose: Choose) -> Tensor:
+    def drafted(self, state: Tensor, ids: Tensor, k: int, choose: DraftChooser) -> Tensor:
         """Draft within a recording."""
         ...
 
