@@ -6,8 +6,8 @@ A test may answer them by walking every outcome, which gives the shipped loop's 
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -96,3 +96,21 @@ class Generator:
             self._in_turn = torch.Generator(self._device)
             self._in_turn.manual_seed(self._seed)
         return torch.rand(count, dtype=dtype, device=self._device, generator=self._in_turn)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Chance of a second answer to the same prompt, which shall not depend on the first: places are
+    shifted to where that had none."""
+
+    chance: RandomSource
+    shift: int
+
+    def pick(self, logits: Tensor, temperature: float, places: Any, *others: Any) -> Tensor:
+        return self.chance.pick(logits, temperature, places + self.shift, *others)
+
+    def draw(self, probs: Tensor) -> Tensor:
+        return self.chance.draw(probs)
+
+    def accept(self, probability: Tensor) -> Tensor:
+        return self.chance.accept(probability)

@@ -83,6 +83,9 @@ class WidenedDrafter:
 def siblings(raw: Tensor, first: Tensor, count: int, asked: DraftRequest, place: int) -> Tensor:
     """At most `count` tokens [n] next to `first` [] that a drafter gives a chance, by `raw` [V]:
     those that it would have drafted in its place."""
+    count = min(count, len(raw))
+    if count < 1:
+        return first.new_empty(0)
     logits = raw.log().index_fill(0, first, -torch.inf)
     best = chosen(logits.unsqueeze(0), asked.sampling, asked.chance, place, None, count)[0]
     return best[logits[best] > -torch.inf]

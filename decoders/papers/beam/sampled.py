@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ from ...loop import Drafting, SpeculativeDecoding
 from ...protocols import DraftLength, Job, decoder_prefix
 from ...records import DecodeResult, Proposal, Sampling, Verdict
 from ...sampling.filters import penalised, probabilities
-from ...sampling.randomness import RandomSource
+from ...sampling.randomness import Apart, RandomSource
 from ..rules.lossless import Lossless
 from ..rules.step import draft_distribution, residual, target_distribution
 
@@ -81,23 +80,6 @@ class SampledBeams(Drafting):
 
 def _silent(ids: list[int], accepted: int = 0, drafted: int = 0) -> None:
     """Nothing is emitted before the best beam is known."""
-
-
-@dataclass(frozen=True)
-class Apart:
-    """A beam's own chance: the clocks of places that no other beam has."""
-
-    chance: RandomSource
-    shift: int
-
-    def pick(self, logits: Tensor, temperature: float, places: Any, *others: Any) -> Tensor:
-        return self.chance.pick(logits, temperature, places + self.shift, *others)
-
-    def draw(self, probs: Tensor) -> Tensor:
-        return self.chance.draw(probs)
-
-    def accept(self, probability: Tensor) -> Tensor:
-        return self.chance.accept(probability)
 
 
 class Scored(Lossless):

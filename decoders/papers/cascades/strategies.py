@@ -18,7 +18,7 @@ from ...methods.plain.drafter import NullDrafter
 from ...protocols import AnswerWriter, Backend, DraftRequest, Job, decoder_prefix, enter
 from ...records import DecodeResult, Sampling
 from ...sampling.filters import choose, confidence, penalise, penalised, seen_mask
-from ...sampling.randomness import RandomSource
+from ...sampling.randomness import Apart, RandomSource
 from ...sampling.stopping import Stopper
 from ...tally import Tally
 from ...verify import Coupled
@@ -157,7 +157,8 @@ class SequenceCascade(Drafting):
         start = decoder_prefix(job.target, job.prompt_ids)
         self.drafter.commit(start)
         tally.prefill_s += tally.clock.lap()
-        answer = self._write(start, sampling, job.stopper.fresh(), job.chance)
+        apart = Apart(job.chance, job.target.context)  # or the target's would follow its rejection
+        answer = self._write(start, sampling, job.stopper.fresh(), apart)
         logs = self._log_probabilities(start, answer, sampling)
         accepted = self._certainty(logs) >= 1 - self.alpha
         tally.draft_s += tally.clock.lap()
