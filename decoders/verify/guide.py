@@ -2,9 +2,10 @@
 
 The target's distribution at every position of a draft is masked by what the grammar takes after the
 tokens before it, and the verifier then sees these distributions alone. So answers are distributed
-as token-by-token constrained decoding's, whatever is drafted. A drawn draft that the grammar
-refuses must stay in the proposal: it is rejected and its position drawn from the residual. To drop
-it and draw from the target anew would favour what the drafter favours.
+as token-by-token constrained decoding's, whatever is drafted. A draft ends before a token that the
+grammar refuses, unless it was drawn in turn for a rule that reads its probabilities: then that
+token must stay, to be rejected and its position drawn from the residual. To drop it and draw from
+the target anew would favour what the drafter favours.
 
 Tokens that the grammar forces are drafted for nothing, before a draft and at its end. The drafter
 goes on from those before it, as they are certain.
