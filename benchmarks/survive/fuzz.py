@@ -151,7 +151,9 @@ def by_prompt(server: Running, requests: int, chance: int, tally: Tally) -> None
         body = {"messages": messages, "max_tokens": 80, "explain": explain, **more}
         made = _post(http, CHAT, body, tally)
         if made is not None and made.status_code == 200:
-            must = expected(special_tokens(len(said)), "\n".join(each for _, each in said))
+            begun = said[-1][0] == "assistant"  # it goes on, in place of a new message
+            special = special_tokens(len(said)) - 2 * begun
+            must = expected(special, "\n".join(each for _, each in said))
             _same(made.json()["choices"][0]["message"]["content"], must, said, tally)
 
     @bounded(requests // 8, chance)

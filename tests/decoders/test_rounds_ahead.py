@@ -202,9 +202,7 @@ def test_rounds_choose_several_tokens_by_kernels_too() -> None:
 )
 @pytest.mark.parametrize(
     "kind",
-    slow_after(
-        2, ("itself", "a part of the vocabulary", "exit", "cell", "copies of a fixed length")
-    ),
+    slow_after(2, ("itself", "a part of the vocabulary", "exit", "cell")),
 )
 def test_rounds_and_drafts_are_the_ordinary_ones(kind: str, sampling: Sampling, tiny: Tiny) -> None:
     """As many tokens are drafted, and as many accepted, sampled ones too."""

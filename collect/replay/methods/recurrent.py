@@ -44,7 +44,7 @@ class UnrolledDrafts:
             for place, token in enumerate(ids, start + 1)  # of what is drafted after it
         ]
         columns = torch.tensor(rows, dtype=torch.int64, device=self._state.device).view(-1, 3)
-        self._ids, self._keys, self._places = columns.unbind(1)
+        self._ids, self._keys, self._places = columns.T.contiguous().unbind(0)
         self._made: list[list[DraftToken]] = []  # by depth, then by place
 
     def __call__(self, row: int, at: int, k: int) -> list[DraftToken]:
