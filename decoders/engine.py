@@ -250,7 +250,7 @@ class Engine:
 
     @property
     def system_fingerprint(self) -> str:
-        """What answers depend on besides the prompt, the settings and the seed: weights and
+        """Names what answers depend on besides prompt, settings and seed: weights and
         precision, then a print of the kernels, the machine's name and torch."""
         key = pass_costs.CostKey.of(self.target, self.target_fingerprint)
         computed = " ".join((key.backend, key.device, key.torch))

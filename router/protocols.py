@@ -40,7 +40,7 @@ class Fingerprinted(Protocol):
 
     @property
     def system_fingerprint(self) -> str:
-        """What answers depend on besides the prompt, the settings and the seed."""
+        """Names what answers depend on besides the prompt, the settings and the seed."""
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ class Draws(NamedTuple):
 
 
 class TeacherForcing:
-    """What the target made of each token of its answers.
+    """The target's answers, and its states in front of each of their tokens.
 
     stack: the target's, None where it is read one answer at a time.
     draws: how they were written.

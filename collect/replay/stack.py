@@ -134,7 +134,7 @@ def score(stack: Stack, answers: KnownAnswers) -> list[list[DraftToken]]:
 
 
 class Clocks(NamedTuple):
-    """What rows of logits are drawn by: the temperature, keys and places of `race.pick`."""
+    """Clocks that rows of logits are drawn by: the temperature, keys and places of `race.pick`."""
 
     temperature: float
     keys: int | Tensor
@@ -144,7 +144,7 @@ class Clocks(NamedTuple):
 def draft_tokens(
     logits: Tensor, vocab: DraftVocab | None, clocks: Clocks
 ) -> tuple[Tensor, list[DraftToken]]:
-    """What is drafted by [n, N] logits over draft tokens, as target ids [n] and as drafts."""
+    """Draft by [n, N] logits over draft tokens, as target ids [n] and as drafts."""
     scores, names = logits.float(), None if vocab is None else vocab.to_target
     best = scores.max(-1)
     picked = best.indices

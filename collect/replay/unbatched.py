@@ -170,7 +170,7 @@ class UnbatchedReplay:
         return adapter_of(self.strategy.drafter).counts_calls
 
     def live(self, answers: KnownAnswers, row: int, loop: ReplayedLoop) -> Replay:
-        """What the loop itself counts while it writes the answer again."""
+        """Count what the loop itself does while it writes the answer again."""
         prompt, seed = answers.prompts[row], answers.seeds[row]
         prefilled, chance = self.target.prefill(prompt), Generator(self.target.device, seed)
         request = Request(loop.max_new_tokens, Sampling(answers.temperature), seed=seed)

@@ -1,4 +1,4 @@
-"""What a message holds besides its text (tool calls, a refusal, thoughts): checked, and put
+"""Parts of a message besides its text (tool calls, a refusal, thoughts): checked, and put
 together from a stream's parts."""
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def shown(fields: Json) -> str:
 
 
 def thought(fields: Json) -> str:
-    """What the model thought, once where a server gives it under two names."""
+    """Find what the model thought, once where a server gives it under two names."""
     return next((fields[name] for name in THINKING if fields.get(name)), "")
 
 

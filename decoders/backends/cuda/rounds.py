@@ -43,7 +43,7 @@ GREEDY, DRAWN, FILTERED = "greedy", "drawn", "filtered"  # what a recording does
 
 
 class RoundSampling:
-    """What the rounds of one sequence are drawn by: the clocks of the answer's key, as in
+    """Draws the rounds of one sequence by the clocks of the answer's key, as in
     `randomness.Generator`, so that a recorded round draws what the ordinary loop draws. The key and
     what is asked for lie on the device: one recording serves any temperature, top-k and top-p.
 
