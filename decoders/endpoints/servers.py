@@ -1,4 +1,4 @@
-"""Table of what servers send: the reasons that end an answer, and what the fields of a chunk may hold.
+"""Servers: the reasons that end an answer, and what the fields of a chunk may hold.
 
 Nobody says which server answers, so that what any row knows is read of every server, and what no
 row knows is no answer.
@@ -85,7 +85,7 @@ _STOPPED_BY = tuple(each.stopped_by for each in SERVERS.values() if each.stopped
 
 
 def end_of(choice: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """Tell what ended the answer, by OpenAI's word, and whether a reason was given that is none yet.
+    """Tell what ended an answer, by OpenAI's word, and whether a reason was given that is none yet.
 
     Raises ValueError for a reason of no whole answer, and one that no server is known to give.
     """
