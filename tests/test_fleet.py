@@ -44,37 +44,31 @@ def erlang_c(servers: int, load: float) -> float:
 
 @pytest.mark.parametrize(("servers", "use"), [(1, 0.6), (4, 0.8), (20, 0.85)])
 def test_one_queue_waits_as_erlang_says(servers: int, use: float) -> None:
-    rounds = np.random.default_rng(1).exponential(size=100_000)
+    rounds = np.random.default_rng(1).exponential(size=40_000)
     fleet = Fleet(servers, lambda rows: 1.0, dispatch="central")
     found = served(fleet, servers * use, rounds)
     chance = erlang_c(servers, servers * use)
-    assert found.waited.mean() == pytest.approx(chance / (servers * (1 - use)), rel=0.06)
-    assert (found.waited > 0).mean() == pytest.approx(chance, rel=0.03)
-
-
-def test_random_queues_are_single_servers() -> None:
-    rounds = np.random.default_rng(1).exponential(size=80_000)
-    found = served(Fleet(50, lambda rows: 1.0, dispatch="random"), 35.0, rounds)
-    assert found.took.mean() == pytest.approx(1 / (1 - 0.7), rel=0.04)
+    assert found.waited.mean() == pytest.approx(chance / (servers * (1 - use)), rel=0.12)
+    assert (found.waited > 0).mean() == pytest.approx(chance, rel=0.06)
 
 
 def test_two_choices_shorten_queues_as_mitzenmacher_says() -> None:
     """Mean time in the system of many queues, sum of use^(2^i - 2) (Mitzenmacher, 2001)."""
-    use, rounds = 0.9, np.random.default_rng(1).exponential(size=100_000)
-    found = served(Fleet(300, lambda rows: 1.0), 300 * use, rounds)
+    use, rounds = 0.9, np.random.default_rng(1).exponential(size=40_000)
+    found = served(Fleet(100, lambda rows: 1.0), 100 * use, rounds)
     expected = sum(use ** (2**i - 2) for i in range(1, 12))
-    assert found.took.mean() == pytest.approx(expected, rel=0.04)
-    alone = served(Fleet(300, lambda rows: 1.0, dispatch="random"), 300 * use, rounds)
+    assert found.took.mean() == pytest.approx(expected, rel=0.08)
+    alone = served(Fleet(100, lambda rows: 1.0, dispatch="random"), 100 * use, rounds)
     assert alone.took.mean() > 2 * found.took.mean()
 
 
 @pytest.mark.parametrize("shape", ["exponential", "all alike"])
 def test_a_batch_whose_pass_costs_by_the_row_shares_its_processor(shape: str) -> None:
     """M/G/1 with processor sharing: 1 / (1 - use) whatever the distribution of work."""
-    n = 80_000
+    n = 30_000
     rounds = np.random.default_rng(1).exponential(size=n) if shape == "exponential" else np.ones(n)
     found = served(Fleet(1, lambda rows: rows, most=10_000), 0.7, rounds)
-    assert found.took.mean() == pytest.approx(1 / (1 - 0.7), rel=0.05)
+    assert found.took.mean() == pytest.approx(1 / (1 - 0.7), rel=0.1)
     assert not found.waited.any()
 
 
@@ -125,17 +119,6 @@ def test_widths_of_a_batch_add_up_by_chance(count: int) -> None:
     passes = model.Passes(curved, 17)
     exact = sum(curved(rows) * chance for rows, chance in sums.items())
     assert passes.together(mean, works) == pytest.approx(exact)
-
-
-def test_a_batch_of_one_arm_is_priced_as_its_requests_together() -> None:
-    passes = model.Passes(curved, 17)
-    shares = np.stack([shares_of(w1=0.9, w17=0.1), shares_of(w1=0.2, w4=0.8)])
-    alike = passes.alike(shares, 20)
-    for each, prices in zip(shares, alike, strict=True):
-        rows = 1 + each @ np.arange(18)
-        for n in (1, 2, 7, 16, 17, 20):
-            works = [Work(1.0, widths=each)] * n
-            assert prices[n - 1] == pytest.approx(passes.together(n * rows, works))
 
 
 def test_a_width_that_nobody_counted_lies_on_the_two_around_its_mean() -> None:
@@ -196,15 +179,6 @@ def test_everybody_is_served_in_time_and_no_sooner_than_alone(
     if most == 1:
         costs = [w.rounds * (0.5 + 0.1 * (1 + w.drafted) + 0.2 * w.drafted) for w in works]
         assert found.done - found.started == pytest.approx(costs)
-
-
-def test_a_day_has_its_noon() -> None:
-    times = daily(1000.0, 10.0, 4, 0.5, np.random.default_rng(0))
-    assert len(times) == pytest.approx(40_000, rel=0.02)
-    noon = np.abs(times % 10 - 5) < 0.5
-    night = np.minimum(times % 10, 10 - times % 10) < 0.5
-    assert noon.sum() / night.sum() == pytest.approx(3, rel=0.1)
-    assert (np.diff(times) >= 0).all()
 
 
 def test_the_strength_of_a_guess_is_not_chosen_by_a_query_s_other_rows() -> None:

@@ -148,18 +148,6 @@ def test_a_scale_of_nothing(option: str, capsys: pytest.CaptureFixture[str]) -> 
     assert f"--{option} must be 1 or more" in capsys.readouterr().err
 
 
-def test_an_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["table-7"]) == 2
-    assert capsys.readouterr().err.startswith("error: unknown reproduction 'table-7'; known: ")
-
-
-def test_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in REPRODUCTIONS)
-    assert max(map(len, shown.splitlines())) <= 100
-
-
 # -- the page -------------------------------------------------------------------------------------
 
 

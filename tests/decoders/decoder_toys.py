@@ -382,9 +382,9 @@ class Watched(ToyBackend):
         super().__init__(table)
         self.widths: list[int] = []
 
-    def extend(self, ids: Tensor) -> Tensor:
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
         self.widths.append(len(ids))
-        return super().extend(ids)
+        return super().extend(ids, parents)
 
 
 def watched(

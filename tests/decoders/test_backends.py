@@ -18,7 +18,6 @@ from decoders.backends import native as llama_module
 from decoders.backends.llama import model as llama_model
 from decoders.backends.llama.model import rounded, unsupported
 from decoders.backends.llama.rope import Rotation, rotation_of
-from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.protocols import Backend, decoder_prefix
@@ -296,84 +295,6 @@ def test_native_takes_what_it_can_run() -> None:
 
 
 # -- early exit -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def opened(tiny: Tiny) -> LlamaBackend:
-    backend = native(tiny(), torch.float64)
-    backend.open_exit(1)
-    return backend
-
-
-@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
-def test_running_ahead_changes_nothing(opened: LlamaBackend, tiny: Tiny, ahead: int) -> None:
-    plain = native(tiny(), torch.float64)
-    plain.prefill(PROMPT)
-    opened.prefill(PROMPT)
-    more = ids(9, 2, 6)
-    for token in more[:ahead]:
-        opened.lower(1, token.view(1))
-    assert (opened.ahead, opened.length) == (len(PROMPT) + ahead, len(PROMPT))
-    torch.testing.assert_close(opened.extend(more), plain.extend(more), atol=1e-12, rtol=0)
-    assert opened.ahead == opened.length == len(PROMPT) + 3
-
-
-def test_a_draft_that_ran_ahead_is_rolled_back(opened: LlamaBackend, tiny: Tiny) -> None:
-    plain = native(tiny(), torch.float64)
-    plain.prefill(PROMPT)
-    opened.prefill(PROMPT)
-    opened.lower(1, ids(15, 15))
-    opened.truncate(len(PROMPT))
-    torch.testing.assert_close(
-        opened.extend(ids(3, 4)), plain.extend(ids(3, 4)), atol=1e-12, rtol=0
-    )
-
-
-def test_the_exit_s_states_are_the_lower_layers_own(opened: LlamaBackend, tiny: Tiny) -> None:
-    with torch.no_grad():
-        states = transformers_model(tiny())(
-            torch.tensor([[*PROMPT, 9]]), output_hidden_states=True
-        ).hidden_states[1]
-    opened.prefill(PROMPT)
-    opened.lower(1, ids(9))
-    close(opened.exit_hidden(1, 0, len(PROMPT) + 1), states[0])
-    close(opened.lower_batch(torch.tensor([PROMPT, PROMPT]), 1)[1], states[0, :-1])
-
-
-def test_opening_the_same_exit_again_keeps_what_was_read(opened: LlamaBackend) -> None:
-    """A drafter that loads only after the prompt was read must find the prompt's states."""
-    opened.prefill(PROMPT)
-    before = opened.exit_hidden(1, 0, len(PROMPT)).clone()
-    opened.open_exit(1)
-    assert torch.equal(opened.exit_hidden(1, 0, len(PROMPT)), before)
-
-
-@pytest.mark.parametrize("order", [(1, 2), (2, 1), (1, 2, 1), (2, 1, 2)])
-def test_exits_take_turns(opened: LlamaBackend, tiny: Tiny, order: tuple[int, ...]) -> None:
-    """Whichever ran ahead, and whichever before it, the target and both exits see the same."""
-    plain = native(tiny(), torch.float64)
-    opened.open_exit(2)
-    for backend in (plain, opened):
-        backend.prefill(PROMPT)
-    for layer in order:
-        opened.lower(layer, ids(5))  # another exit's is forgotten
-        opened.truncate(len(PROMPT))
-    for layer in order:
-        opened.lower(layer, ids(9, 2))
-    torch.testing.assert_close(
-        opened.extend(ids(9, 2, 6)), plain.extend(ids(9, 2, 6)), atol=1e-12, rtol=0
-    )
-    whole = torch.tensor([[*PROMPT, 9, 2, 6]])
-    with torch.no_grad():
-        states = transformers_model(tiny()).double()(whole, output_hidden_states=True).hidden_states
-    for layer in (1, 2):
-        close(opened.exit_hidden(layer, 0, whole.shape[1]), states[layer][0])
-
-
-@pytest.mark.parametrize("layer", [0, 3, 7])
-def test_an_exit_lies_inside(tiny: Tiny, layer: int) -> None:
-    with pytest.raises(DraftpickError, match="1 to 2"):
-        native(tiny()).open_exit(layer)
 
 
 def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,7 @@ from decoders.arms import load_arms, recipe
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
-from decoders.papers.beam import search as beam_module
-from decoders.papers.beam.search import Beam, BeamDraft, BeamSearch, Found, TokenTree
+from decoders.papers.beam.search import BeamDraft, BeamSearch, Found, TokenTree
 from decoders.protocols import DraftLength, Job, TreeBackend
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
@@ -100,10 +99,10 @@ def plain(beams: int, penalty: float = 1.0) -> BeamSearch:
     return BeamSearch("test", beams, penalty, FixedLength(0))
 
 
-CASES = [(0, 2, 1.0), (1, 3, 1.0), (2, 5, 1.0), (3, 4, 0.0), (4, 3, 2.0), (5, 2, -0.5)]
+CASES = [(0, 2, 1.0), (3, 4, 0.0), (5, 2, -0.5), (1, 3, 1.0), (2, 5, 1.0), (4, 3, 2.0)]
 
 
-@pytest.mark.parametrize(("seed", "beams", "penalty"), CASES)
+@pytest.mark.parametrize(("seed", "beams", "penalty"), slow_after(3, CASES))
 def test_beams_and_scores_are_transformers(
     seed: int, beams: int, penalty: float, tiny: Tiny
 ) -> None:
@@ -115,7 +114,7 @@ def test_beams_and_scores_are_transformers(
             same(search(strategy, target, prompt, Request(12)), expected)
 
 
-@pytest.mark.parametrize(("seed", "beams", "penalty"), CASES)
+@pytest.mark.parametrize(("seed", "beams", "penalty"), slow_after(3, CASES))
 def test_beams_that_end(seed: int, beams: int, penalty: float, tiny: Tiny) -> None:
     target, model = native(tiny(seed=seed)), transformers_model(tiny(seed=seed))
     likeliest = generate(model, PROMPTS[0], 6)
@@ -301,33 +300,6 @@ def test_a_stop_string_ends_a_beam_as_an_end_token_does() -> None:
             assert found.result.text == Letters().decode(found.result.ids)
             if found.result.ids[-1] == 2:
                 assert found.result.finish_reason == "stop"
-
-
-# -- the check itself can fail --------------------------------------------------------------------
-
-
-def test_beams_that_do_not_compete_are_caught(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong on purpose: the worst of the candidates go on."""
-    real = beam_module.best
-
-    def backwards(beams: list[Beam], *rest: Any) -> list[Beam]:
-        made = real(beams, *rest)
-        return [made[0], *reversed(made[1:])]
-
-    monkeypatch.setattr(beam_module, "best", backwards)
-    found = search(plain(3), native(tiny(seed=1)), PROMPTS[1], Request(12))
-    with pytest.raises(AssertionError):
-        same(found, theirs(transformers_model(tiny(seed=1)), PROMPTS[1], 3, 12))
-
-
-def test_a_search_that_trusts_its_draft_is_caught(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wrong on purpose: a beam that was not drafted goes on with its parent's scores."""
-    monkeypatch.setattr(TokenTree, "has", lambda tree, ids: True)
-    found = search(plain(3), native(tiny(seed=1)), PROMPTS[1], Request(12))
-    with pytest.raises(AssertionError):
-        same(found, theirs(transformers_model(tiny(seed=1)), PROMPTS[1], 3, 12))
 
 
 # -- limits and mistakes --------------------------------------------------------------------------

@@ -10,27 +10,20 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from decoder_toys import CPU, Tiny, native, random_exit, transformers_model
-from t5_toys import generate_t5, seq2seq, seq2seq_model
+from decoder_toys import Tiny, native, transformers_model
+from t5_toys import seq2seq
 from torch import Tensor
 
 from decoders.arms import recipe
-from decoders.backends import native as llama
 from decoders.backends.llama.model import layer
 from decoders.backends.native import LlamaBackend
-from decoders.backends.transformers import hf_seq2seq
 from decoders.backends.transformers.hf import HFBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
-from decoders.lengths import FixedLength
-from decoders.loop import SpeculativeDecoding
 from decoders.papers.calm.strategy import CONFIDENCES, Calm
-from decoders.protocols import Job, LayeredBackend, decoder_prefix
+from decoders.protocols import LayeredBackend, decoder_prefix
 from decoders.records import DecodeResult, Request, Sampling
-from decoders.sampling.randomness import Generator
-from decoders.sampling.stopping import Stopper
 from decoders.testing.toys import autoregressive, run
-from decoders.verify import Coupled
 
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9, 2, 6], [7, 11, 7, 11, 7]]
 LAYERS = 6
@@ -164,18 +157,6 @@ def test_it_equals_the_plain_account(
     assert 1.5 < mean < LAYERS - 0.2  # some tokens leave early, some do not
 
 
-def test_skipped_layers_without_their_keys_and_values_are_caught(
-    target: LayeredBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = hf_seq2seq.append_skipped
-    monkeypatch.setattr(llama, "skip_layer", lambda *args: None)
-    monkeypatch.setattr(
-        hf_seq2seq, "append_skipped", lambda block, h, layer: real(block, 0 * h, layer)
-    )
-    with pytest.raises(AssertionError):
-        check(target, Calm("calm", 0.9, decay=0.0), Request(16))
-
-
 @pytest.mark.every(3)
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.2, top_k=9, top_p=0.9)])
 @pytest.mark.parametrize("confidence", CONFIDENCES)
@@ -214,26 +195,6 @@ def test_one_token_asked_for_needs_no_layer(target: LayeredBackend) -> None:
     assert (result.rounds, result.mean_layers) == (0, None)
 
 
-def test_the_target_is_itself_again_afterwards(tiny: Tiny) -> None:
-    """Also with an exit opened, whose states CALM does not keep."""
-    target = native(tiny(seed=4, num_hidden_layers=LAYERS))
-    drafter = random_exit(target, 2, seed=1, noise=0.05)
-    prompt, request = PROMPTS[1], Request(16)
-    alone = run(native(tiny(seed=4, num_hidden_layers=LAYERS)), autoregressive(), prompt, request)
-    prefilled = target.prefill(prompt)
-    for strategy in (
-        SpeculativeDecoding("exit", drafter, Coupled(), FixedLength(3)),
-        autoregressive(),
-    ) * 2:
-        run(target, Calm("calm", 0.5), prompt, request)
-        target.truncate(len(prompt))
-        stopper, chance = Stopper(request, ()), Generator(CPU)
-        result = strategy.decode(
-            Job(target, prompt, prefilled, request, stopper, chance, lambda *told: None)
-        )
-        assert result.ids == alone.ids
-
-
 def test_a_token_that_never_leaves_is_read_as_ever(target: LayeredBackend) -> None:
     target.prefill([3, 1, 4])
     asked: list[int] = []
@@ -253,21 +214,6 @@ def test_a_full_context(tiny: Tiny, tiny_t5: Tiny) -> None:
         target.extend(torch.tensor([1] * (target.context - 1)))
         with pytest.raises(ContextTooLong):
             target.extend_until(1, lambda *args: False)
-
-
-@pytest.mark.parametrize("confidence", CONFIDENCES)
-def test_an_encoder_decoder_at_threshold_1_is_transformers(confidence: str, tiny_t5: Tiny) -> None:
-    """Through its recipe, an end inside."""
-    folder = tiny_t5(seed=4, num_layers=LAYERS, num_decoder_layers=LAYERS)
-    target, model, ends = seq2seq(folder), seq2seq_model(folder), set()
-    arm = recipe(name="all", kind="calm", threshold=1, confidence=confidence)
-    for prompt in PROMPTS:
-        eos = generate_t5(model, prompt, 12)[7]
-        theirs = generate_t5(model, prompt, 12, eos_token_id=[eos])
-        result = run(target, arm.build(target, None), prompt, Request(12), eos_ids=(eos,))
-        assert (result.ids, result.prompt_ids) == (theirs, prompt)
-        ends.add(result.finish_reason)
-    assert "eos" in ends
 
 
 def test_an_encoder_decoder_reads_its_source_once(tiny_t5: Tiny) -> None:

@@ -288,27 +288,17 @@ def test_a_middle_model_that_agrees_with_the_small_one_runs_once() -> None:
 # -- contract -------------------------------------------------------------------------------------
 
 
-class Counted(ToyBackend):
-    """Counts its passes."""
-
-    passes = 0
-
-    def extend(self, ids: Tensor) -> Tensor:
-        self.passes += 1
-        return super().extend(ids)
-
-
 @pytest.mark.parametrize("pattern", [[3], [0, 5], [2, 0, 0, 0, 4]])
 def test_every_pass_is_counted_once(pattern: list[int]) -> None:
     """The prompt's own included, a model's that sat out, and one that drafts in two places."""
-    models = [Counted(toy(seed, V).table) for seed in (1, 2)]
+    models = [Watched(toy(seed, V).table) for seed in (1, 2)]
     models[0].parameters, models[1].parameters = 1000, 10
     copier = max_gram(shortest=1)
     drafter = cs_drafter(models, copier, [[2, 2, 3], [0, 1, 2], [0, 0, 3]], 1.5, 64)
     result = run(toy(3, V), speculative(drafter, ListedLengths(pattern)), [1, 2], Request(40))
-    passes = sum(model.passes for model in models)
+    passes = sum(len(model.widths) for model in models)
     assert result.draft_calls == passes + copier.calls and copier.calls > 0
-    assert result.draft_work == sum(model.passes * model.parameters for model in models)
+    assert result.draft_work == sum(len(model.widths) * model.parameters for model in models)
     assert drafter.parameters == 1010
 
 

@@ -79,15 +79,6 @@ def test_an_answer_has_its_text_tokens_times_and_price(server: FakeEndpoint) -> 
     assert result.mean_accepted == 1.0
 
 
-def test_tokens_are_as_many_as_the_server_counts(server: FakeEndpoint) -> None:
-    engine = engine_of(server)
-    for counted in (3, 5, 9):
-        server.counted = counted
-        result = engine.decode("a", HELLO, Request())
-        assert len(result.ids) == counted
-        assert engine.tokenizer.decode(result.ids) == result.text == "WHY IS THE SKY BLUE"
-
-
 def test_a_request_is_put_in_the_servers_words(
     server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,17 +133,6 @@ def test_text_streams_as_it_comes(server: FakeEndpoint) -> None:
     assert prompt == HELLO and streamer.ended
     assert [one for _, ids in rest for one in ids] == result.ids
     assert len(rest) == 5 and rest[-1][0] - rest[0][0] > 0.1  # not all at the end
-
-
-def test_a_streamed_answer_prints_through_transformers(
-    server: FakeEndpoint, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from transformers import TextStreamer
-
-    engine = engine_of(server)
-    streamer = TextStreamer(engine.tokenizer, skip_prompt=True, skip_special_tokens=True)
-    engine.decode("a", HELLO, Request(), streamer=streamer)
-    assert capsys.readouterr().out.strip() == "WHY IS THE SKY BLUE"
 
 
 @given(st.text(max_size=60), st.integers(0, 20))
@@ -432,25 +412,6 @@ def test_a_key_stays_with_its_server(server: FakeEndpoint, monkeypatch: pytest.M
         assert not other.asked and server.keys == ["Bearer canary"]
 
 
-@pytest.mark.parametrize("key", ["canary\n", " canary\r\n", "\tcanary "])
-def test_white_space_around_a_key_is_not_sent(
-    server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
-    monkeypatch.setenv("MY_KEY", key)
-    engine_of(server, api_key_env="MY_KEY").decode("a", HELLO, Request())
-    assert server.keys == ["Bearer canary"]
-
-
-@pytest.mark.parametrize("key", ["can\nary", "can ary", "can\x00ary", "can\r\nX-Other: ary", "\n"])
-def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
-    server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
-    monkeypatch.setattr("os.environ", {"MY_KEY": key})
-    with pytest.raises(UpstreamRefused, match="the key in MY_KEY") as error:
-        engine_of(server, api_key_env="MY_KEY").decode("a", HELLO, Request())
-    assert "ary" not in "".join(traceback.format_exception(error.value)) and not server.asked
-
-
 @pytest.mark.parametrize("proxy", ["socks9://h:1", "http://me:canary@h:port"])
 def test_a_proxy_that_cannot_be_used_is_told(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
@@ -544,13 +505,14 @@ def test_what_the_fingerprint_covers(server: FakeEndpoint) -> None:
     assert engine_of(server, extra_body={"n": 1}).arms_fingerprint(["a"]) != plain
 
 
-def test_a_missing_key_is_told_before_anything_is_sent(
+def test_a_missing_or_impossible_key_is_told_before_anything_is_sent(
     server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("NO_KEY", raising=False)
-    with pytest.raises(UpstreamRefused, match="NO_KEY, which is not set"):
-        engine_of(server, api_key_env="NO_KEY").decode("a", HELLO, Request())
-    assert not server.asked
+    monkeypatch.setenv("BAD_KEY", "can\r\nary")
+    for name, words in (("NO_KEY", "NO_KEY, which is not set"), ("BAD_KEY", "the key in BAD_KEY")):
+        with pytest.raises(UpstreamRefused, match=words) as error:
+            engine_of(server, api_key_env=name).decode("a", HELLO, Request())
+        assert "ary" not in "".join(traceback.format_exception(error.value)) and not server.asked
 
 
 # -- what a server tells of its drafts ------------------------------------------------------------
@@ -640,13 +602,13 @@ def odd_stream(rng: np.random.Generator) -> bytes:
     return whole[: rng.integers(len(whole) + 1)] if rng.random() < 0.3 else whole
 
 
-def test_a_thousand_odd_answers(server: FakeEndpoint) -> None:
+def test_five_hundred_odd_answers(server: FakeEndpoint) -> None:
     """Cut streams, wrong counts, errors inside, no usage, blank reasons, redirects, other statuses
     and types: each is an answer with sound figures or a mistake of ours, at once."""
     rng, clock = np.random.default_rng(0), Clock()
     engine = engine_of(server, clock=clock)
     answered = refused = drafted = 0
-    for _ in range(1200):
+    for _ in range(500):
         clock.now += 1e12  # or its breaker would keep the next ones away
         kind = "text/event-stream" if rng.random() < 0.9 else "application/json"
         server.headers = {"Content-Type": kind}
@@ -671,4 +633,4 @@ def test_a_thousand_odd_answers(server: FakeEndpoint) -> None:
         if result.counted:
             assert 0 <= len(result.ids) < 10**6
         assert result.prompt_tokens is None or result.prompt_tokens >= 0
-    assert answered > 100 and refused > 500 and drafted > 50
+    assert answered > 40 and refused > 200 and drafted > 20

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Leaves, Tiny, native, transformers_model
+from decoder_toys import CPU, Tiny, native, transformers_model
 from engine_toys import PROMPT, WORDS, adapter_folder, reading, tokenizer, with_tokenizer
 from t5_toys import cut_model
 from transformers import AutoModelForCausalLM
@@ -26,7 +26,6 @@ from decoders.costs.theory import swi
 from decoders.models import targets
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
-from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.testing.toys import ToyBackend
 
@@ -177,19 +176,6 @@ def test_a_round_streamer_is_told_what_was_drafted(engine: Engine, arm: str) -> 
     assert rounds.made[-1] == ([], 0)
 
 
-@pytest.mark.parametrize("reuse", [False, True])
-@pytest.mark.parametrize("left", ["autoregressive", "small", "copy", "exit"])
-def test_an_answer_that_a_streamer_ends_leaves_nothing_behind(
-    engine: Engine, left: str, reuse: bool
-) -> None:
-    wanted = engine.decode("autoregressive", PROMPT, Request(14)).ids
-    for arm in ("autoregressive", "small", "copy", "exit"):
-        with pytest.raises(InterruptedError):
-            engine.decode(left, [*PROMPT, 3], Request(14), streamer=Leaves())
-        prefilled = engine.prefill(PROMPT, reuse=reuse)
-        assert engine.decode(arm, PROMPT, Request(14), prefilled).ids == wanted
-
-
 def test_what_does_not_fit_is_refused_before_anything_runs(engine: Engine) -> None:
     with pytest.raises(DraftpickError, match="empty"):
         engine.decode("copy", [], Request(3))
@@ -323,8 +309,8 @@ def test_heads_padded_differently_are_aligned(
     words = WORDS[:10]
     drafter = with_tokenizer(tiny(seed=5, num_hidden_layers=2, vocab_size=width), tmp_path, words)
     engine = Engine(native(target_folder), arms(neural_arm(drafter)), tokenizer=tokenizer(words))
-    for first in range(8):
-        request = Request(20, Sampling(temperature), seed=first)
+    for first in range(3):
+        request = Request(12, Sampling(temperature), seed=first)
         result = engine.decode("small", [first, 2], request)
         assert result.drafted > 0
         if temperature == 0:
@@ -333,17 +319,6 @@ def test_heads_padded_differently_are_aligned(
     # the batched path aligns them too
     assert NeuralReplay(engine.strategy("small").drafter).stack is not None
     assert len(Batch(engine).arm("small", [[1, 2]], 5).ids[0]) == 5
-
-
-def test_a_reduced_vocabulary_from_its_folder(
-    tiny: Tiny, target_folder: Path, tmp_path: Path
-) -> None:
-    folder = with_tokenizer(tiny(seed=5, vocab_size=8), tmp_path, None)
-    DraftVocab([1, 2, 3, 5, 8, 13, 15], 16).save(folder)
-    engine = Engine(native(target_folder), arms(neural_arm(folder)), eos_ids=(15,))
-    for temperature in (0.0, 1.0):
-        request = Request(14, Sampling(temperature), seed=1)
-        assert engine.decode("small", PROMPT, request).drafted > 0
 
 
 def test_exits_after_different_layers_of_one_target(

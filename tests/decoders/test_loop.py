@@ -44,84 +44,28 @@ def test_an_end_inside_an_accepted_draft(k: int) -> None:
     balanced(result, 20)
 
 
-def test_an_end_as_the_bonus_token() -> None:
-    result = run(
-        cycle(0, 1, 2, 3),
-        speculative(Scripted(2), 1),
-        [0],
-        Request(20),
-        eos_ids=(3,),
-    )
-    assert (result.ids, result.rounds, result.accepted, result.drafted) == ([1, 2, 3], 1, 1, 1)
+ENDS: dict[str, tuple[list[int], int, list[int], tuple[int, ...], list[int], str, list[int]]] = {
+    # what is drafted every round, most, the prompt, the ends; ids, why, accepted per position
+    "the bonus token": ([2], 20, [0], (3,), [1, 2, 3], "eos", [1]),
+    "the correction of a rejected draft": ([7, 7], 20, [0], (2,), [1, 2], "eos", [0, 0]),
+    "drafted and rejected": ([6, 6], 5, [3], (6,), [0, 1, 2, 3, 0], "length", [0, 0]),
+    "the first token": ([0, 1], 9, [0], (1,), [1], "eos", []),
+    "one token asked for": ([0, 1], 1, [0], (), [1], "length", []),
+    "either of two": ([3, 0], 9, [1], (0, 3), [2, 3], "eos", [1, 0]),
+}
 
 
-def test_an_end_as_the_correction_of_a_rejected_draft() -> None:
-    result = run(
-        cycle(0, 1, 2, 3),
-        speculative(Scripted(7, 7), 2),
-        [0],
-        Request(20),
-        eos_ids=(2,),
-    )
-    assert (result.ids, result.accepted, result.accepted_per_position) == ([1, 2], 0, [0, 0])
+@pytest.mark.parametrize("case", ENDS)
+def test_an_end_elsewhere(case: str) -> None:
+    script, most, prompt, ends, ids, reason, accepted = ENDS[case]
+    strategy = speculative(Scripted(*script), len(script))
+    result = run(cycle(0, 1, 2, 3), strategy, prompt, Request(most), eos_ids=ends)
+    assert (result.ids, result.finish_reason) == (ids, reason)
+    assert result.accepted_per_position == accepted
+    balanced(result, most)
 
 
-def test_a_drafted_end_that_is_rejected_ends_nothing() -> None:
-    result = run(
-        cycle(0, 1, 2),
-        speculative(Scripted(6, 6), 2),
-        [0],
-        Request(5),
-        eos_ids=(6,),
-    )
-    assert (result.ids, result.finish_reason) == ([1, 2, 0, 1, 2], "length")
-
-
-def test_an_end_as_the_first_token() -> None:
-    result = run(cycle(0, 1), speculative(Scripted(0, 1), 2), [0], Request(9), eos_ids=(1,))
-    assert (result.ids, result.rounds, result.drafted, result.target_calls) == ([1], 0, 0, 1)
-    balanced(result, 9)
-
-
-def test_one_token_asked_for() -> None:
-    result = run(cycle(0, 1), speculative(Scripted(0, 1), 2), [0], Request(1))
-    assert (result.ids, result.finish_reason, result.rounds) == ([1], "length", 0)
-
-
-def test_either_of_two_ends() -> None:
-    target = cycle(0, 1, 2, 3, 4)
-    for prompt, ids in (([0], [1, 2]), ([2], [3, 4])):
-        result = run(target, speculative(Scripted(2, 3), 2), prompt, Request(9), eos_ids=(4, 2))
-        assert (result.ids, result.finish_reason) == (ids, "eos")
-
-
-# -- all and none ---------------------------------------------------------------------------------
-
-
-def test_everything_accepted() -> None:
-    target = ToyBackend.random(6, seed=1)
-    result = run(
-        target, speculative(NeuralDrafter(ToyBackend(target.table)), 3), [2, 5], Request(21)
-    )
-    assert (result.rounds, result.drafted, result.accepted) == (5, 15, 15)
-    assert result.accepted_per_position == [5, 5, 5]
-    assert (result.mean_accepted, result.acceptance_rate) == (4.0, 1.0)
-    balanced(result, 21)
-
-
-def test_nothing_accepted() -> None:
-    result = run(cycle(0, 1, 2), speculative(Scripted(7, 7, 7), 3), [0], Request(10))
-    assert (result.rounds, result.accepted, result.accepted_per_position) == (9, 0, [0, 0, 0])
-    assert result.drafted == 6 * 3 + 2 + 1  # shorter at the end, as the room is
-    assert (result.mean_accepted, result.acceptance_rate) == (1.0, 0.0)
-    balanced(result, 10)
-
-
-def test_a_drafter_with_nothing_to_say() -> None:
-    result = run(cycle(0, 1, 2), speculative(Scripted(), 3), [0], Request(10))
-    alone = run(cycle(0, 1, 2), autoregressive(), [0], Request(10))
-    assert result.ids == alone.ids
-    assert (result.rounds, result.drafted, result.acceptance_rate) == (9, 0, 0.0)
+# -- all that is asked for, and no more -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("most", range(1, 12))

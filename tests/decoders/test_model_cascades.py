@@ -138,23 +138,6 @@ def test_a_sequence_cascade_has_chow_s_distribution(
     assert distance(loop_distribution(target, strategy, PROMPT, request, eos=(2,)), truth) < EXACT
 
 
-def test_the_distributions_above_lie_between_the_two_models() -> None:
-    """Else the middle thresholds would prove nothing that the limits do not."""
-    request = Request(MOST, SAMPLINGS["plain"])
-    ends = [
-        greedy_or_distribution(model.next_logits, request, eos=(2,)) for model in (large(), small())
-    ]
-    drafter = NeuralDrafter(small())
-    for strategy in (
-        TokenCascade("test", drafter, 0.5),
-        OracleCascade("test", drafter, 0.1),
-        SequenceCascade("test", drafter, 0.5),
-        SequenceCascade("test", drafter, 0.95, normalised=False),
-    ):
-        distribution = loop_distribution(large(), strategy, PROMPT, request, eos=(2,))
-        assert all(distance(distribution, end) > 1e-3 for end in ends)
-
-
 def test_a_draft_model_over_a_part_of_the_vocabulary() -> None:
     target = large()
     request = Request(3, Sampling(1.0, repetition_penalty=1.5))
@@ -300,13 +283,6 @@ def test_a_token_cascade_asks_the_target_once_for_each_deferred_token(seed: int)
     expected = [sum(run > at for run in runs) for at in range(max(runs))]
     assert result.accepted_per_position == expected
     assert result.rounds == result.target_calls - 1 + sure[-1]
-
-
-def test_a_kept_sequence_does_not_ask_the_target() -> None:
-    target, draft = Watched(ToyBackend.random(6, 1).table), ToyBackend.random(6, 2)
-    strategy = SequenceCascade("t", NeuralDrafter(draft), 1.0)
-    run(target, strategy, [4, 2], Request(9))
-    assert target.widths == [2]
 
 
 # -- recipes --------------------------------------------------------------------------------------

@@ -62,12 +62,6 @@ def test_the_same_numbers_as_transformers(folder: Path) -> None:
     assert theirs.logits.std() > 0.2  # a model that says nothing would prove nothing
 
 
-def test_the_head_may_be_its_own(tiny_t5: Tiny) -> None:
-    kind, config = SHAPES["t5-own-head"]
-    model = seq2seq_model(tiny_t5(kind, **config))
-    assert model.lm_head.weight.data_ptr() != model.shared.weight.data_ptr()
-
-
 def test_the_source_is_encoded_once(tiny_t5: Tiny) -> None:
     """However many rounds follow, cross-attention's keys are computed once a layer."""
     target, calls = seq2seq(tiny_t5()), {"encoder": 0, "keys": 0}
@@ -86,18 +80,6 @@ def test_the_source_is_encoded_once(tiny_t5: Tiny) -> None:
     )
     assert result.rounds > 5
     assert calls == {"encoder": 1, "keys": len(target.model.decoder.block)}
-
-
-def test_another_source_leaves_no_trace(tiny_t5: Tiny) -> None:
-    """A longer source before, and rounds rolled back, change nothing of what follows."""
-    target, fresh = seq2seq(tiny_t5()), seq2seq(tiny_t5())
-    target.prefill(SOURCES[2])
-    target.extend(torch.tensor([4, 4, 4]))
-    again, first = target.prefill(SOURCES[1]), fresh.prefill(SOURCES[1])
-    assert torch.equal(again.logits, first.logits)
-    target.extend(torch.tensor([9, 9, 9]))
-    target.truncate(1)
-    close(target.extend(torch.tensor([5, 6])), fresh.extend(torch.tensor([5, 6])))
 
 
 def test_what_the_answer_goes_on_from(tiny_t5: Tiny) -> None:
@@ -126,35 +108,6 @@ def test_ids_equal_transformers_generate(folder: Path, penalty: float) -> None:
         theirs = generate_t5(model, source, 14, repetition_penalty=penalty)
         request = Request(14, Sampling(repetition_penalty=penalty))
         assert run(target, autoregressive(), source, request).ids == theirs
-
-
-def test_several_ends_as_in_transformers(tiny_t5: Tiny) -> None:
-    """Every token of a free answer, with the one that follows it, ends an answer once."""
-    target, model = seq2seq(tiny_t5()), seq2seq_model(tiny_t5())
-    strategy, reasons = speculative(max_gram(shortest=1, source_apart=True), 4), set()
-    for source in SOURCES[1:3]:
-        for token in sorted(set(generate_t5(model, source, 12))):
-            eos = [token, (token + 1) % 16]
-            theirs = generate_t5(model, source, 12, eos_token_id=eos)
-            result = run(target, strategy, source, Request(12), eos_ids=tuple(eos))
-            assert result.ids == theirs
-            assert (result.finish_reason == "eos") == (theirs[-1] in eos)
-            reasons.add(result.finish_reason)
-    assert "eos" in reasons
-
-
-def test_the_answers_differ(tiny_t5: Tiny) -> None:
-    """The sources above are listened to: equal ids are no accident of a model that drones."""
-    model = seq2seq_model(tiny_t5())
-    answers = [generate_t5(model, source, 14) for source in SOURCES]
-    assert len({tuple(answer) for answer in answers}) == len(SOURCES)
-    assert max(len(set(answer)) for answer in answers) > 3
-
-
-def test_a_drafter_that_is_the_target_is_always_right(tiny_t5: Tiny) -> None:
-    target, strategy = seq2seq(tiny_t5()), speculative(NeuralDrafter(seq2seq(tiny_t5())), 3)
-    result = run(target, strategy, SOURCES[1], Request(21))
-    assert (result.rounds, result.drafted, result.accepted) == (5, 15, 15)
 
 
 # -- sampled: every draw and every acceptance walked ----------------------------------------------

@@ -27,11 +27,10 @@ from decoders.arms import recipe
 from decoders.backends.exit_adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.transformers.hf import HFBackend
-from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.transformers.seq2seq_exit import LensHead, plain_lens
-from decoders.common.errors import ContextTooLong, DraftpickError
+from decoders.common.errors import DraftpickError
 from decoders.lengths import FixedLength
-from decoders.protocols import DraftLength, ExitBackend
+from decoders.protocols import DraftLength
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.testing.chance import distance, loop_distribution, reference_distribution
@@ -47,147 +46,8 @@ def folder(request: pytest.FixtureRequest, tiny_t5: Tiny) -> Path:
     return tiny_t5(request.param, seed=4, num_decoder_layers=LAYERS)
 
 
-def opened(folder: Path, layer: int = 1) -> HFSeq2SeqBackend:
-    target = seq2seq(folder, torch.float64)
-    target.open_exit(layer)
-    return target
-
-
-def ids(*tokens: int) -> Tensor:
-    return torch.tensor(tokens)
-
-
 def same(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
-
-
-# -- the target's layers --------------------------------------------------------------------------
-
-
-def test_is_an_exit_backend(folder: Path) -> None:
-    assert isinstance(seq2seq(folder), ExitBackend)
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("layer", [1, 2])
-@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
-def test_running_ahead_changes_nothing(folder: Path, ahead: int, layer: int) -> None:
-    plain, target = seq2seq(folder, torch.float64), opened(folder, layer)
-    same(target.prefill(SOURCE).logits, plain.prefill(SOURCE).logits)
-    for token in (9, 2, 6)[:ahead]:
-        target.lower(layer, ids(token))
-    assert (target.ahead, target.length) == (1 + ahead, 1)
-    same(target.extend(ids(9, 2, 6)), plain.extend(ids(9, 2, 6)))
-    assert target.ahead == target.length == 4
-    same(target.extend(ids(1)), plain.extend(ids(1)))
-
-
-def test_what_ran_ahead_is_rolled_back(folder: Path) -> None:
-    plain, target = seq2seq(folder, torch.float64), opened(folder)
-    plain.prefill(SOURCE)
-    target.prefill(SOURCE)
-    target.lower(1, ids(15, 15))
-    target.truncate(1)
-    assert target.ahead == target.length == 1
-    same(target.extend(ids(3, 4)), plain.extend(ids(3, 4)))
-    target.lower(1, ids(9, 9, 9))  # more than the pass then reads
-    same(target.extend(ids(9)), plain.extend(ids(9)))
-    assert target.ahead == target.length == 4
-    target.lower(1, ids(7))
-    same(target.prefill(SOURCE).logits, plain.prefill(SOURCE).logits)
-    assert target.ahead == 1
-
-
-def test_states_at_the_exit_are_transformers_own(folder: Path) -> None:
-    with torch.no_grad():
-        out = seq2seq_model(folder, torch.float64)(
-            input_ids=ids(*SOURCE)[None],
-            decoder_input_ids=ids(0, 9, 2)[None],
-            output_hidden_states=True,
-        )
-    target = opened(folder, 2)
-    target.prefill(SOURCE)
-    same(target.lower(2, ids(9, 2)), out.decoder_hidden_states[2][0, 1:])
-    same(target.exit_hidden(2, 0, 3), out.decoder_hidden_states[2][0])
-
-
-TOKENS, PARENTS = [9, 6, 2, 11, 7], [-1, 0, 1, -1, 0]  # the first three follow each other
-
-
-@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
-def test_a_tree_over_what_ran_ahead(folder: Path, ahead: int) -> None:
-    plain, target, chain = seq2seq(folder, torch.float64), opened(folder), opened(folder)
-    for backend in (plain, target, chain):
-        backend.prefill(SOURCE)
-    if ahead:
-        target.lower(1, ids(*TOKENS[:ahead]))
-    same(target.extend(ids(*TOKENS), PARENTS), plain.extend(ids(*TOKENS), PARENTS))
-    target.keep([0, 4])
-    chain.extend(ids(9, 7))
-    assert target.ahead == target.length == 3
-    same(target.exit_hidden(1, 0, 3), chain.exit_hidden(1, 0, 3))
-    same(target.lower(1, ids(1)), chain.lower(1, ids(1)))
-    same(target.extend(ids(1, 5)), chain.extend(ids(1, 5)))
-
-
-def test_a_token_may_leave_early_where_an_exit_is_open(folder: Path) -> None:
-    """CALM after a draft that was not verified: as on a target without an exit."""
-    plain, target = seq2seq(folder, torch.float64), opened(folder)
-    for backend in (plain, target):
-        backend.prefill(SOURCE)
-    target.lower(1, ids(5, 5))
-    for token in (4, 2):
-        states = [
-            b.extend_until(token, lambda h, below, depth: depth == 2)[0] for b in (plain, target)
-        ]
-        same(*states)
-    assert target.ahead == target.length == 3
-    same(target.extend(ids(8)), plain.extend(ids(8)))
-
-
-def test_an_exit_opened_again_and_one_that_cannot_be(folder: Path) -> None:
-    target = opened(folder)
-    target.prefill(SOURCE)
-    before = target.exit_hidden(1, 0, 1).clone()
-    target.open_exit(1)
-    assert torch.equal(target.exit_hidden(1, 0, 1), before)  # a prompt may have been read since
-    for layer in (0, 3):
-        with pytest.raises(DraftpickError, match=f"1 to 2, not {layer}"):
-            seq2seq(folder).open_exit(layer)
-
-
-@pytest.mark.parametrize("order", [(1, 2), (2, 1), (1, 2, 1), (2, 1, 2)])
-def test_exits_take_turns(folder: Path, order: tuple[int, ...]) -> None:
-    """Whichever ran ahead, and whichever before it, the target and both exits see the same."""
-    plain, target = seq2seq(folder, torch.float64), opened(folder, 2)
-    target.open_exit(1)
-    whole = seq2seq_model(folder, torch.float64)
-    for backend in (plain, target):
-        backend.prefill(SOURCE)
-    for layer in order:
-        target.lower(layer, ids(5))  # another exit's is forgotten
-        target.truncate(1)
-    for layer in order:
-        target.lower(layer, ids(9, 2))
-    same(target.extend(ids(9, 2, 6)), plain.extend(ids(9, 2, 6)))
-    with torch.no_grad():
-        out = whole(
-            input_ids=ids(*SOURCE)[None],
-            decoder_input_ids=ids(0, 9, 2, 6)[None],
-            output_hidden_states=True,
-        )
-    for layer in (1, 2):
-        same(target.exit_hidden(layer, 0, 4), out.decoder_hidden_states[layer][0])
-
-
-def test_the_context_is_not_overrun(folder: Path) -> None:
-    target = opened(folder)
-    target.prefill(SOURCE)
-    target.extend(ids(*[2] * (target.context - 2)))
-    target.lower(1, ids(3))
-    with pytest.raises(ContextTooLong):
-        target.lower(1, ids(3))
-    assert target.extend(ids(3)).shape == (1, 16)
 
 
 # -- the drafter ----------------------------------------------------------------------------------
@@ -310,44 +170,11 @@ def test_the_distribution_is_the_target_s(
 # -- arms -----------------------------------------------------------------------------------------
 
 EXIT: dict[str, Any] = {"kind": "early_exit"}
-SOURCES = [SOURCE, [3], [7, 11, 7, 11, 1], [*range(2, 16), 1]]
-CASCADES = {"token": ("token_cascade", 0.5), "oracle": ("oracle_cascade", 0.0)}
-
-
-@pytest.fixture(scope="module")
-def model(tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A T5 that is sure of itself, with a final norm that an adapter's file holds unrounded."""
-    made = seq2seq_model(tiny_t5(tie_word_embeddings=False))
-    norm = made.decoder.final_layer_norm.weight.data
-    norm.copy_(norm.bfloat16())
-    folder = tmp_path_factory.mktemp("sure")
-    made.save_pretrained(folder)
-    return folder
 
 
 def engine_of(target: Any, **bodies: dict[str, Any]) -> Engine:
     bodies["autoregressive"] = {"kind": "autoregressive"}
     return Engine(target, {name: recipe(name=name, **body) for name, body in bodies.items()})
-
-
-@pytest.mark.parametrize("name", CASCADES)
-def test_cascades_from_scratch(name: str, model: Path, tmp_path: Path) -> None:
-    plain_lens(seq2seq(model), 1).save(tmp_path)
-    kind, alpha = CASCADES[name]
-    drafter = {**EXIT, "drafter": str(tmp_path)}
-    engine = engine_of(seq2seq(model), a={"kind": kind, "alpha": alpha, "drafter": drafter})
-    large, small = seq2seq_model(model), cut_model(model, 1)
-    deferred = 0
-    for source in SOURCES:
-        p, q = from_scratch(large, source), from_scratch(small, source)
-        context = [0]
-        for token in engine.decode("a", source, Request(16, eos_ids=())).ids:
-            sure = float(q(context).softmax(-1).max())
-            bar = 1 - alpha if name == "token" else float(p(context).softmax(-1).max()) - alpha
-            deferred += sure < bar
-            assert token == int((p if sure < bar else q)(context).argmax())
-            context.append(token)
-    assert 0 < deferred < 16 * len(SOURCES)
 
 
 def layer_2(folder: Path, tiny: Tiny, tiny_t5: Tiny) -> None:
@@ -383,17 +210,3 @@ def test_an_adapter_that_does_not_fit(case: str, tiny: Tiny, tiny_t5: Tiny, tmp_
     with pytest.raises(DraftpickError, match=words):
         engine.decode("odd", SOURCE, Request(3))
     assert engine.decode("autoregressive", SOURCE, Request(3)).ids  # the rest still works
-
-
-def test_two_layers_of_one_target(tiny_t5: Tiny, tmp_path: Path) -> None:
-    target = seq2seq(tiny_t5(num_decoder_layers=3))
-    for layer in "12":
-        (tmp_path / layer).mkdir()
-        plain_lens(target, int(layer)).save(tmp_path / layer)
-    exits = {layer: {**EXIT, "drafter": str(tmp_path / layer)} for layer in "12"}
-    engine, request = engine_of(target, **exits), Request(12)
-    expected = engine.decode("autoregressive", [3, 1, 4], request).ids
-    for arm in ("1", "2", "1"):
-        made = engine.decode(arm, [3, 1, 4], request)
-        assert made.ids == expected and made.drafted > 0
-    assert engine.arm_parameters("1") < engine.arm_parameters("2")

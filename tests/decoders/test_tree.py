@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Tiny, generate, greedy, grown, native, transformers_model, watched
-from torch import Tensor
+from decoder_toys import CPU, Tiny, Watched, greedy, grown, native, watched
 
 from decoders.arms import recipe
 from decoders.backends.transformers.hf import HFBackend
@@ -37,17 +36,6 @@ def toy_tree(vocab: int, seed: int, *branch: int, every: bool = False) -> Drafte
 
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9, [7, 11, 7, 11, 7]]
 SHAPES = {"lead": TreeShape((3, 2)), "every": TreeShape((3, 2), every=True)}
-
-
-def test_a_target_with_an_exit_open(tiny: Tiny) -> None:
-    """Another arm's exit, which keeps states of every position, is fed by the tree too."""
-    target, model = native(tiny()), transformers_model(tiny())
-    target.open_exit(1)
-    strategy = speculative(
-        grown(native(tiny(seed=5, num_hidden_layers=2)), None, SHAPES["every"], 96), 3
-    )
-    for prompt in PROMPTS:
-        assert run(target, strategy, prompt, Request(16)).ids == generate(model, prompt, 16)
 
 
 def test_branches_save_rounds() -> None:
@@ -141,24 +129,12 @@ def test_what_a_branch_has_seen() -> None:
     assert [row.nonzero().flatten().tolist() for row in mask] == [[4], [1, 4], [2, 4], [1, 3, 4]]
 
 
-class Counted(ToyBackend):
-    """Notes how many tokens each pass reads."""
-
-    def __init__(self, table: Tensor) -> None:
-        super().__init__(table)
-        self.widths: list[int] = []
-
-    def extend(self, ids: Tensor, *args: Any) -> Tensor:
-        self.widths.append(len(ids))
-        return super().extend(ids, *args)
-
-
 @pytest.mark.parametrize(
     ("every", "drafts", "nodes"), [(False, [1, 1, 1], 6), (True, [1, 3, 6], 15)]
 )
 def test_a_pass_a_depth(every: bool, drafts: list[int], nodes: int) -> None:
     """The lead alone costs the drafter what a chain costs; every branch, one wider pass a depth."""
-    model = Counted(ToyBackend.random(6, 1).table)
+    model = Watched(ToyBackend.random(6, 1).table)
     drafter = tree(model, 3, 2, every=every)
     drafter.reset([1, 2])
     model.widths.clear()
@@ -171,7 +147,7 @@ def test_a_pass_a_depth(every: bool, drafts: list[int], nodes: int) -> None:
 def test_what_stands_is_not_read_again(every: bool) -> None:
     """A round leaves the drafter two tokens to read, also where a side branch was accepted."""
     target = ToyBackend.random(6, seed=3)
-    model = Counted(target.table + 1.5 * ToyBackend.random(6, seed=53).table)
+    model = Watched(target.table + 1.5 * ToyBackend.random(6, seed=53).table)
     strategy, first = speculative(tree(model, 3, 3, 3, every=every), 4), []
     propose = strategy.drafter.propose
 

@@ -216,37 +216,6 @@ def test_any_tree_and_any_path(
         backend.truncate(start(backend) + len(answer))  # the next tree begins after the path
 
 
-# -- with an exit that ran ahead ------------------------------------------------------------------
-
-
-def test_a_tree_over_a_chain_that_an_exit_ran_ahead(tiny: Tiny) -> None:
-    opened, plain = native(tiny(), torch.float64), native(tiny(), torch.float64)
-    opened.open_exit(1)
-    tokens, parents = [9, 6, 2, 11, 7], [-1, 0, 1, -1, 0]  # its first three follow each other
-    for ahead in range(4):
-        opened.prefill(PROMPT)
-        plain.prefill(PROMPT)
-        if ahead:
-            opened.lower(1, ids(tokens[:ahead]))
-        close(opened.extend(ids(tokens), parents), plain.extend(ids(tokens), parents))
-        opened.keep([0, 4])
-        plain.prefill([*PROMPT, 9, 7])
-        assert opened.ahead == opened.length == len(PROMPT) + 2
-        close(opened.extend(ids([1])), plain.extend(ids([1])))
-
-
-def test_an_exit_reads_the_kept_path_s_states(tiny: Tiny) -> None:
-    opened, chain = (native(tiny(), torch.float64) for _ in range(2))
-    for backend in (opened, chain):
-        backend.open_exit(1)
-        backend.prefill(PROMPT)
-    opened.extend(ids(TOKENS), PARENTS)
-    opened.keep([3, 6])
-    chain.extend(ids([11, 7]))
-    end = len(PROMPT) + 2
-    close(opened.exit_hidden(1, 0, end), chain.exit_hidden(1, 0, end))
-
-
 # -- the shape's own book -------------------------------------------------------------------------
 
 

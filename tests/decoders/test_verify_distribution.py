@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, log
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,6 @@ from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
 from decoders.papers.rules.lossy import Lossy
 from decoders.protocols import Drafter, DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling, Verdict
-from decoders.sampling.randomness import RandomSource
 from decoders.testing.chance import (
     Distribution,
     distance,
@@ -371,14 +371,8 @@ def raw_variation(target: Tensor, draft: Tensor, target_raw: Tensor, draft_raw: 
 class DrawsFromPi(Lossy):
     """Wrong on purpose: after a rejection draws from pi, not from the residual."""
 
-    def verify(
-        self,
-        proposal: Proposal,
-        target_logits: Tensor,
-        sampling: Sampling,
-        chance: RandomSource,
-        place: int,
-    ) -> Verdict:
+    def verify(self, *given: Any) -> Verdict:
+        proposal, target_logits, sampling, chance, _ = given
         target = step.target_distribution(target_logits, sampling)
         draft = step.draft_distribution(proposal, target)
         pi = self.mixture(target[:-1], draft)
@@ -390,14 +384,8 @@ class DrawsFromPi(Lossy):
 class ScaledSurprise(BiLD):
     """Wrong on purpose: is surprised by what temperature made of the target."""
 
-    def verify(
-        self,
-        proposal: Proposal,
-        target_logits: Tensor,
-        sampling: Sampling,
-        chance: RandomSource,
-        place: int,
-    ) -> Verdict:
+    def verify(self, *given: Any) -> Verdict:
+        proposal, target_logits, sampling, chance, place = given
         cooled = target_logits / sampling.temperature
         return super().verify(proposal, cooled, replace(sampling, temperature=1), chance, place)
 

@@ -170,17 +170,6 @@ def test_a_stream_that_breaks_off_ends_with_the_servers_error(
         assert again.headers["x-draftpick-arm"] == "second"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_stream_that_fails_before_its_first_word_is_given_by_the_next_best(
-    three: tuple[Any, ...], stream: bool
-) -> None:
-    server, first, _ = three
-    first.cut_after = 0
-    with server.http() as http:
-        response = http.post(CHAT, json=asked(stream=stream))
-        assert response.headers["x-draftpick-arm"] == "second" and "second" in response.text
-
-
 @pytest.mark.parametrize("status", [401, 403, 404, "no key"])
 def test_a_refusal_of_this_server_is_its_own_fault(
     status: int | str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
