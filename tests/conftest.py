@@ -22,6 +22,7 @@ from httpx._transports import default as _default
 
 from decoders.common import plugins
 from decoders.costs import passes
+from decoders.testing.fake_server import FakeEndpoint, listening
 from policies import mlflow_store
 from router import mlflow_model
 from router.specbench import plots
@@ -203,3 +204,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(folder))
     with forgotten(folder):
         yield folder
+
+
+@pytest.fixture
+def server() -> Iterator[FakeEndpoint]:
+    fake = FakeEndpoint()
+    with listening(fake):
+        yield fake

@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_models import WORDS, tokenizer
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from decoders import EngineOptions
 from decoders.common.errors import DraftpickError

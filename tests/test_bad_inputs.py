@@ -207,9 +207,7 @@ INSTEAD |= {
     if option in ("--from-logs", "--tokenizer", "--costs", "--draft-model", "--draft-cost",
                   "--config", "--clusters", "--limit")
 } | {("headroom", "--target"): LOGS}  # fmt: skip
-RIGHT: set[tuple[str, ...]] = {
-    ("--json-schema", "file: an object"),
-}
+RIGHT: set[tuple[str, ...]] = {("--json-schema", "file: an object")}
 MEANT = ("bytes that are no UTF-8", "there is no MLflow store")  # of a prompt, of a policy
 
 

@@ -184,31 +184,6 @@ def test_speed_is_kept_prompt_by_prompt(
         script("decode", *options, "--seed", 1, "--note", "another")
 
 
-def test_a_method_that_fails_is_left_out(
-    model: Path,
-    queries: Path,
-    arms: Path,
-    tmp_path: Path,
-    script: Main,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from importlib import import_module
-
-    def broken(ids: list[int]) -> int:
-        raise ValueError("nothing works")
-
-    module = import_module("decode")
-    monkeypatch.setattr(module, "flashspec_runs", lambda *_: {"broken": broken})
-    out = tmp_path / "speed.json"
-    options = ["--target", model, "--queries", queries, "--config", arms, "--max-new-tokens", 4]
-    options += ["--device", "cpu", "--exit-layer", 0, "--no-compile", "--out", out, "--limit", 1]
-    script("decode", *options, "--repeats", 1)
-    assert held(out)["failed"] == {"broken": "ValueError: nothing works"}
-    assert "broken" not in held(out)["tokens_per_s"]
-    script("decode", *options, "--repeats", 2, "--resume")
-    assert all(len(t) == 2 for times in held(out)["seconds"].values() for t in times)
-
-
 def test_floors_and_shares(model: Path, arms: Path, tmp_path: Path, script: Main) -> None:
     out = tmp_path / "floor.json"
     options = ["--target", model, "--config", arms, "--device", "cpu", "--max-new-tokens", 4]

@@ -6,7 +6,6 @@ import base64
 import json
 import logging
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collect.endpoints.executor import Endpoints
-from decoders.testing.fake_server import FakeEndpoint, listening
+from decoders.testing.fake_server import FakeEndpoint
 from router import cli
 
 MARK = "canary"
@@ -38,13 +37,6 @@ def arms(url: str, **more: Any) -> str:
         for name in ("first", "second")
     }  # fmt: skip
     return json.dumps({"arms": both})
-
-
-@pytest.fixture
-def server() -> Iterator[FakeEndpoint]:
-    fake = FakeEndpoint()
-    with listening(fake):
-        yield fake
 
 
 @pytest.fixture
@@ -204,8 +196,9 @@ STORES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("how", ["option", "environment"])
+@pytest.mark.parametrize(
+    ("store", "how"), [*((store, "option") for store in STORES), (STORES[0], "environment")]
+)
 def test_stores_that_cannot_be_used(
     store: str, how: str, place: Path, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,10 +230,13 @@ def test_arms_with_keys_are_refused(
     require_none(place, told)
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"])
 @pytest.mark.parametrize(
-    "proxy",
-    [f"nonsense://me:{SAFE}@h:1", f"http://me:{SAFE}@127.0.0.1:1", f"http://{SAFE}@127.0.0.1:1"],
+    ("variable", "proxy"),
+    [
+        ("HTTP_PROXY", f"nonsense://me:{SAFE}@h:1"),
+        ("HTTPS_PROXY", f"http://me:{SAFE}@127.0.0.1:1"),
+        ("ALL_PROXY", f"http://{SAFE}@127.0.0.1:1"),
+    ],
 )
 def test_proxies_that_cannot_be_used(
     variable: str, proxy: str, place: Path, told: Told, monkeypatch: pytest.MonkeyPatch

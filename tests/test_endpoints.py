@@ -20,7 +20,7 @@ from collect.sweeps.run import sweep
 from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError
 from decoders.endpoints.engine import EndpointEngine
-from decoders.testing.fake_server import FakeEndpoint, listening
+from decoders.testing.fake_server import Clock, FakeEndpoint, listening
 from policies import Decision
 from policies.records import Origin
 from router.cli import main
@@ -367,13 +367,6 @@ def test_the_benchmark_needs_a_target(place: Path, capsys: pytest.CaptureFixture
     assert main(words) == 2
     assert "plain decoding by a target, which endpoints lack" in capsys.readouterr().err
     assert not (place / "bench").exists()
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def Options(**named: Any) -> Any:

@@ -245,9 +245,7 @@ def test_a_conversation_stays_with_its_server(
     assert [line.choice for line in lines] == ["forced", "kept", "best", "forced", "kept"]
 
 
-def test_a_conversation_moves_where_its_server_dies(
-    two: tuple[FakeEndpoint, FakeEndpoint],
-) -> None:
+def test_a_conversation_moves_where_its_server_dies(two: tuple[FakeEndpoint, FakeEndpoint]) -> None:
     engine = engine_over(*two)
     router = Router(engine, fixed_policy(("first", "second"), "first"))
     asked = chat(LONG)

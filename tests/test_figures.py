@@ -178,22 +178,6 @@ def test_a_table_names_its_command(name: str, one: Section) -> None:
     assert re.search(COMMAND, said, re.MULTILINE), one.title
 
 
-FLATTERS = re.compile(r"(?<![\w.])(?:1\.0[2-9]|1\.[1-9]|[2-9]\.)\d*x")
-OPPOSITE = re.compile(r"(?<![\w.])0\.\d+x|\bcosts\b|sampled, it is")
-INTERVAL = re.compile(r"\d to \d|± \d|no intervals")
-
-
-@pytest.mark.parametrize(
-    "block", [b for b in blocks(section("README.md", None)) if FLATTERS.search(b)],
-    ids=lambda block: block[:40],
-)  # fmt: skip
-def test_a_ratio_of_the_readme_names_its_table_its_interval_and_its_opposite(block: str) -> None:
-    said = re.sub(r"^\|.*$", "", block, flags=re.M)
-    assert any(at for page, at in LINK.findall(said) if page.endswith(".md")), "its section"
-    assert INTERVAL.search(said), "an interval, or that it has none"
-    assert OPPOSITE.search(said), "where it loses, or gains less"
-
-
 def test_a_figure_that_stands_nowhere_is_caught() -> None:
     assert stands("31", "| 31.2 |") and stands("0.82", "0.82x") and stands("8", "-7.8")
     assert not stands("1.5", "0.6% and 3.7%, 11.5 or 1.56") and not stands("7.1", "v7.1.3 17.1")

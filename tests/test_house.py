@@ -191,16 +191,6 @@ def test_no_package_stands_on_the_toys(graph: grimp.ImportGraph) -> None:
     assert len(toys) > 1 and on_them <= toys
 
 
-def test_a_circle_would_be_found() -> None:
-    graph = grimp.ImportGraph()
-    for module in ("a", "a.b", "a.b.x", "a.c"):
-        graph.add_module(module)
-    graph.add_import(importer="a.b.x", imported="a.c")
-    assert not graph.nominate_cycle_breakers("a")
-    graph.add_import(importer="a.c", imported="a.b")
-    assert graph.nominate_cycle_breakers("a")
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_package_is_ours(package: str) -> None:
     """The names are common: what is imported must be what stands beside these tests, or what the

@@ -12,6 +12,15 @@ from threading import Thread
 from typing import Any
 
 
+class Clock:
+    """A clock that stands still; `now` sets it."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def upper_words(prompt: str) -> list[str]:
     """Answers with the prompt's words in capitals, each with the space before it."""
     return [" " * (index > 0) + word for index, word in enumerate(prompt.upper().split())]

@@ -64,10 +64,7 @@ TRAIN = ("train", "--policy", "best-fixed", "--no-guard")
     ids=" ".join,
 )
 def test_every_file_is_read_once(
-    asked: tuple[str, ...],
-    rewards: Path,
-    read: Counter[str],
-    tmp_path: Path,
+    asked: tuple[str, ...], rewards: Path, read: Counter[str], tmp_path: Path
 ) -> None:
     given: list[str] = [*asked, *(["--rewards"] if asked[0] == "train" else []), str(rewards)]
     if asked[0] == "train":

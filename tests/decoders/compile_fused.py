@@ -71,12 +71,7 @@ def main(only: str | None) -> None:
             name, query = f"{model} {kind}", heads * head_dim
 
             def product(
-                fn: Any,
-                outputs: int,
-                inputs: int,
-                how: int = how,
-                name: str = name,
-                **named: Any,
+                fn: Any, outputs: int, inputs: int, how: int = how, name: str = name, **named: Any
             ) -> None:
                 tile = launch.tile_of(outputs, inputs, how)
                 types = dict.fromkeys(("x_ptr", "h_ptr", "norm_ptr", "w_ptr"), "*i32")

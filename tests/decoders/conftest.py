@@ -42,6 +42,13 @@ def kernel() -> None:
         pytest.skip(f"no kernels for {instructions() or 'such a processor'}: {told}")
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own, not made yet."""
+    monkeypatch.setenv("DRAFTPICK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def costs_of_tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Kept out of the user's cache."""

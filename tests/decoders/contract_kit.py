@@ -19,10 +19,7 @@ from decoders.backends.exit_adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.seq2seq_exit import plain_lens
-from decoders.protocols import (
-    DraftLength,
-    EncoderDecoder,
-)
+from decoders.protocols import DraftLength, EncoderDecoder
 from decoders.records import StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.testing.tokenizers import Letters

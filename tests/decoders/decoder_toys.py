@@ -46,19 +46,12 @@ from decoders.methods.recurrent.drafter import RecurrentDrafter
 from decoders.methods.suffix.drafter import SuffixDrafter
 from decoders.methods.tree.drafter import TreeDrafter
 from decoders.methods.tree.widened import WidenedDrafter
-from decoders.protocols import (
-    Drafter,
-    DraftRequest,
-    RequestScope,
-    StateBackend,
-)
+from decoders.protocols import Drafter, DraftRequest, RequestScope, StateBackend
 from decoders.records import DecodeResult, Proposal, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.tree_shape import TreeShape
-from decoders.testing.toys import (
-    ToyBackend,
-)
+from decoders.testing.toys import ToyBackend
 from decoders.zoo.catalogue import cache_dir
 
 CPU = torch.device("cpu")

@@ -6,12 +6,7 @@ from typing import Any
 
 import torch
 from decoder_toys import CPU
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from decoders.backends.transformers.hf import HFBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend

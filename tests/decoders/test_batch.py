@@ -216,31 +216,6 @@ def test_a_transformers_target_is_decoded_one_by_one(tiny: Tiny, engine: Engine)
     np.testing.assert_allclose(out.embeddings, same.embeddings, atol=1e-4)
 
 
-def test_sampling_in_a_batch_follows_its_seed(engine: Engine) -> None:
-    seeds = [*range(5)], [*range(5)], [*range(5, 10)]
-    one, two, other = (batch_of(engine).target(PROMPTS, 10, 1.0, each).ids for each in seeds)
-    assert one == two != other
-    assert all(not set(ids[:-1]) & set(EOS) for ids in one)
-
-
-def test_a_sampled_batch_has_the_target_s_distribution(engine: Engine) -> None:
-    prompt = PROMPTS[1]
-    out = batch_of(engine).target([prompt] * 4000, 1, 1.5, range(4000)).ids
-    counts = np.bincount([ids[0] for ids in out], minlength=16) / 4000
-    distribution = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
-    np.testing.assert_allclose(counts, distribution, atol=0.03)
-
-
-@pytest.mark.slow
-def test_sampled_one_by_one_each_prompt_draws_for_itself(tiny: Tiny) -> None:
-    engine, prompt, n = make_engine(tiny, hf=True), PROMPTS[1], 1500
-    out = batch_of(engine).target([prompt] * n, 1, 1.5, range(n)).ids
-    assert out == batch_of(engine).target([prompt] * n, 1, 1.5, range(n)).ids
-    counts = np.bincount([ids[0] for ids in out], minlength=16) / n
-    distribution = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
-    np.testing.assert_allclose(counts, distribution, atol=0.04)
-
-
 def test_prompts_are_checked_before_anything_runs(engine: Engine) -> None:
     with pytest.raises(DraftpickError, match="empty"):
         batch_of(engine).target([[1], []], 4)

@@ -320,10 +320,7 @@ def test_a_bad_row_spoils_itself_alone(kernel: None, rounding: Rounding) -> None
 
 
 def test_wrong_shapes_are_refused(kernel: None) -> None:
-    four, eight = (
-        blocked.to_int4_blocks(some(32, 64)),
-        blocked.to_int8_blocks(some(32, 64)),
-    )
+    four, eight = (blocked.to_int4_blocks(some(32, 64)), blocked.to_int8_blocks(some(32, 64)))
     half, by_half = blocked.to_bf16_blocks(some(32, 64)).values, torch.ops.draftpick.bf16_blocks
     x, (values, grid), (whole, scale) = some(2, 64), four.stored, eight.stored
     by_four, by_eight = torch.ops.draftpick.int4_blocks, torch.ops.draftpick.int8_blocks

@@ -227,10 +227,7 @@ MISTAKES = {
     ),
     "nothing inside": ("kind: vertical, review: x", r"arms\.a\.inner: Field required"),
     "a name inside": ("kind: vertical, review: x, inner: y", r"arms\.a\.inner"),
-    "no kind inside": (
-        "kind: vertical, review: x, inner: {}",
-        "inner: give a mapping",
-    ),
+    "no kind inside": ("kind: vertical, review: x, inner: {}", "inner: give a mapping"),
     "a kind that does not draft": (
         "kind: vertical, review: x, inner: {kind: autoregressive}",
         r"inner: kind: 'autoregressive' cannot draft for another model",

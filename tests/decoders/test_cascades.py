@@ -5,19 +5,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cascade_toys import (
-    V,
-    hierarchy,
-    seeds,
-    toy,
-    vertical,
-)
-from decoder_toys import (
-    CPU,
-    Watched,
-    greedy,
-    max_gram,
-)
+from cascade_toys import V, hierarchy, seeds, toy, vertical
+from decoder_toys import CPU, Watched, greedy, max_gram
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,9 +20,7 @@ from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator, RandomSource
-from decoders.testing.chance import (
-    every_outcome,
-)
+from decoders.testing.chance import every_outcome
 from decoders.testing.toys import (
     ListedLengths,
     ToyBackend,
@@ -245,10 +232,7 @@ def test_a_later_part_makes_up_for_an_earlier_one() -> None:
     proposal = drafter.propose([0, 0], greedy(20))
     assert proposal.ids.tolist() == [5, 6, 7, 8, 9, 1]
     assert (one.asked, two.asked, three.asked) == ([(2, 3)], [(3, 4)], [(7, 1)])
-    assert drafter.propose([0, 0], greedy(2)).ids.tolist() == [
-        5,
-        6,
-    ]
+    assert drafter.propose([0, 0], greedy(2)).ids.tolist() == [5, 6]
     assert (two.asked[1:], three.asked[1:]) == ([(3, 1)], [])
 
 

@@ -32,12 +32,7 @@ from decoders.arms import KINDS, recipe
 from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
-from decoders.protocols import (
-    Drafter,
-    DraftRequest,
-    Job,
-    decoder_prefix,
-)
+from decoders.protocols import Drafter, DraftRequest, Job, decoder_prefix
 from decoders.records import DecodeResult, Proposal, Request, Sampling
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
@@ -131,11 +126,11 @@ def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None
 @pytest.mark.parametrize("backend", ["native-float32", "hf", "hf-seq2seq"])
 def test_arms_take_turns_on_one_prompt(backend: str, engines: Callable[[str], Engine]) -> None:
     """Read once, answered by each arm in turn and back again, each as if it were alone."""
-    engine, request = engines(backend), Request(LONG)
+    engine, request = engines(backend), Request(8)
     names = [name for name in engine.arm_names if name != "neural-adaptive"]  # by a clock
     alone = {name: engine.decode(name, PROMPTS[1], request) for name in names}
     prefilled = engine.prefill(PROMPTS[1])
-    for name in [*names, *reversed(names)]:
+    for name in [*names, *names[::-2]]:
         result = engine.decode(name, PROMPTS[1], request, prefilled)
         assert result.ids == alone[name].ids, name
         if not engine.arms[name].reads_earlier and "hybrid" not in name:  # what they learn stays
@@ -243,9 +238,9 @@ def test_a_replay_counts_as_the_loop(
     reasons = set[str]()
     for prompt in PROMPTS:
         free = plain(engine, prompt)
-        ends = [Request(LONG, eos_ids=(free[at], 99)) for at in (2, 5)]
-        stops = [Request(LONG, stop=(Letters().decode(free[at : at + 2]),)) for at in (3, 5)]
-        live = [engine.decode(name, prompt, request) for request in (Request(LONG), *ends, *stops)]
+        stop = Letters().decode(free[3:5])
+        ways = Request(LONG), Request(LONG, eos_ids=(free[5], 99)), Request(LONG, stop=(stop,))
+        live = [engine.decode(name, prompt, request) for request in ways]
         answers = [each.ids for each in live]
         if engine.arms[name].reads_earlier:  # a batch's answers are earlier ones to each other
             made = [batch.replay(name, [prompt], [ids], LONG)[0] for ids in answers]
@@ -261,10 +256,7 @@ def test_a_replay_counts_as_the_loop(
 
 @on_backends(METHODS)
 def test_clocks(
-    name: str,
-    backend: str,
-    engines: Callable[[str], Engine],
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, backend: str, engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parts of an answer add up to the whole, by a clock that ticks whenever it is read."""
     engine = ready(engines, backend, name)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import Leaves
 
 from collect.queries import TASKS, Query, first_per_task, read_queries, shipped
 from collect.replay.batch import Batch
@@ -86,26 +85,6 @@ def test_every_arm_s_ids_equal_transformers(
             assert result.ids == wanted, (query.id, arm)
             accepted[arm] += result.accepted
     assert {arm for arm, count in accepted.items() if not count} == {"autoregressive"}
-
-
-@pytest.fixture(scope="module")
-def said(engine: Engine) -> tuple[list[list[int]], list[int]]:
-    """Two prompts, and the answer to the second."""
-    prompts = [
-        engine.encode_chat([{"role": "user", "content": words}])
-        for words in ("Tell me a story.", "Count to ten.")
-    ]
-    return prompts, engine.decode("autoregressive", prompts[1], Request(12)).ids
-
-
-@pytest.mark.parametrize("arm", load_arms())
-def test_an_answer_that_a_streamer_ends_leaves_nothing_behind(
-    engine: Engine, arm: str, said: tuple[list[list[int]], list[int]]
-) -> None:
-    (story, count), wanted = said
-    with pytest.raises(InterruptedError):
-        engine.decode(arm, story, Request(40), streamer=Leaves())
-    assert engine.decode(arm, count, Request(12)).ids == wanted
 
 
 def test_batched_answers_equal_transformers(engine: Engine, transformers_ids: Any) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,24 +21,10 @@ from decoders.endpoints.chat import Pieces, chat_ids, chat_of
 from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.stream import pause_s
 from decoders.records import Request, Sampling
-from decoders.testing.fake_server import FakeEndpoint, listening
+from decoders.testing.fake_server import Clock, FakeEndpoint, listening
 from decoders.testing.tokenizers import word_tokenizer
 
 HELLO = chat_ids([{"role": "user", "content": "why is the sky blue"}])
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def server() -> Iterator[FakeEndpoint]:
-    fake = FakeEndpoint()
-    with listening(fake):
-        yield fake
 
 
 def engine_of(*servers: FakeEndpoint, clock: Any = time.monotonic, **body: Any) -> EndpointEngine:

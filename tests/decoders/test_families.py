@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from backend_toys import close
 from decoder_toys import CPU, max_gram
 from family_toys import CONTEXT, FAMILIES, VOCAB, WINDOW, family_backend, family_model
 from torch import Tensor
@@ -101,10 +102,6 @@ def anew(target: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
     with torch.no_grad():
         logits: Tensor = target(torch.tensor([list(tokens)]), use_cache=False).logits[0]
     return logits
-
-
-def close(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)  # a wrong key moves them by 0.1
 
 
 def test_every_family_with_a_window_is_among_those_tried() -> None:

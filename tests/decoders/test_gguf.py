@@ -35,12 +35,6 @@ KIND_NAMES = sorted(KINDS.values())
 NUMBERS = {name: number for number, name in KINDS.items()}
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DRAFTPICK_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def matrix(kind: str, outputs: int, inputs: int, seed: int = 0) -> tuple[FileRows, torch.Tensor]:
     """One in a file, and its numbers as the package gguf has them, float32."""
     rows = random_rows(kind, outputs, inputs, np.random.default_rng(seed))

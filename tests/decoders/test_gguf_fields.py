@@ -27,12 +27,6 @@ from decoders.zoo.gguf_tokenizer import SPLITS, ends_of, mend, put_right, split_
 LLAMA_S_OWN = {("deepseek-coder", 8)}  # which takes no wide space for one; its own tokenizer does
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DRAFTPICK_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Header, PreTrainedTokenizerFast]:
     header = read_header(save_split(tmp_path_factory.mktemp("pairs") / "m.gguf", "smollm"))

@@ -74,10 +74,7 @@ class ToyGrammar:
 
 
 def run(
-    target: Backend,
-    strategy: Strategy,
-    request: Request,
-    chance: RandomSource | None = None,
+    target: Backend, strategy: Strategy, request: Request, chance: RandomSource | None = None
 ) -> DecodeResult:
     prefilled, stopper = target.prefill(PROMPT), Stopper(request, (EOS,))
     chance = chance or Generator(CPU, request.seed)

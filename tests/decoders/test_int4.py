@@ -22,14 +22,7 @@ from decoders.backends.weights import int8
 from decoders.backends.weights.blocked import to_int4_blocks, to_int8_blocks
 from decoders.backends.weights.int4 import GROUP, Int4Weight, for_cuda, quantised, to_int4
 from decoders.backends.weights.int8 import WIDE, Int8Weight, to_int8
-from decoders.backends.weights.packed import (
-    Rounded,
-    Rounding,
-    dense,
-    linear,
-    narrowed,
-    pack,
-)
+from decoders.backends.weights.packed import Rounded, Rounding, dense, linear, narrowed, pack
 
 pytestmark = pytest.mark.instructions
 

@@ -50,11 +50,7 @@ def some(*size: int, seed: int = 0) -> Tensor:
 
 
 @examples(25)
-@given(
-    rows=st.integers(1, 40),
-    width=st.sampled_from([32, 96, 576]),
-    seed=st.integers(0, 99),
-)
+@given(rows=st.integers(1, 40), width=st.sampled_from([32, 96, 576]), seed=st.integers(0, 99))
 def test_what_lies_between_products_is_that_of_ordinary_operations(
     kernel: None, rows: int, width: int, seed: int
 ) -> None:

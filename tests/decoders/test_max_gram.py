@@ -104,12 +104,7 @@ def search(line: list[int], known: int, shortest: int, longest: int, earliest: b
 
 
 def plain_guess(
-    context: list[int],
-    k: int,
-    table: list[int] | None,
-    shortest: int,
-    longest: int,
-    earliest: bool,
+    context: list[int], k: int, table: list[int] | None, shortest: int, longest: int, earliest: bool
 ) -> list[int]:
     line = list(context)
     source = search(line, len(context), shortest, longest, earliest)

@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    Tiny,
-    Watched,
-    max_gram,
-    native,
-    random_exit,
-    reduced,
-)
+from decoder_toys import Tiny, Watched, max_gram, native, random_exit, reduced
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 

@@ -20,14 +20,7 @@ from decoders.backends.native import LlamaBackend
 from decoders.backends.weights import packed
 from decoders.backends.weights.blocked import Int4Blocks, Int8Blocks
 from decoders.backends.weights.int8 import WIDE, Int8Weight, to_int8
-from decoders.backends.weights.packed import (
-    Rounding,
-    can_pack,
-    dense,
-    linear,
-    narrowed,
-    pack,
-)
+from decoders.backends.weights.packed import Rounding, can_pack, dense, linear, narrowed, pack
 
 pytestmark = pytest.mark.instructions
 

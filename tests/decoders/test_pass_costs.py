@@ -163,8 +163,7 @@ def test_a_measurement_on_a_busy_machine_is_kept_until_a_quieter_one(
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{}", '{"verify_s": [], "busy": 1}', '{"verify_s": [0.1, -1], "busy": 1}', "[1]"],
+    "text", ["", "{}", '{"verify_s": [], "busy": 1}', '{"verify_s": [0.1, -1], "busy": 1}', "[1]"]
 )
 def test_a_broken_file_is_made_anew(tmp_path: Path, text: str) -> None:
     learn(counted(), "model", tmp_path)

@@ -14,15 +14,7 @@ import pytest
 import torch
 from decoder_toys import CPU, Tiny
 from effort import examples
-from engine_toys import (
-    PROMPT,
-    Gone,
-    Leaving,
-    made,
-    reading,
-    saved_in,
-    together,
-)
+from engine_toys import PROMPT, Gone, Leaving, made, reading, saved_in, together
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor

@@ -45,12 +45,7 @@ from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.race import CellTokens, key_of, pick
 from decoders.sampling.randomness import Generator, RandomSource
-from decoders.testing.toys import (
-    ListedLengths,
-    autoregressive,
-    run,
-    speculative,
-)
+from decoders.testing.toys import ListedLengths, autoregressive, run, speculative
 
 LONGER = [3, 1, 4, 1, 5, 9, 2, 6]
 PLAIN = Sampling()

@@ -201,8 +201,7 @@ def test_rounds_choose_several_tokens_by_kernels_too() -> None:
     "sampling", [Sampling(1), Sampling(), Sampling(0.7), Sampling(1, top_k=6, top_p=0.8)], ids=str
 )
 @pytest.mark.parametrize(
-    "kind",
-    slow_after(2, ("itself", "a part of the vocabulary", "exit", "cell")),
+    "kind", slow_after(2, ("itself", "a part of the vocabulary", "exit", "cell"))
 )
 def test_rounds_and_drafts_are_the_ordinary_ones(kind: str, sampling: Sampling, tiny: Tiny) -> None:
     """As many tokens are drafted, and as many accepted, sampled ones too."""
@@ -350,10 +349,7 @@ def test_the_host_is_a_round_behind(tiny: Tiny) -> None:
 
 @pytest.mark.parametrize(
     "request_",
-    [
-        Request(9, Sampling(repetition_penalty=1.2)),
-        Request(9, logprobs=2),
-    ],
+    [Request(9, Sampling(repetition_penalty=1.2)), Request(9, logprobs=2)],
     ids=["penalised", "logprobs"],
 )
 def test_other_answers_go_the_ordinary_way(request_: Request, tiny: Tiny) -> None:

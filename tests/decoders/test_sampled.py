@@ -9,18 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from contract_kit import (
-    IN_BATCHES,
-    LONG,
-    METHODS,
-    PROMPTS,
-    Untimed,
-    on_backends,
-    ready,
-)
+from contract_kit import IN_BATCHES, LONG, METHODS, PROMPTS, Untimed, on_backends, ready
 from decoder_toys import CPU, Tiny, hybrid, max_gram, native, random_exit, recurrent
 
-from collect.replay import known
 from collect.replay.batch import Batch
 from collect.replay.methods.stacked import NeuralReplay
 from decoders.arms import recipe
@@ -164,30 +155,6 @@ def test_an_answer_depends_on_its_own_seed_alone(tiny: Tiny, hf: bool) -> None:
         assert engine.decode("arm", prompt, asked).ids == ids
     with pytest.raises(ValueError, match="0 seeds for 5 sampled answers"):
         batch.target(FIVE, 10, 1.0)
-
-
-@pytest.mark.parametrize("wrote_them", [False, True])
-def test_the_target_reads_the_answers_once_for_all_arms(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, wrote_them: bool
-) -> None:
-    engine = tiny_engine(tiny, "recurrent")
-    engine.arms["other"] = recipe(name="other", kind="max_gram")
-    drafter = hybrid(recurrent(engine.target, seed=2))
-    engine._strategies["other"] = SpeculativeDecoding("other", drafter, Coupled(), FixedLength(4))
-    batch = batch_of(engine)
-    answers = batch.target(FIVE, 8, 1.0, SEEDS).ids
-    if not wrote_them:
-        batch = batch_of(engine)
-    real, calls = known.states_before, list[int]()
-
-    def counted(*given: Any) -> Any:
-        calls.append(1)
-        return real(*given)
-
-    monkeypatch.setattr(known, "states_before", counted)
-    for name in ("arm", "other"):
-        batch.replay(name, FIVE, answers, 8, 1.0, SEEDS)
-    assert len(calls) == (0 if wrote_them else 1)
 
 
 def test_a_rule_that_writes_other_answers_is_run(tiny: Tiny) -> None:

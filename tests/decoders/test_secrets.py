@@ -44,10 +44,7 @@ def test_addresses_lose_their_passwords(text: str, shown: str) -> None:
         (["serve", "--api-key", "canary", "--port", "1"], "serve --api-key *** --port 1"),
         (["serve", "--api-key=canary"], "serve --api-key=***"),
         (["x", "--token", "canary", "--hf-token=canary"], "x --token *** --hf-token=***"),
-        (
-            ["train", "--tracking-uri", "http://me:canary@h"],
-            "train --tracking-uri http://me:***@h",
-        ),
+        (["train", "--tracking-uri", "http://me:canary@h"], "train --tracking-uri http://me:***@h"),
         (["generate", "--max-new-tokens", "5"], "generate --max-new-tokens 5"),
     ],
 )

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from backend_toys import close
 from decoder_toys import Tiny, max_gram
 from t5_toys import from_scratch, generate_t5, seq2seq, seq2seq_model
-from torch import Tensor
 
 from decoders.common.errors import ContextTooLong
 from decoders.methods.neural.drafter import NeuralDrafter
@@ -37,10 +37,6 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 def folder(request: pytest.FixtureRequest, tiny_t5: Tiny) -> Path:
     kind, config = SHAPES[request.param]
     return tiny_t5(kind, **config)
-
-
-def close(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
 # -- one pass beside transformers -----------------------------------------------------------------

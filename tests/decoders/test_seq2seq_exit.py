@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, Tiny, native, watched
-from t5_toys import (
-    EXIT_T5,
-    cut_model,
-    from_scratch,
-    generate_t5,
-    lens_exit,
-    seq2seq,
-    seq2seq_model,
-)
+from t5_toys import EXIT_T5, cut_model, from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
 from decoders import Engine

@@ -21,7 +21,7 @@ from decoders.endpoints.chat import chat_ids
 from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.servers import ENDS, NO_REASON, SERVERS, Server
 from decoders.records import DecodeResult, Request
-from decoders.testing.fake_server import FakeEndpoint, listening
+from decoders.testing.fake_server import FakeEndpoint
 
 HELLO = chat_ids([{"role": "user", "content": "hello"}])
 EVENTS = {"Content-Type": "text/event-stream"}
@@ -228,13 +228,6 @@ def test_a_stop_string_that_sglang_names() -> None:
     choice = {"delta": {"content": "Hi"}, "finish_reason": "stop", "matched_stop": "END"}
     answers = [b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n" + DONE]
     assert engine_over(answers).decode("a", HELLO, Request(stop=("END",))).finish_reason == "stop"
-
-
-@pytest.fixture
-def server() -> Iterator[FakeEndpoint]:
-    fake = FakeEndpoint()
-    with listening(fake):
-        yield fake
 
 
 def engine_of(server: FakeEndpoint) -> EndpointEngine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from backend_toys import MADE, PROMPT, held, ids, make
+from backend_toys import MADE, PROMPT, close, held, ids, make
 from decoder_toys import CPU, Tiny, native
 from t5_toys import seq2seq
 from torch import Tensor
@@ -22,11 +22,6 @@ def backend(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> StateB
     assert isinstance(made, StateBackend)
     made.keep_states()
     return made
-
-
-def close(one: Tensor, other: Tensor) -> None:
-    near = 0.15 if torch.bfloat16 in (one.dtype, other.dtype) else 1e-4
-    torch.testing.assert_close(one.double(), other.double(), atol=near, rtol=1e-4)
 
 
 def read(backend: StateBackend, start: int, end: int) -> Tensor:

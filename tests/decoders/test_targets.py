@@ -95,8 +95,7 @@ def test_backends(tiny: Tiny) -> None:
     for name, kind in (("auto", LlamaBackend), ("native", LlamaBackend), ("hf", HFBackend)):
         assert isinstance(targets.load_backend(tiny(), CPU, torch.float32, name), kind)
     with pytest.raises(
-        DraftpickError,
-        match="unknown backend 'onnx'; use auto, native, hf, fused, graphs",
+        DraftpickError, match="unknown backend 'onnx'; use auto, native, hf, fused, graphs"
     ):
         targets.load_backend(tiny(), CPU, torch.float32, "onnx")
 
@@ -246,10 +245,7 @@ def test_a_pickle_that_is_no_tensors_is_refused_in_one_sentence(
 
 
 def test_a_hub_model_of_pickles_is_fetched(
-    tiny: Tiny,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = []
 

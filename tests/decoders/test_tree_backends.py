@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS, WINDOWS, Tiny, by_rows, native
+from backend_toys import PROMPT, close, held, ids, make
+from decoder_toys import CPU, Tiny, native
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from t5_toys import seq2seq
 
 from decoders.backends.llama.tree import Tree
 from decoders.backends.native import LlamaBackend
@@ -18,72 +18,32 @@ from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.protocols import TreeBackend, decoder_prefix
 from decoders.recipes.mistakes import require_trees
-from decoders.testing.toys import ToyBackend
 
 MADE = (
-    *(
-        "toy",
-        "native-float64",
-        "native-float32",
-        "native-with-exit",
-        "hf",
-        "hf-eager",
-        "hf-windows",
-    ),
-    "native-int4-rows",
-    *("t5", "t5-eager", "mt5", "umt5"),
+    *("toy", "native-float64", "native-float32", "native-with-exit", "native-int4-rows"),
+    *("hf", "hf-eager", "hf-windows", "t5", "t5-eager", "mt5", "umt5"),
 )
-PROMPT = [3, 1, 4, 1, 5]
 #         0  1  2   3  4  5  6
 TOKENS = [9, 2, 6, 11, 2, 0, 7]
 PARENTS = [-1, 0, 0, -1, 2, 4, 3]
 BRANCHES = {0: [9], 1: [9, 2], 2: [9, 6], 3: [11], 4: [9, 6, 2], 5: [9, 6, 2, 0], 6: [11, 7]}
 
 
-def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
-    if kind == "toy":
-        return ToyBackend(ToyBackend.random(16, seed=0).table, context=96)
-    if "t5" in kind:
-        model, _, how = kind.partition("-")
-        t5 = seq2seq(tiny_t5(model), torch.float64 if how == "float64" else torch.float32)
-        t5.model.set_attn_implementation("eager" if how == "eager" else "sdpa")
-        return t5
-    if kind.startswith("hf"):
-        folder = tiny("qwen2", **WINDOWS) if kind == "hf-windows" else tiny()
-        backend = HFBackend.load(folder, CPU, torch.float32)
-        backend.model.set_attn_implementation("eager" if kind == "hf-eager" else "sdpa")
-        return backend
-    if kind == "native-int4-rows":
-        return by_rows(tiny(**FITS_ROWS), "int4")
-    opened = native(tiny(), torch.float64 if kind == "native-float64" else torch.float32)
-    if kind == "native-with-exit":
-        opened.open_exit(1)
-    return opened
+def tree_backend(kind: str, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
+    made = make(kind, tiny, tiny_t5)
+    assert isinstance(made, TreeBackend)
+    return made
 
 
 @pytest.fixture(scope="module", params=MADE)
 def backend(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
-    return make(request.param, tiny, tiny_t5)
-
-
-def ids(tokens: Sequence[int]) -> torch.Tensor:
-    return torch.tensor(list(tokens))
-
-
-def close(one: torch.Tensor, other: torch.Tensor) -> None:
-    near = 0.1 if one.dtype == torch.bfloat16 else 1e-5
-    torch.testing.assert_close(one.double(), other.double(), atol=near, rtol=1e-5)
-
-
-def start(backend: TreeBackend) -> int:
-    """Positions that the prompt fills."""
-    return len(decoder_prefix(backend, PROMPT))
+    return tree_backend(request.param, tiny, tiny_t5)
 
 
 def alone(backend: TreeBackend, tokens: Sequence[int]) -> torch.Tensor:
     """[V] logits after the prompt and these tokens, read as a chain."""
     backend.prefill(PROMPT)
-    return backend.extend(ids(tokens))[-1]
+    return backend.extend(ids(*tokens))[-1]
 
 
 def test_is_a_tree_backend(backend: TreeBackend) -> None:
@@ -93,8 +53,8 @@ def test_is_a_tree_backend(backend: TreeBackend) -> None:
 
 def test_each_branch_as_if_read_alone(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
-    logits = backend.extend(ids(TOKENS), PARENTS)
-    assert logits.shape == (7, 16) and backend.length == start(backend) + 7
+    logits = backend.extend(ids(*TOKENS), PARENTS)
+    assert logits.shape == (7, 16) and backend.length == held(backend) + 7
     for node, branch in BRANCHES.items():
         close(logits[node], alone(backend, branch))
 
@@ -102,48 +62,48 @@ def test_each_branch_as_if_read_alone(backend: TreeBackend) -> None:
 def test_a_tree_read_in_several_passes(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
     passes = [
-        backend.extend(ids(TOKENS[start:end]), PARENTS[start:end])
+        backend.extend(ids(*TOKENS[start:end]), PARENTS[start:end])
         for start, end in ((0, 1), (1, 4), (4, 7))
     ]
     backend.prefill(PROMPT)
-    close(torch.cat(passes), backend.extend(ids(TOKENS), PARENTS))
+    close(torch.cat(passes), backend.extend(ids(*TOKENS), PARENTS))
 
 
 def test_a_chain_is_a_tree_without_branches(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
-    chain = backend.extend(ids(TOKENS))
+    chain = backend.extend(ids(*TOKENS))
     backend.prefill(PROMPT)
-    close(backend.extend(ids(TOKENS), range(-1, 6)), chain)
+    close(backend.extend(ids(*TOKENS), range(-1, 6)), chain)
 
 
 def test_a_tree_from_nothing(backend: TreeBackend) -> None:
     backend.prefill([9])
-    one = backend.extend(ids([2]))[-1]
+    one = backend.extend(ids(2))[-1]
     backend.truncate(0)
     [first] = decoder_prefix(backend, [9])
-    close(backend.extend(ids([first, first, 2, 3]), [-1, -1, 1, 0])[2], one)
+    close(backend.extend(ids(first, first, 2, 3), [-1, -1, 1, 0])[2], one)
 
 
 @pytest.mark.parametrize("path", [[], [0], [3], [0, 1], [0, 2, 4], [0, 2, 4, 5], [3, 6]])
 def test_a_kept_path_as_if_read_alone(backend: TreeBackend, path: list[int]) -> None:
     backend.prefill(PROMPT)
-    backend.extend(ids(TOKENS), PARENTS)
+    backend.extend(ids(*TOKENS), PARENTS)
     backend.keep(path)
-    assert backend.length == start(backend) + len(path)
-    more = backend.extend(ids([8, 15]))
+    assert backend.length == held(backend) + len(path)
+    more = backend.extend(ids(8, 15))
     again = alone(backend, [*(TOKENS[node] for node in path), 8])
     close(more[0], again)
-    close(more[1], backend.extend(ids([15]))[-1])
+    close(more[1], backend.extend(ids(15))[-1])
 
 
 def test_a_kept_part_stays_a_tree(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
-    backend.extend(ids(TOKENS), PARENTS)
+    backend.extend(ids(*TOKENS), PARENTS)
     backend.keep([0, 2, 3, 6])
-    assert backend.length == start(backend) + 4
-    logits = backend.extend(ids([13, 14, 1]), [3, 1, 5])
+    assert backend.length == held(backend) + 4
+    logits = backend.extend(ids(13, 14, 1), [3, 1, 5])
     backend.keep([0, 1, 5, 6])  # 9 6 14 1
-    more = backend.extend(ids([4]))[-1]
+    more = backend.extend(ids(4))[-1]
     close(logits[0], alone(backend, [11, 7, 13]))
     close(logits[2], alone(backend, [9, 6, 14, 1]))
     close(more, alone(backend, [9, 6, 14, 1, 4]))
@@ -151,42 +111,42 @@ def test_a_kept_part_stays_a_tree(backend: TreeBackend) -> None:
 
 def test_a_kept_path_may_be_cut_short(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
-    backend.extend(ids(TOKENS), PARENTS)
+    backend.extend(ids(*TOKENS), PARENTS)
     backend.keep([0, 2, 4, 5])
-    backend.truncate(start(backend) + 2)
-    logits = backend.extend(ids([1, 8]), [-1, -1])
+    backend.truncate(held(backend) + 2)
+    logits = backend.extend(ids(1, 8), [-1, -1])
     close(logits[1], alone(backend, [9, 6, 8]))
 
 
 def test_a_tree_taken_back_leaves_no_trace(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
-    backend.extend(ids(TOKENS), PARENTS)
-    for length in (start(backend) + 1, start(backend) + 7):
+    backend.extend(ids(*TOKENS), PARENTS)
+    for length in (held(backend) + 1, held(backend) + 7):
         with pytest.raises(ValueError, match="truncate"):
             backend.truncate(length)  # which of the branches?
-    backend.truncate(start(backend))
-    close(backend.extend(ids([5, 6]))[-1], alone(backend, [5, 6]))
+    backend.truncate(held(backend))
+    close(backend.extend(ids(5, 6))[-1], alone(backend, [5, 6]))
 
 
 def test_a_prompt_read_over_an_open_tree(backend: TreeBackend) -> None:
     one = alone(backend, [7])
-    backend.extend(ids(TOKENS), PARENTS)
+    backend.extend(ids(*TOKENS), PARENTS)
     close(alone(backend, [7]), one)
 
 
 def test_an_open_tree_takes_no_chain(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
-    backend.extend(ids(TOKENS), PARENTS)
+    backend.extend(ids(*TOKENS), PARENTS)
     with pytest.raises(ValueError, match="keep a path"):
-        backend.extend(ids([1]))
+        backend.extend(ids(1))
 
 
 def test_a_tree_that_does_not_fit_is_refused_whole(backend: TreeBackend) -> None:
     backend.prefill([1])
-    backend.extend(ids([1] * 89))
+    backend.extend(ids(*[1] * 89))
     with pytest.raises(ContextTooLong):
-        backend.extend(ids(TOKENS), PARENTS)
-    backend.extend(ids(TOKENS[:6]), PARENTS[:6])  # and nothing was left open
+        backend.extend(ids(*TOKENS), PARENTS)
+    backend.extend(ids(*TOKENS[:6]), PARENTS[:6])  # and nothing was left open
     assert backend.length == backend.context
 
 
@@ -197,23 +157,23 @@ def test_any_tree_and_any_path(
     kind: str, tiny: Tiny, tiny_t5: Tiny, data: st.DataObject, nodes: int
 ) -> None:
     """Several rounds, to the last digit."""
-    backend, plain = (make(kind, tiny, tiny_t5) for _ in range(2))
+    backend, plain = (tree_backend(kind, tiny, tiny_t5) for _ in range(2))
     backend.prefill(PROMPT)
     answer: list[int] = []
     for _ in range(2):
         tokens = data.draw(st.lists(st.integers(0, 15), min_size=nodes, max_size=nodes))
         parents = [data.draw(st.integers(-1, node - 1)) for node in range(nodes)]
-        logits = backend.extend(ids(tokens), parents)
+        logits = backend.extend(ids(*tokens), parents)
         path = [data.draw(st.integers(0, nodes - 1))]
         while parents[path[0]] >= 0:
             path.insert(0, parents[path[0]])
         answer += [tokens[node] for node in path]
         plain.prefill(PROMPT)
         torch.testing.assert_close(
-            logits[path[-1]], plain.extend(ids(answer))[-1], atol=1e-10, rtol=1e-10
+            logits[path[-1]], plain.extend(ids(*answer))[-1], atol=1e-10, rtol=1e-10
         )
         backend.keep(path)
-        backend.truncate(start(backend) + len(answer))  # the next tree begins after the path
+        backend.truncate(held(backend) + len(answer))  # the next tree begins after the path
 
 
 # -- the shape's own book -------------------------------------------------------------------------

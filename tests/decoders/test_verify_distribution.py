@@ -26,12 +26,7 @@ from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
 from decoders.papers.rules.lossy import Lossy
 from decoders.protocols import Drafter, DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling, Verdict
-from decoders.testing.chance import (
-    Distribution,
-    distance,
-    loop_distribution,
-    transformers_filters,
-)
+from decoders.testing.chance import Distribution, distance, loop_distribution, transformers_filters
 from decoders.testing.toys import ToyBackend, neural, run, speculative
 
 Floats = list[float]
@@ -106,10 +101,7 @@ def greedy_rollback(s: Seen, threshold: float) -> Floats:
 
 
 RULES: dict[str, tuple[dict[str, object], Callable[[Seen], Floats]]] = {
-    "lossy": (
-        {"rule": "lossy", "alpha": 0.3},
-        lambda s: algorithm_4(s, clipped(s, 1 / 0.7, 1)),
-    ),
+    "lossy": ({"rule": "lossy", "alpha": 0.3}, lambda s: algorithm_4(s, clipped(s, 1 / 0.7, 1))),
     "lossy-beta": (
         {"rule": "lossy", "alpha": 0.5, "beta": 1.25},
         lambda s: algorithm_4(s, clipped(s, 2, 0.8)),
@@ -120,10 +112,7 @@ RULES: dict[str, tuple[dict[str, object], Callable[[Seen], Floats]]] = {
     ),
     "lossy-star": ({"rule": "lossy_star", "alpha": 0.3}, lambda s: star(s, 1 / 0.7)),
     "lossy-budget": ({"rule": "lossy_star", "kl_budget": 0.02}, lambda s: within(s, 0.02)),
-    "chow": (
-        {"rule": "chow", "alpha": 0.45},
-        lambda s: s.q if max(s.q_raw) >= 1 - 0.45 else s.p,
-    ),
+    "chow": ({"rule": "chow", "alpha": 0.45}, lambda s: s.q if max(s.q_raw) >= 1 - 0.45 else s.p),
     "chow-log": (
         {"rule": "chow", "alpha": 0.85, "log_loss": True},
         lambda s: s.p if entropy(s.q_raw) > 0.85 else s.q,

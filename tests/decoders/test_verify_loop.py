@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import (
-    CPU,
-    Watched,
-    balanced,
-    max_gram,
-    reduced,
-)
+from decoder_toys import CPU, Watched, balanced, max_gram, reduced
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st

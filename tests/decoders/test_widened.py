@@ -20,13 +20,7 @@ from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part, cs_d
 from decoders.protocols import Drafter, DraftRequest
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.randomness import Generator
-from decoders.testing.toys import (
-    ListedLengths,
-    ToyBackend,
-    neural,
-    run,
-    speculative,
-)
+from decoders.testing.toys import ListedLengths, ToyBackend, neural, run, speculative
 
 branches = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 

@@ -168,43 +168,6 @@ def test_a_recorded_step_writes_the_same(
     assert written(model, rows, wanted, record=traced) == expected
 
 
-def test_a_sample_does_not_depend_on_what_is_beside_it(model: LlamaBackend) -> None:
-    wanted = asks(30, heat=(0.7, 1.0, 1.5))
-    together = written(model, 8, wanted)
-    assert together == written(model, 3, wanted)
-    assert together[7] == written(model, 1, wanted[7:8])[0]
-    backwards = written(model, 8, wanted[::-1])
-    assert together == backwards[::-1]
-    again = [replace(ask, key=key_of(1, i)) for i, ask in enumerate(wanted)]
-    assert together != written(model, 8, again)
-
-
-@pytest.mark.slow
-def test_a_sampled_token_has_the_target_s_distribution(model: LlamaBackend) -> None:
-    """Of the first token and of the second, given the first: chi-square over 20000 draws."""
-    n, heat, prompt = 20000, 1.3, [3, 1, 4, 1, 5]
-    wanted = [Ask(prompt, 2, heat, key_of(5, i)) for i in range(n)]
-    made = np.array(written_without_ends(model, wanted))
-    distribution = (model.prefill(prompt).logits / heat).softmax(-1).double().numpy()
-    assert (
-        chi_square(np.bincount(made[:, 0], minlength=16), distribution) < 45
-    )  # 15 degrees: p 1e-4
-    first = int(distribution.argmax())
-    distribution = (model.extend(torch.tensor([first]))[0] / heat).softmax(-1).double().numpy()
-    second = np.bincount(made[made[:, 0] == first, 1], minlength=16)
-    assert second.sum() > 2000 and chi_square(second, distribution) < 45
-
-
-def written_without_ends(model: LlamaBackend, wanted: list[Ask]) -> list[list[int]]:
-    made = Writer(Stack.of_backend(model), 4096, CAPACITY, ())
-    return [answer.ids for answer in made.answers(wanted)]
-
-
-def chi_square(counts: np.ndarray, distribution: np.ndarray) -> float:
-    expected = distribution * counts.sum()
-    return float(((counts - expected) ** 2 / expected).sum())
-
-
 def test_asks_may_depend_on_answers(model: LlamaBackend) -> None:
     """Each answer asks for the next, which begins with it; nothing waits meanwhile."""
     begun, chains = [[3], [5, 1], [9, 9, 9]], dict[int, list[int]]()
@@ -253,13 +216,6 @@ def test_the_context_is_the_bound(model: LlamaBackend) -> None:
         Writer(Stack.of_backend(model), 2, 97, EOS)
     full = Writer(Stack.of_backend(model), 2, 96, ())
     assert [len(answer.ids) for answer in full.answers([Ask([3] * 90, 6)])] == [6]
-
-
-def test_states_are_the_prompts_own(model: LlamaBackend) -> None:
-    made = Writer(Stack.of_backend(model), 4, CAPACITY, EOS)
-    for answer in made.answers(asks(10)):
-        expected = model.prefill(answer.ask.prompt).embedding
-        torch.testing.assert_close(answer.state, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("record", [None, traced])

@@ -39,12 +39,6 @@ from decoders.zoo.catalogue import (
 MEMBER = "pkg/model/"
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DRAFTPICK_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def left_in(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
 

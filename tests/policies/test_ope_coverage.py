@@ -149,10 +149,7 @@ def test_rows_of_one_group_are_one_row() -> None:
     log, index = made.log(np.random.default_rng(0), 60)
     ten = np.repeat(np.arange(60), 10)
     copies = Log(log.actions[ten], log.rewards[ten], log.propensities[ten], groups=ten)
-    once, often = (
-        only(log, made.probs[index]),
-        only(copies, made.probs[index[ten]]),
-    )
+    once, often = (only(log, made.probs[index]), only(copies, made.probs[index[ten]]))
     blind = only(replace(copies, groups=None), made.probs[index[ten]])
     for name in ("ips", "snips"):
         for figure in ("value", "standard_error", "low", "high"):

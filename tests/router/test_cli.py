@@ -133,7 +133,7 @@ def test_every_prompt_has_a_draw_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The policy draws (autoregressive, small, wide) with .1, .7, .2 for prompts of even length."""
-    path, n = tmp_path / "prompts.jsonl", 1000
+    path, n = tmp_path / "prompts.jsonl", 400
     lines = [json.dumps({"prompt": "ab"} | ({"id": i} if i % 2 else {})) for i in range(n)]
     path.write_text("\n".join(lines))
     first = drawn(path, capsys, "--seed", "3")

@@ -102,16 +102,16 @@ def writers(folder: Path, many: int, lines: int) -> list[subprocess.Popen[str]]:
     return made
 
 
-def test_eight_processes_write_at_once(tmp_path: Path) -> None:
-    made, lines = writers(tmp_path, 8, 150), 150
-    assert [each.wait(120) for each in made] == [0] * 8
+def test_four_processes_write_at_once(tmp_path: Path) -> None:
+    made, lines = writers(tmp_path, 4, 150), 150
+    assert [each.wait(120) for each in made] == [0] * 4
     found = read_log(tmp_path)
     assert found.broken == 0
-    expected = {f"{p}-{thread}-{n}" for p in range(8) for thread in "ab" for n in range(lines)}
+    expected = {f"{p}-{thread}-{n}" for p in range(4) for thread in "ab" for n in range(lines)}
     counted = Counter(each.id for each in found.decisions)
     assert counted.keys() == expected and set(counted.values()) == {1}
-    assert len(log_files(tmp_path)) > 20
-    for p in range(8):  # no line overtook another of its own thread
+    assert len(log_files(tmp_path)) > 10
+    for p in range(4):  # no line overtook another of its own thread
         for thread in "ab":
             own = [i for i in map(str, counted) if i.startswith(f"{p}-{thread}-")]
             assert own == [f"{p}-{thread}-{n}" for n in range(lines)]

@@ -73,13 +73,7 @@ def test_every_dynamic_policy_draws_for_itself(
     dynamic = [tuple(arms) for method, arms in drawn.items() if "dynamic" in method]
     assert all(arms == greedy[0] for arms in greedy)
     assert len(set(dynamic)) > 1
-    again = bench(
-        FakeEngine(),
-        question_file,
-        tmp_path / "again",
-        *same,
-        dynamic=True,
-    )
+    again = bench(FakeEngine(), question_file, tmp_path / "again", *same, dynamic=True)
     assert again["candidate_choices"] == found["candidate_choices"], "a run can be repeated"
 
 

@@ -161,9 +161,7 @@ def test_a_policy_knows_what_of_a_prompt_is_kept(folders: dict[str, Path], tmp_p
     assert logged == policy.shares == [0.0, 0.75]
 
 
-def test_a_forced_arm_that_cannot_be_loaded_is_the_servers_fault(
-    broken: dict[str, Path],
-) -> None:
+def test_a_forced_arm_that_cannot_be_loaded_is_the_servers_fault(broken: dict[str, Path]) -> None:
     with served(engine=engine_of(broken)) as server, server.http() as http:
         answer = http.post(CHAT, json=asked("ab", model="copy"))
         assert answer.status_code == 503 and answer.json()["error"]["code"] == "arm_down"
