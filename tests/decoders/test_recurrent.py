@@ -407,18 +407,6 @@ def test_the_target_is_told_before_it_reads_a_prompt(tiny: Tiny, cell: Path) -> 
         assert made.drafted > 0
 
 
-def test_a_conversation_s_next_turn_reads_only_what_is_new(tiny: Tiny, cell: Path) -> None:
-    arm = recipe(kind="recurrent", name="a", drafter=str(cell), length={"k": 3})
-    engine, fresh = (Engine(native(tiny(), torch.float64), {"a": arm}) for _ in range(2))
-    first = engine.decode("a", LONGER, Request(12))
-    turn = [*LONGER, *first.ids, 4, 4]
-    again = engine.decode("a", turn, Request(12), engine.prefill(turn, reuse=True))
-    whole = fresh.decode("a", turn, Request(12))
-    assert (again.ids, again.accepted_per_position, again.drafted) == (
-        whole.ids, whole.accepted_per_position, whole.drafted
-    )  # fmt: skip
-
-
 def test_a_drafter_of_another_target_is_refused(tiny: Tiny, cell: Path, tmp_path: Path) -> None:
     wide = native(tiny(hidden_size=48, num_attention_heads=6))
     with pytest.raises(DraftpickError, match=r"^arm 'a': .*states of 32, this target's have 48"):
