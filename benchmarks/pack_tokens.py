@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from token_files import save
 
 from collect.align.calibration import read_outputs
-from collect.align.run import first_turn
 from collect.align.tokens import Text
 from collect.queries import read_queries
 from decoders.common.errors import DraftpickError
@@ -32,7 +32,7 @@ def texts(queries: list[Path], outputs: list[Path], target: str, most: int) -> I
             query = by_id.get(str(row["id"]))
             if query is None:
                 raise DraftpickError(f"{path}: no query has the id {row['id']!r}")
-            prompt = targets.encode_chat(tokenizer, first_turn(query))
+            prompt = query.prompt(partial(targets.encode_chat, tokenizer))
             answer = row.get("ids")
             if answer is None:
                 answer = list(tokenizer.encode(row["output"], add_special_tokens=False))

@@ -1,6 +1,7 @@
 """Queries and the JSON lines they are read from: this project's own form, and Spec-Bench's.
 
-Own form:        {"id", "task", "turns", "reference"?, "source"?, "category"?, "group"?}
+Own form:        {"id", "task", "turns", "reference"?, "source"?, "category"?, "group"?,
+                 "prompt_ids"?}
 Spec-Bench form: {"question_id", "category", "turns", "reference"?}
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -50,6 +51,8 @@ class Query:
     category: Spec-Bench's finer label, or None.
     group: what the query shares with others that name the same, such as a passage that is asked
         about; queries of one group are not independent. None for a query that shares nothing.
+    prompt_ids: what the model reads, where that is more than the first turn in the chat template,
+        such as a conversation so far; token ids of one model.
     """
 
     id: str
@@ -59,6 +62,13 @@ class Query:
     source: str = ""
     category: str | None = None
     group: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+
+    def prompt(self, encode_chat: Callable[[list[dict[str, str]]], list[int]]) -> list[int]:
+        """Token ids of what the model reads for the first turn."""
+        if self.prompt_ids is not None:
+            return list(self.prompt_ids)
+        return list(encode_chat([{"role": "user", "content": self.turns[0]}]))
 
 
 SPLITS = ("train", "test")  # of the queries that ship, next to this file
@@ -213,6 +223,7 @@ def _parse(record: dict[str, object], where: str, source: str) -> Query:
         source=stated_source if isinstance(stated_source, str) else source,
         category=_category(record, where),
         group=_group(record, where),
+        prompt_ids=_prompt_ids(record.get("prompt_ids"), where),
     )
 
 
@@ -242,6 +253,14 @@ def _group(record: dict[str, object], where: str) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise DraftpickError(f'{where}: "group" must be a non-empty string or an integer')
     return str(value)
+
+
+def _prompt_ids(value: object, where: str) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or not all(type(each) is int for each in value):
+        raise DraftpickError(f'{where}: "prompt_ids" must be a list of token ids')
+    return tuple(value)
 
 
 def _task(record: dict[str, object], where: str) -> str:

@@ -22,6 +22,7 @@ from .packed_batch import flatten, order
 from .teacher import Teacher
 from .tokens import Tokens
 
+TEXTS, TEXTS_BY_CPU = 50, 20  # of a task; more would be read for minutes before training begins
 DEEP = 3  # tokens in a row that are reported
 CHUNK = 2048  # positions whose logits are made at once
 Figures = dict[str, dict[str, float]]
@@ -56,14 +57,21 @@ class Part:
 class HeldOut:
     """At most `each` greedy and `each` drawn answers of every task.
 
+    each: None is TEXTS, and TEXTS_BY_CPU there.
     longest: a text above it keeps its end.
     most: padded positions that the target reads at once.
     """
 
     def __init__(
-        self, teacher: Teacher, tokens: Tokens, each: int, longest: int = 4096, most: int = 16384
+        self,
+        teacher: Teacher,
+        tokens: Tokens,
+        each: int | None = None,
+        longest: int = 4096,
+        most: int = 16384,
     ) -> None:
         self._teacher = teacher
+        each = each or (TEXTS_BY_CPU if teacher.device.type == "cpu" else TEXTS)
         tokens = tokens.pick(_some(tokens, each))
         self.tasks, self.texts = tokens.tasks, len(tokens)
         longest = min(longest, most)

@@ -8,13 +8,14 @@ indices are made on the host, ahead of time: a GPU never has to say how many pos
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.common.errors import DraftpickError
@@ -32,23 +33,26 @@ class PackedBatch:
     where: [M] the flat positions' indices into `rows`.
     at: [M] each one's place among those of its own text, -1 for padding at the end.
     positions: M without it.
+    final: [M, d] the target's states, where they are known already.
     """
 
     rows: Tensor
     where: Tensor
     at: Tensor
     positions: int
+    final: Tensor | None = None
 
     def to(self, device: torch.device) -> PackedBatch:
-        rows, where, at = (
-            part.to(device, non_blocking=True) for part in (self.rows, self.where, self.at)
-        )
-        return PackedBatch(rows, where, at, self.positions)
+        return self._each(lambda part: part.to(device, non_blocking=True))
 
     def pinned(self) -> PackedBatch:
         """A copy in memory that a GPU can copy from on its own."""
-        rows, where, at = (part.pin_memory() for part in (self.rows, self.where, self.at))
-        return PackedBatch(rows, where, at, self.positions)
+        return self._each(lambda part: part.pin_memory())
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
+        rows, where, at = (change(part) for part in (self.rows, self.where, self.at))
+        final = None if self.final is None else change(self.final)
+        return PackedBatch(rows, where, at, self.positions, final)
 
     @property
     def ids(self) -> Tensor:
@@ -100,17 +104,31 @@ class Stream:
     most: padded positions of a batch; a longer text, or one above `longest`, keeps its end.
     multiple: as in `flatten`. A prompt that has many answers is trained on with its first alone;
         with the others the target just reads it.
+    answers: whether that holds of every prompt.
+    states: the target's along each whole text [n, d], where they are known.
     """
 
-    def __init__(self, tokens: Tokens, most: int, longest: int, multiple: int, seed: int) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        most: int,
+        longest: int,
+        multiple: int,
+        seed: int,
+        *,
+        answers: bool = False,
+        states: Callable[[np.ndarray], Tensor] | None = None,
+    ) -> None:
         self._tokens = tokens.pick(tokens.lengths > 1)  # one token alone has nothing to predict
+        self._states = states
         self._most, self._longest = most, min(longest, most)
         self._multiple, self._seed = multiple, seed
         if not len(self._tokens):
             raise DraftpickError("no text of two tokens or more is left to train on")
         self._lengths = np.minimum(self._tokens.lengths, self._longest)
         cut = self._tokens.lengths - self._lengths
-        self._first = np.maximum(_new(self._tokens) - cut, 0)
+        begins = np.maximum(self._tokens.answer - 1, 0) if answers else _new(self._tokens)
+        self._first = np.maximum(begins - cut, 0)
 
     def __len__(self) -> int:
         """Texts that are trained on."""
@@ -127,12 +145,22 @@ class Stream:
             order = self._order(epoch)
             for texts in order[skipped:]:
                 chosen = [self._text(int(at)) for at in texts]
-                yield flatten(chosen, self._multiple, self._first[texts].tolist())
+                batch = flatten(chosen, self._multiple, self._first[texts].tolist())
+                yield batch if self._states is None else self._with_states(batch, texts)
             skipped = max(0, skipped - len(order))
             epoch += 1
 
     def _order(self, epoch: int) -> list[np.ndarray]:
         return order(self._lengths, self._most, np.random.default_rng([self._seed, epoch]))
+
+    def _with_states(self, batch: PackedBatch, texts: np.ndarray) -> PackedBatch:
+        assert self._states is not None
+        parts = [
+            self._states(self._tokens.text(int(at)))[-self._longest :][self._first[at] :]
+            for at in texts
+        ]
+        short = len(batch.at) - batch.positions
+        return replace(batch, final=F.pad(torch.cat(parts), (0, 0, 0, short)))
 
     def _text(self, at: int) -> np.ndarray:
         return self._tokens.text(at)[-self._longest :]

@@ -32,6 +32,7 @@ class RecurrentRecipe(Recipe):
 
     steps: tokens drafted ahead in training, step i counting fade^(i - 1).
     longest: a text above it keeps its end.
+    prompts: whether prompts are trained on, or answers alone.
     """
 
     epochs: int = 1
@@ -39,6 +40,7 @@ class RecurrentRecipe(Recipe):
     steps: int = 4
     fade: float = 0.8
     longest: int = 4096
+    prompts: bool = True
 
 
 def schedule(progress: float, warmup: float) -> float:

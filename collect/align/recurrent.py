@@ -22,6 +22,7 @@ from decoders.sampling.draft_vocab import DraftVocab
 
 from . import training
 from .held_out import Figures, HeldOut, unroll
+from .kept_states import KeptStates
 from .packed_batch import PackedBatch, Stream, on_device
 from .recipe import RecurrentRecipe
 from .teacher import Teacher
@@ -50,10 +51,19 @@ def new_cell(teacher: Teacher, config: CellConfig, rows: Tensor, seed: int) -> R
     return cell.to(teacher.device)
 
 
-def stream_of(tokens: Tokens, teacher: Teacher, recipe: RecurrentRecipe) -> Stream:
-    """The texts as the recipe takes them."""
-    longest = min(recipe.longest, teacher.context)
-    return Stream(tokens, recipe.batch_tokens, longest, MULTIPLE, recipe.seed)
+def stream_of(
+    tokens: Tokens, teacher: Teacher, recipe: RecurrentRecipe, states: KeptStates | None = None
+) -> Stream:
+    """The texts as the recipe takes them. states: the target's along each of them, if kept."""
+    return Stream(
+        tokens,
+        recipe.batch_tokens,
+        min(recipe.longest, teacher.context),
+        MULTIPLE,
+        recipe.seed,
+        answers=not recipe.prompts,
+        states=None if states is None else states.of,
+    )
 
 
 class DistillationLoss:
@@ -74,7 +84,9 @@ class DistillationLoss:
     def _read(self, cell: Any, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """What the drafter's steps have for the head [k, M, d], and the target's states [M, d]."""
         teacher = self._teacher
-        final = teacher.states(batch.rows).flatten(0, 1)[batch.where]  # [M, d]
+        final = batch.final  # [M, d]
+        if final is None:
+            final = teacher.states(batch.rows).flatten(0, 1)[batch.where]
         return unroll(cell, final, teacher.embedding[batch.ids], self._recipe.steps), final
 
     def rehearse(self, model: DrafterModel, batch: PackedBatch) -> None:
@@ -126,6 +138,7 @@ class Drafting(training.Task):
 
     save: called at every point of the curve with the cell as it is then.
     loss: None is a cell's.
+    states: the target's along the texts, where they are kept.
 
     Raises DraftpickError where there is no text.
     """
@@ -143,9 +156,10 @@ class Drafting(training.Task):
         recipe: RecurrentRecipe,
         save: Callable[[Any, Point], None],
         loss: DistillationLoss | None = None,
+        states: KeptStates | None = None,
     ) -> None:
         self._vocab, self._held_out, self._recipe, self._save = vocab, held_out, recipe, save
-        self._stream = stream_of(tokens, teacher, recipe)
+        self._stream = stream_of(tokens, teacher, recipe, states)
         self.weights: DrafterModel = DrafterModel(cell, teacher.dtype, recipe)
         self._loss = loss or DistillationLoss(teacher, vocab, recipe)
 

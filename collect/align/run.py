@@ -7,12 +7,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from collect.queries import Query, read_queries
+from collect.queries import read_queries
 from decoders.backends.config import config_of
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
@@ -65,8 +66,6 @@ SMALL: dict[str, Any] = {
 }
 
 
-HELD_OUT_TEXTS = 50  # a task, that a drafter over the target's states is judged on
-HELD_OUT_BY_CPU = 20  # likewise: more would be read for minutes before training begins
 Target = LlamaBackend | HFSeq2SeqBackend
 
 
@@ -85,7 +84,7 @@ def align(
     examples = build(
         config.outputs,
         read_queries(list(config.queries)),
-        lambda query: targets.encode_chat(tokenizer, first_turn(query)),
+        lambda query: query.prompt(partial(targets.encode_chat, tokenizer)),
         lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
         eos[0] if eos else None,
         tasks=config.tasks,
@@ -116,11 +115,6 @@ def _load(config: AlignConfig, folder: Path, device: torch.device) -> Target:
         assert isinstance(native, LlamaBackend)
         return native
     return HFSeq2SeqBackend.load(folder, device, torch.float32)
-
-
-def first_turn(query: Query) -> list[dict[str, str]]:
-    """The messages that a calibration prompt is made of."""
-    return [{"role": "user", "content": query.turns[0]}]
 
 
 def _learner(
@@ -200,8 +194,7 @@ def _on_states(
     goal = training_stage.Target(config.target, Teacher(target), eos)
     own = RecurrentRecipe(**asdict(recipe))
     judged = HeldOut if config.kind == "recurrent" else HeadHeldOut
-    each = HELD_OUT_BY_CPU if target.device.type == "cpu" else HELD_OUT_TEXTS
-    held_out = judged(goal.teacher, apart, each=each, most=recipe.batch_tokens)
+    held_out = judged(goal.teacher, apart, most=recipe.batch_tokens)
     if isinstance(held_out, HeadHeldOut):
         found = config_of(folder)
         heads = HeadSizes(target.shape, found["intermediate_size"], usual_features(target.layers))

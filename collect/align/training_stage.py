@@ -24,6 +24,7 @@ from decoders.sampling.draft_vocab import DraftVocab
 
 from .card import facts, finish
 from .held_out import HeldOut
+from .kept_states import KeptStates
 from .packed_batch import flatten
 from .recipe import RecurrentRecipe
 from .recurrent import Drafting, Point, card_of, new_cell
@@ -38,11 +39,13 @@ MEASURED = 8  # texts that a new cell's scale is measured on
 @dataclass(frozen=True)
 class TrainingStage:
     """out: its folder, the drafter being OUT/model.
-    start: a drafter's folder to go on from, of whose sizes and vocabulary it will be.
+    start: a drafter's folder to go on from, of whose sizes it will be.
     tasks: only these; none is all.
     width, blocks: of a new cell.
     vocab_size: ids that a new one scores, the most frequent of the answers.
     int8: whether its matrices are saved in that, half as large.
+    new_rows: whether `start`'s vocabulary is chosen anew: as many ids, the answers' most frequent
+        first. No weight belongs to an id, since the rows are the target's.
     """
 
     out: Path
@@ -52,6 +55,7 @@ class TrainingStage:
     blocks: int = 2
     vocab_size: int = 6144
     int8: bool = False
+    new_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,12 @@ def run_stage(
     recipe: RecurrentRecipe,
     program: str,
     report: Callable[[dict[str, float]], None],
+    states: KeptStates | None = None,
 ) -> Point:
     """Train, or go on training; the curve's last point.
 
     tokens: what may be trained on, none of it held out.
+    states: the target's along them, where they are kept.
     program: how this process was called, for the card.
     report: as in `train`.
     """
@@ -106,7 +112,7 @@ def run_stage(
         finish(stage.out / "model", stage.out.name, card(point), lambda to: write(to, used))
         _result(stage, recipe, point, finished=False)
 
-    task = Drafting(cell, vocab, teacher, chosen, held_out, recipe, save)
+    task = Drafting(cell, vocab, teacher, chosen, held_out, recipe, save, states=states)
     last = Point(**train(task, recipe, stage.out, report).curve[-1])
     _result(stage, recipe, last, finished=True)
     return last
@@ -134,16 +140,20 @@ def of_tasks(tokens: Tokens, tasks: Sequence[str]) -> Tokens:
     return tokens.pick(np.isin(names, list(tasks))) if tasks else tokens
 
 
-def commonest(tokens: Tokens, size: int, target_vocab: int, keep: Sequence[int]) -> DraftVocab:
-    """The `size` most frequent ids of the answers, `keep` always among them. A round number of
-    them is scored faster: a recurrent drafter's head has no row for the others."""
+def commonest(
+    tokens: Tokens, size: int, target_vocab: int, keep: Sequence[int], more: Sequence[int] = ()
+) -> DraftVocab:
+    """The `size` most frequent ids of the answers, `keep` always among them, and `more` where that
+    leaves room. A round number of them is scored faster: a recurrent drafter's head has no row for
+    the others."""
     answers = [tokens.text(row)[tokens.answer[row] :] for row in range(len(tokens))]
     joined = np.concatenate([np.empty(0, np.uint16), *answers])
     counts = np.bincount(joined, minlength=target_vocab)
     ranked = np.argsort(-counts, kind="stable")
     first = list(dict.fromkeys(keep))
-    rest = [int(i) for i in ranked[: size + len(first)] if counts[i] and int(i) not in first]
-    return DraftVocab(sorted((first + rest)[:size]), target_vocab)
+    rest = [int(i) for i in ranked[: size + len(first)] if counts[i]]
+    chosen = list(dict.fromkeys([*first, *rest, *more]))
+    return DraftVocab(sorted(chosen[:size]), target_vocab)
 
 
 def _begun(
@@ -157,6 +167,9 @@ def _begun(
         cell = RecurrentCell.load(stage.start, teacher.device, torch.float32)
         if cell.config.hidden != teacher.hidden or vocab.target_vocab != teacher.vocab_size:
             raise DraftpickError(f"{stage.start} drafts for another target than {target.name}")
+        if stage.new_rows:
+            old = vocab.to_target.tolist()
+            vocab = commonest(tokens, len(old), teacher.vocab_size, target.eos, old)
         return cell, vocab
     vocab = commonest(tokens, stage.vocab_size, teacher.vocab_size, target.eos)
     config = CellConfig(teacher.hidden, stage.width, stage.blocks)

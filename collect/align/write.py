@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from decoders.options import EngineOptions
 
 from ..sweeps.batch import each
 
-BATCH = 256  # queries; written out together, and lost together where a run is killed
+BATCH = 128  # queries; written out together, and lost together where a run is killed
 
 
 def default_queries() -> list[Path]:
@@ -31,10 +33,14 @@ def write_outputs(
     options: EngineOptions,
     max_new_tokens: int,
     tasks: Sequence[str] | None,
+    minutes: float | None = None,
 ) -> Path:
     """Greedy answers of the target to every query's first turn, appended to OUT/outputs.jsonl.
 
-    Call it again to resume after the last whole line; no query is asked twice.
+    Call it again to resume after the last whole line; no query is asked twice. Batches come in a
+    random order, so that what is there after any time is a fair sample.
+
+    minutes: begin no further batch after this time; None answers all.
     """
     from collect.replay.batch import Batch
     from decoders import Engine
@@ -49,16 +55,19 @@ def write_outputs(
         return path
     engine = Engine.from_options(options)
     batch = Batch(engine)
-    asked = [(q, engine.encode_chat([{"role": "user", "content": q.turns[0]}])) for q in todo]
+    asked = [(q, q.prompt(engine.encode_chat)) for q in todo]
     asked.sort(key=lambda pair: len(pair[1]))  # similar lengths together: little padding
     groups = [asked[i : i + BATCH] for i in range(0, len(asked), BATCH)]
-    written = len(wanted) - len(todo)
+    random.Random(0).shuffle(groups)
+    written, began = len(wanted) - len(todo), time.monotonic()
     with (
         path.open("a", encoding="utf-8") as stream,
         progress("the target writes", "answers") as tick,
     ):
         tick(written, len(wanted))
         for group in groups:
+            if minutes is not None and time.monotonic() - began > 60 * minutes:
+                break
             answers = each(
                 [ids for _, ids in group], lambda some: batch.target([*some], max_new_tokens).ids
             )

@@ -24,7 +24,14 @@ from decoders.verify import Coupled
 
 from . import rounds
 from .before import Before
-from .costs import costs_at_once, costs_of, install_shared_costs, require_room, require_shared
+from .costs import (
+    costs_at_once,
+    costs_of,
+    install_shared_costs,
+    require_room,
+    require_shared,
+    shapes,
+)
 from .known import Draws, SomeAnswers, TeacherForcing
 from .protocols import ReplayedLoop
 from .records import Replay, Written
@@ -120,7 +127,8 @@ class Batch:
         """Costs of one answer, measured once."""
         costs = costs_of(self._engine, again)
         greedy, drawn = rounds.alone(self._engine, costs)
-        return replace(costs, round_s=greedy, drawn_round_s=drawn)
+        timed = replace(costs, round_s=greedy, drawn_round_s=drawn)
+        return timed.pooled(shapes(self._engine))
 
     @contextmanager
     def at_batch_size(self, answers: int) -> Iterator[None]:

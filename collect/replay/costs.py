@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,6 +40,22 @@ DRAFTED = 4
 A_TIME = 3  # passes of each width and drafts of each arm, in all but the first
 
 
+def shapes(engine: Engine) -> dict[str, str]:
+    """Arm -> the first of those that differ from it by their drafters' weights alone, and so cost
+    the same."""
+    first: dict[str, str] = {}
+    return {
+        name: first.setdefault(f"{_shape(arm.model_dump())}{engine.arm_parameters(name)}", name)
+        for name, arm in engine.arms.items()
+    }
+
+
+def _shape(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe without what only names it or its drafter."""
+    kept = {k: v for k, v in recipe.items() if k not in ("name", "note", "drafter")}
+    return {k: _shape(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
+
+
 def costs_of(engine: Engine, again: bool = False) -> Costs:
     """`measure` of an engine's target and of all its drafters."""
     strategies = {name: engine.strategy(name) for name in engine.arms if name != AUTOREGRESSIVE}
@@ -60,7 +76,7 @@ def measure(target: Backend, drafters: Mapping[str, Drafter], again: bool = Fals
     """
     repeats = A_TIME if again else REPEATS
     alone = (None if again else passes.known(target)) or passes.measure(target, repeats)
-    prompt = [1 + i % 97 for i in range(CONTEXT)]
+    prompt = [1 + i % min(97, target.vocab_size - 1) for i in range(CONTEXT)]
     draft_s = {name: _draft_s(target, each, prompt, repeats) for name, each in drafters.items()}
     return Costs(alone.verify_s, draft_s)
 
@@ -148,5 +164,6 @@ def costs_at_once(
             draft_s[arm] = seconds * steps(answers)
         costs = Costs(shared.of(answers).verify_s, draft_s)
         greedy, drawn = rounds.at_once(batch, engine, costs, answers)
-        made[answers] = replace(costs, round_s=greedy, drawn_round_s=drawn)
+        timed = replace(costs, round_s=greedy, drawn_round_s=drawn)
+        made[answers] = timed.pooled(shapes(engine))
     return made

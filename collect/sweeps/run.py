@@ -219,7 +219,7 @@ def _not_stored(queries: Sequence[Query], folder: Path) -> list[Query]:
 
 
 def _encode(engine: SweepEngine, query: Query, options: SweepOptions) -> Prompt:
-    ids = list(engine.encode_chat([{"role": "user", "content": query.turns[0]}]))
+    ids = query.prompt(engine.encode_chat)
     engine.check(ids, Request(max_new_tokens=options.max_new_tokens))
     return Prompt(query, ids)
 

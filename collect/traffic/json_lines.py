@@ -73,6 +73,7 @@ def _of_own_log(record: Mapping[str, Any], where: str) -> Iterator[LoggedAnswer]
         messages=({"role": "user", "content": prompt},),
         answer={"role": "assistant", "content": answer},
         counted=_count(outcome, "new_tokens"),
+        target=target if isinstance(target := record.get("target"), str) else None,
         started=ended - took if ended is not None and isinstance(took, int | float) else None,
         ended=ended,
     )

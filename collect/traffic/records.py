@@ -23,6 +23,7 @@ class LoggedAnswer:
     started, ended: seconds since whenever.
     task: what the line calls its kind of work.
     group: conversation or user; answers that share one are not independent.
+    target: fingerprint of the weights and precision that wrote it.
     """
 
     where: str
@@ -40,6 +41,7 @@ class LoggedAnswer:
     ended: float | None = None
     task: str | None = None
     group: str | None = None
+    target: str | None = None
 
     @property
     def span(self) -> tuple[float, float] | None:

@@ -97,7 +97,7 @@ def replayed(
         name: [_outcome(name, kept[i], found[name][row]) for i, row in enumerate(rows)]
         for name in arms
     }
-    groups = [_group(each) for each in kept]
+    groups = [group_of(each) for each in kept]
     return Traffic(
         kept, [tasks[chosen[row]] for row in rows], groups, running, dict(arms), outcomes
     )
@@ -211,7 +211,7 @@ def _context(answer: TokenAnswer, load: int) -> RequestContext:
     )
 
 
-def _group(answer: TokenAnswer) -> str:
+def group_of(answer: TokenAnswer) -> str:
     """The conversation or user; where nobody says, all that begin with the same first user message,
     as the turns of one conversation do."""
     logged = answer.logged

@@ -49,7 +49,7 @@ class _Loader(yaml.SafeLoader):
 def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
     """Arms of a YAML file (None: those that ship), in its order; autoregressive is always among
     them, unless all are endpoints, which have no target. The modules that it names under `plugins:`
-    are imported first.
+    are imported first. A drafter that begins with `./` or `../` lies next to the file.
 
     Raises DraftpickError with every mistake and the path of its field.
     """
@@ -106,7 +106,7 @@ def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
         if "name" in body:
             mistakes.append(f"arms.{name}.name: leave it out; the arm is called {name} already")
         try:
-            arms[str(name)] = recipe_of({**body, "name": str(name)})
+            arms[str(name)] = recipe_of({**_located(body, path.parent), "name": str(name)})
         except ValidationError as error:
             mistakes += sentences(f"arms.{name}", error, fields_of(body["kind"]))
         except ValueError as error:
@@ -121,6 +121,18 @@ def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
     if AUTOREGRESSIVE not in arms and not (arms and all(arm.remote for arm in arms.values())):
         arms = {AUTOREGRESSIVE: recipe(name=AUTOREGRESSIVE, kind=AUTOREGRESSIVE), **arms}
     return arms
+
+
+def _located(body: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The same, with drafters that are named from the file's folder named from here."""
+    made: dict[str, Any] = {}
+    for field, value in body.items():
+        if isinstance(value, dict):
+            value = _located(value, folder)
+        elif field == "drafter" and isinstance(value, str) and value.startswith(("./", "../")):
+            value = str(folder / value)
+        made[field] = value
+    return made
 
 
 def choose(arms: dict[str, ArmRecipe], names: list[str] | None) -> dict[str, ArmRecipe]:

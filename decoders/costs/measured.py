@@ -60,6 +60,19 @@ class Costs:
             tuple(cls.from_json(costs) for costs in record.get("repeats", ())),
         )
 
+    def pooled(self, shapes: Mapping[str, str]) -> Costs:
+        """The same with the median over all arms of one shape for each of them: what differs
+        between them is error. shapes: arm -> a name that arms of its shape share."""
+
+        def pool(seconds: Mapping[str, float]) -> dict[str, float]:
+            found: dict[str, list[float]] = {}
+            for arm, value in seconds.items():
+                found.setdefault(shapes.get(arm, arm), []).append(value)
+            return {arm: statistics.median(found[shapes.get(arm, arm)]) for arm in seconds}
+
+        rounds = pool(self.round_s), pool(self.drawn_round_s)
+        return replace(self, draft_s=pool(self.draft_s), round_s=rounds[0], drawn_round_s=rounds[1])
+
     def of_answers(self, answers: int) -> Costs:
         """Costs of a number of concurrent answers; KeyError if they are unknown. Endpoints have the
         same at any number."""

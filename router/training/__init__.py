@@ -2,5 +2,6 @@
 
 from ..commands import COMMANDS
 from . import align, learn
+from .specialise.command import specialise
 
-COMMANDS |= {"align": align.align, "learn": learn.learn}
+COMMANDS |= {"align": align.align, "learn": learn.learn, "specialise": specialise}

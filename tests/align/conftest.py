@@ -27,7 +27,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
         unk_token="<unk>", bos_token="<s>", eos_token="</s>",
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("target")
-    return save_llama(folder, words, num_hidden_layers=3, max_position_embeddings=128)
+    return save_llama(folder, words, num_hidden_layers=3, max_position_embeddings=256)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,2 @@
+"""`draftpick specialise`: from what users ask to drafters that know it, and a policy that picks
+among them."""

@@ -1,0 +1,242 @@
+"""The command: its options, and its steps in their order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_folder
+from decoders.common.terminal import progress, show, tables
+from decoders.options import EngineOptions
+
+from ...commands.options import (
+    ChatTemplate,
+    Device,
+    Target,
+    TrackingUri,
+    at_once_in,
+    temperatures_in,
+)
+
+if TYPE_CHECKING:
+    from decoders.arms import ArmRecipe
+
+    from .drafters import Gain, Lesson
+    from .traffic import Traffic
+
+NOTHING_LEFT = 0.9  # of first tokens right, above which a drafter of a group's own is not trained
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialiseOptions:
+    """The options of `draftpick specialise`."""
+
+    out: Annotated[Path, typer.Option(help="Folder for all that is made; the command resumes.")]
+    from_logs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Logs with prompts and answers, as `draftpick headroom --from-logs` reads them, "
+            "or the folder of `draftpick serve --log FOLDER --log-text`. Repeatable.",
+        ),
+    ] = None
+    queries: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Instead: query files, whose tasks are the groups."),
+    ] = None
+    held_out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --queries: the queries to judge by. Default: the last tenth of each group.",
+        ),
+    ] = None
+    minutes: Annotated[
+        float,
+        typer.Option(help="Minutes of training: half for the common drafter, half for the others."),
+    ] = 30.0
+    write_minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="Minutes that the target writes answers for. Default: until all is answered."
+        ),
+    ] = None
+    groups: Annotated[int, typer.Option(min=1, help="Most groups with a drafter of their own.")] = 4
+    limit: Annotated[int | None, typer.Option(min=1, help="Most queries of a group.")] = None
+    max_prompt: Annotated[
+        int, typer.Option(min=1, help="Prompt tokens kept, counted from the end.")
+    ] = 512
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Longest answer of the target, in tokens.")
+    ] = 256
+    temperatures: Annotated[
+        str, typer.Option(metavar="T,T", help="Temperatures to judge at; 0 must be one of them.")
+    ] = "0,0.7"
+    at_once: Annotated[
+        str,
+        typer.Option(metavar="N,N", help="Numbers of concurrent answers that the policy learns."),
+    ] = "1"
+    timed: Annotated[
+        int, typer.Option(min=0, help="Held-out queries of each group to time at the end.")
+    ] = 8
+    show_words: Annotated[
+        bool,
+        typer.Option(
+            "--show-words", help="Call groups found in logs by words that stand in their prompts."
+        ),
+    ] = False
+    target: Target = EngineOptions.target
+    device: Device = EngineOptions.device
+    chat_template: ChatTemplate = EngineOptions.chat_template
+    tracking_uri: TrackingUri = None
+
+    def __post_init__(self) -> None:
+        if bool(self.from_logs) == bool(self.queries):
+            raise DraftpickError("give either --from-logs FILE or --queries FILE")
+        if self.held_out and not self.queries:
+            raise DraftpickError("--held-out goes with --queries; of logs the last tenth is kept")
+        for option, value in ("--minutes", self.minutes), ("--write-minutes", self.write_minutes):
+            if value is not None and not 0 < value < math.inf:
+                raise DraftpickError(f"{option} must be a number above 0, not {value:g}")
+
+    @property
+    def engine(self) -> EngineOptions:
+        return EngineOptions(self.target, device=self.device, chat_template=self.chat_template)
+
+
+def specialise(asked: SpecialiseOptions) -> None:
+    """Train drafters on what your users ask, and a policy that picks among them.
+
+    Groups of queries are found, the target answers them, and what there is to gain is counted. Then
+    one drafter is trained on all groups, and one on each, for equal time. They are judged on
+    queries that were held out, and the fewest that pay are saved with their arms and policy. The
+    same command resumes a run that was stopped.
+
+    \b
+    Examples:
+      draftpick specialise --from-logs logs/ --out special
+      draftpick specialise --queries sql.jsonl --queries json.jsonl --out special --minutes 20
+      draftpick serve --config special/arms.yaml --policy special/policy
+    """
+    from .drafters import Lesson
+    from .judging import shipped_arm
+
+    check_folder(asked.out, "--out")
+    temperatures, at_once = temperatures_in(asked.temperatures), at_once_in(asked.at_once)
+    shipped = shipped_arm(asked.engine)
+    traffic = traffic_of(asked)
+    for sentence in traffic.said:
+        typer.echo(f"Note: {sentence}.")
+    train, apart = traffic.save(asked.out / "queries")
+    lesson = Lesson(
+        asked.engine, asked.out, start_of(shipped), asked.max_prompt, asked.max_new_tokens
+    )
+    names, gains = trained(asked, traffic, lesson, train, apart)
+    if not names:
+        typer.echo("Nothing is left to gain for any group: the drafter that ships knows them all.")
+        return
+    from .saving import judge_and_save
+
+    found = judge_and_save(asked, traffic, gains, shipped, names, temperatures, at_once)
+    typer.echo(found.conclusion)
+    for way, (decode, whole) in found.timed.items():
+        typer.echo(f"Timed, {way}: decoding {decode}, whole answers {whole} times what ships.")
+    typer.echo(f"page: {asked.out / 'README.md'}")
+
+
+def traffic_of(asked: SpecialiseOptions) -> Traffic:
+    from .traffic import of_files, of_logs
+
+    if asked.queries:
+        return of_files(asked.queries, asked.held_out or [], asked.groups, asked.limit)
+    from ...engines.logs.options import TrafficOptions
+    from ...engines.logs.replaying import model_of
+
+    assert asked.from_logs is not None
+    model = model_of(TrafficOptions(from_logs=asked.from_logs, target=asked.target))
+    return of_logs(asked.from_logs, model, asked.groups, asked.limit, asked.show_words)
+
+
+def start_of(shipped: ArmRecipe) -> Path | None:
+    """The folder of the recurrent drafter that ships for the target."""
+    from decoders.backends.recurrent.cell import CELL
+    from decoders.models.drafts import folder_of
+
+    from .judging import cell_of
+
+    cell = cell_of(shipped)
+    return None if cell is None else folder_of(shipped.name, cell.drafter, CELL)
+
+
+def trained(
+    asked: SpecialiseOptions, traffic: Traffic, lesson: Lesson, train: Path, apart: Path
+) -> tuple[list[str], dict[str, Gain]]:
+    """Names of the drafters, the one of all groups first, none where nothing is to gain; and what
+    there was to gain by group."""
+    from collect.align.kept_states import KeptStates
+
+    from .drafters import UNION
+
+    took = lesson.take_over(traffic.train, traffic, Path(train.stem))
+    if traffic.written:
+        many = len(traffic.train)
+        typer.echo(f"{took:,} of {many:,} logged answers are the target's own; it writes the rest.")
+    judged = lesson.tokens(apart, lesson.write(apart, None))
+    tokens = lesson.tokens(train, lesson.write(train, asked.write_minutes))
+    held_out = lesson.held_out(judged)
+    gains = lesson.gains(held_out, judged)
+    show_gains(gains)
+    worth = [group for group in traffic.groups if not _known(gains[group])]
+    for group in traffic.groups:
+        if group not in worth:
+            typer.echo(f"{group}: the drafter that ships is right often enough; none is trained.")
+    if not worth:
+        return [], gains
+    states = KeptStates(asked.out / "states", lesson.target.teacher)
+    with progress("the target reads", "tokens") as tick:
+        states.add([tokens.text(row) for row in range(len(tokens))], tick)
+    several = worth if len(worth) > 1 else []
+    plan: list[tuple[str, tuple[str, ...], float]] = [
+        (UNION, (), asked.minutes / (2 if several else 1))
+    ]
+    plan += [(group, (group,), asked.minutes / 2 / len(several)) for group in several]
+    for name, tasks, minutes in plan:
+        with progress(f"training {name}", "%") as tick:
+
+            def told(now: dict[str, float]) -> None:
+                figures = f"loss {now['loss']:.3f}, {now['tokens_per_s']:.0f} tok/s"
+                tick(100 * now["progress"], 100, figures)
+
+            lesson.train(name, tasks, minutes, tokens, held_out, states, told)
+    return [name for name, *_ in plan], gains
+
+
+def _known(gain: Gain) -> bool:
+    return bool(gain.accepted) and gain.accepted[0] > NOTHING_LEFT
+
+
+def show_gains(gains: dict[str, Gain]) -> None:
+    def share(value: float | None) -> str:
+        return "" if value is None else f"{value:.1%}"
+
+    rows = []
+    for group, gain in gains.items():
+        accepted = [*gain.accepted, *[None] * (3 - len(gain.accepted))]
+        rows.append(
+            [
+                group,
+                f"{gain.tokens:,}",
+                share(gain.outside),
+                *map(share, accepted),
+                share(gain.copied),
+            ]
+        )
+    heads = ["group", "tokens", "no row", "first right", "two", "three", "saved by copying"]
+    show(
+        lambda width: tables("What the drafter that ships knows of each group", heads, rows, width)
+    )

@@ -1,0 +1,202 @@
+"""The target's answers, what a group has to gain, and the drafters: one for all, one for each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from collect.align.calibration import read_outputs
+from collect.align.held_out import Figures, HeldOut
+from collect.align.kept_states import KeptStates
+from collect.align.recipe import RecurrentRecipe
+from collect.align.recurrent import Point
+from collect.align.teacher import Teacher
+from collect.align.tokens import Text, Tokens, pack
+from collect.align.training_stage import Target, TrainingStage, finished, run_stage
+from collect.align.weights import training_dtype
+from collect.align.write import write_outputs
+from collect.queries import Query, read_queries
+from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.cell import RecurrentCell
+from decoders.common.errors import DraftpickError
+from decoders.models import targets
+from decoders.options import EngineOptions
+from decoders.sampling.draft_vocab import DraftVocab
+
+from .traffic import Traffic
+
+UNION = "union"  # the drafter that is trained on all groups
+GENTLER = 0.3  # of the usual learning rates, where training goes on from a drafter
+OWN_SHARE = 0.9  # of a greedy answer's tokens that are the likeliest, in one that the target wrote
+Progress = Callable[[str, str], AbstractContextManager[Callable[..., None]]]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What there is to gain for a group, before any training.
+
+    tokens: of its answers.
+    outside: the share of them that the drafter that ships has no row for; None where none ships.
+    accepted: how often its first, its first two, its first three drafted tokens are right.
+    copied: the share of the target's passes that copying from prompt and answer saves.
+    """
+
+    tokens: int
+    outside: float | None
+    accepted: tuple[float, ...]
+    copied: float
+
+
+class Lesson:
+    """The target, and what it wrote.
+
+    out: folder of the run.
+    start: the drafter that ships for it, None to begin anew.
+    most_prompt: tokens of a prompt that are read, from its end.
+    """
+
+    def __init__(
+        self, options: EngineOptions, out: Path, start: Path | None, most_prompt: int, most_new: int
+    ) -> None:
+        self._options, self._out, self.start = options, out, start
+        self._most_prompt, self._most_new = most_prompt, most_new
+        self.folder = targets.resolve(options.target)
+        self.tokenizer = targets.load_tokenizer(self.folder, options.chat_template)
+
+    @cached_property
+    def target(self) -> Target:
+        device = targets.device_of(self._options.device)
+        longest = self._most_prompt + self._most_new
+        backend = targets.load_backend(
+            self.folder, device, training_dtype(device), "native", context=longest
+        )
+        if not isinstance(backend, LlamaBackend):
+            raise DraftpickError(
+                f"{self._options.target} does not run on the native backend, which a recurrent "
+                "drafter needs; train a draft model with `draftpick align`"
+            )
+        return Target(self._options.target, Teacher(backend), targets.eos_ids(self.folder))
+
+    def write(self, queries: Path, minutes: float | None) -> Path:
+        """Let the target answer what is not answered yet; the file of answers."""
+        options = replace(self._options, dtype="bfloat16", arms=None)
+        where = self._out / "answers" / queries.stem
+        return write_outputs([queries], where, options, self._most_new, None, minutes)
+
+    def take_over(self, queries: Sequence[Query], traffic: Traffic, where: Path) -> int:
+        """Keep the log's answers that the target wrote, as if it had written them now; how many.
+
+        A greedy answer is the target's where OWN_SHARE of its tokens are the likeliest. Of one that
+        was drawn that cannot be told: the target answers anew.
+        """
+        path = self._out / "answers" / where / "outputs.jsonl"
+        if path.is_file() or not traffic.written:
+            return 0
+        teacher, rows = self.target.teacher, list[str]()
+        for query in queries:
+            known = traffic.written[query.id]
+            if known.temperature != 0 or not known.ids:
+                continue
+            prompt = list(query.prompt_ids or ())[-self._most_prompt :]
+            ids = list(known.ids)[: self._most_new]
+            text = torch.tensor([prompt + ids[:-1]], device=teacher.device)
+            states = teacher.states(text)[0, -len(ids) :]
+            likeliest = (states @ teacher.head.T).argmax(-1).tolist()
+            if np.mean([a == b for a, b in zip(likeliest, ids, strict=True)]) < OWN_SHARE:
+                continue
+            ended = ids[-1] in self.target.eos
+            row = {"id": query.id, "task": query.task, "ids": ids, "ended": ended}
+            rows.append(json.dumps(row) + "\n")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(rows), encoding="utf-8")
+        return len(rows)
+
+    def tokens(self, queries: Path, outputs: Path) -> Tokens:
+        """Prompts with the answers to them."""
+        by_id = {query.id: query for query in read_queries(queries)}
+        encode = partial(targets.encode_chat, self.tokenizer)
+        texts = []
+        for row in read_outputs(outputs):
+            query = by_id[str(row["id"])]
+            prompt = query.prompt(encode)[-self._most_prompt :]
+            ids = prompt + list(row["ids"])[: self._most_new]
+            texts.append(Text(ids, len(prompt), query.task))
+        return pack(texts)
+
+    def held_out(self, tokens: Tokens) -> HeldOut:
+        """Figures of these answers, which no drafter is trained on."""
+        return HeldOut(self.target.teacher, tokens, most=4096)
+
+    def gains(self, held_out: HeldOut, tokens: Tokens) -> dict[str, Gain]:
+        """By group, from answers that no drafter is trained on."""
+        vocab, figures = None, Figures()
+        if self.start is not None:
+            teacher = self.target.teacher
+            vocab = DraftVocab.load(self.start)
+            cell = RecurrentCell.load(self.start, teacher.device, teacher.dtype)
+            assert vocab is not None
+            figures = held_out.figures(cell, vocab.to(teacher.device))
+        made = {}
+        for task in tokens.tasks:
+            some = tokens.pick(tokens.names() == task)
+            answers = [some.text(row)[some.answer[row] :] for row in range(len(some))]
+            ids = np.concatenate(answers)
+            outside = None if vocab is None else float(np.mean(~np.isin(ids, vocab.to_target)))
+            found = figures.get(task, {})
+            accepted = tuple(found[name] for name in ("first", "two", "three") if name in found)
+            made[task] = Gain(len(ids), outside, accepted, self._copied(some))
+        return made
+
+    def _copied(self, tokens: Tokens) -> float:
+        from collect.traffic.logged import NGRAM, AbsentTarget, LoggedReplay, configurations
+        from collect.traffic.records import KnownText
+
+        arm = f"{NGRAM}-16"
+        texts = []
+        for row in range(len(tokens)):
+            ids, answer = tokens.text(row).tolist(), int(tokens.answer[row])
+            texts.append(KnownText(ids[:answer], ids[answer:]))
+        target = AbsentTarget(self.target.teacher.vocab_size)
+        replay = LoggedReplay(target, self.tokenizer, {arm: configurations()[arm]})
+        found = [each for each in replay.replay(arm, texts, range(len(texts))) if each is not None]
+        rounds = sum(each.rounds for each in found)
+        return 1 - rounds / max(1, sum(len(each.ids) - 1 for each in texts))
+
+    def train(
+        self,
+        name: str,
+        tasks: Sequence[str],
+        minutes: float,
+        tokens: Tokens,
+        held_out: HeldOut,
+        states: KeptStates,
+        report: Callable[[dict[str, float]], None],
+    ) -> Point:
+        """Train a drafter, or go on; OUT/drafters/NAME/model is its folder."""
+        gentler = 1.0 if self.start is None else GENTLER
+        usual = RecurrentRecipe()
+        recipe = replace(
+            usual,
+            minutes=minutes,
+            batch_tokens=4096 if self.target.teacher.device.type == "cpu" else usual.batch_tokens,
+            lr=gentler * usual.lr,
+            matrix_lr=gentler * usual.matrix_lr,
+            prompts=False,
+        )
+        stage = TrainingStage(
+            self._out / "drafters" / name,
+            self.start,
+            tuple(tasks),
+            new_rows=self.start is not None,
+        )
+        done = finished(stage, recipe)
+        if done is not None:
+            return done
+        return run_stage(stage, self.target, tokens, held_out, recipe, "draftpick", report, states)

@@ -1,0 +1,183 @@
+"""What every drafter would have earned on every group, by replay, and what choosing earns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from collect.queries import Query
+from collect.store.collection import Collection
+from collect.sweeps.batch import SweepOptions
+from collect.sweeps.run import sweep
+from collect.table import read_rewards
+from collect.table_options import TableOptions
+from decoders.arms import AUTOREGRESSIVE, UNTRAINED_ARMS, ArmRecipe, load_arms
+from decoders.common.files import write_atomically
+from decoders.methods.hybrid.recipe import HybridRecipe
+from decoders.methods.recurrent.recipe import RecurrentRecipe
+from decoders.options import EngineOptions
+from policies.evaluation.bootstrap import group_index, group_sums, interval, resample
+from policies.records import RewardTable
+from policies.selection.crossfit import cross_fit, folds_of, learned, usable
+
+from .drafters import UNION
+
+SHIPPED = "shipped"  # the arm that users of the target have now
+ALONE = "alone-"  # before the name of an arm without copying
+ELSEWHERE = "elsewhere"  # the task of queries unlike all groups
+LEARNER = "regression"  # which policy is judged by folds
+HINDSIGHT, ROUTED, BY_GROUP = "hindsight", "routed by a policy", "routed by group"
+LENGTH = 16  # most tokens of a hybrid's draft
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Speed against another arm's, a geometric mean over queries, with its 95% interval over
+    conversations."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """By temperature.
+
+    matrix: arm -> group -> over the arm that ships.
+    choices: how the arm is chosen -> over the arm that ships, and over the union, on all groups
+        together.
+    elsewhere: choices on queries unlike all groups, over the arm that ships.
+    """
+
+    matrix: Mapping[str, Mapping[str, Ratio]]
+    choices: Mapping[str, tuple[Ratio, Ratio]]
+    elsewhere: Mapping[str, Ratio]
+
+
+def shipped_arm(options: EngineOptions) -> ArmRecipe:
+    """The arm that users of the target have now: its `hybrid` over a recurrent drafter, else prompt
+    lookup."""
+    from decoders import Engine
+
+    for name, arm in options.recipes().items():
+        if cell_of(arm) is not None and Engine.unsupported_reason(options, name) is None:
+            return arm
+    (lookup,) = (arm for arm in load_arms(UNTRAINED_ARMS).values() if arm.kind == "max_gram")
+    return lookup
+
+
+def cell_of(arm: ArmRecipe) -> RecurrentRecipe | None:
+    """The recurrent drafter of a hybrid arm."""
+    model = arm.model if isinstance(arm, HybridRecipe) else None
+    return model if isinstance(model, RecurrentRecipe) else None
+
+
+def write_arms(path: Path, shipped: ArmRecipe, names: Sequence[str], alone: bool) -> None:
+    """Write a file of arms: plain decoding, what ships, and a `hybrid` for each drafter in
+    drafters/NAME. alone: also each of their models without copying."""
+
+    arms: dict[str, Any] = {
+        AUTOREGRESSIVE: {"kind": AUTOREGRESSIVE, "note": "no drafting"},
+        SHIPPED: shipped.model_dump(mode="json", exclude_unset=True, exclude={"name"}),
+    }
+    cells = {name: {"kind": "recurrent", "drafter": f"./drafters/{name}/model"} for name in names}
+    for name, cell in cells.items():
+        note = "trained on all groups" if name == UNION else f"trained on {name}"
+        arms[name] = {"kind": "hybrid", "model": cell, "length": {"k": LENGTH}, "note": note}
+    if alone:
+        if (known := cell_of(shipped)) is not None:
+            cells = {SHIPPED: {"kind": "recurrent", "drafter": known.drafter}, **cells}
+        for name, cell in cells.items():
+            arms[ALONE + name] = {**cell, "length": {"kind": "adaptive", "k": 8}}
+    write_atomically(path, yaml.safe_dump({"arms": arms}, sort_keys=False, allow_unicode=True))
+
+
+def replay(
+    options: EngineOptions,
+    queries: Sequence[Query],
+    out: Path,
+    how: SweepOptions,
+    progress: AbstractContextManager[Callable[..., None]],
+) -> Collection:
+    """Collect what OUT lacks; the collection."""
+    from ...commands.collect.run import load_engine
+
+    engine, batch = load_engine(options.resolved(), how.arms, how.at_once)
+    with progress as tick:
+        sweep(engine, batch, queries, out, how, lambda now: tick(now.done, now.total, now.figures))
+    return Collection.open(out)
+
+
+def judge(collection: Collection, temperature: float, seed: int = 0) -> Judgement:
+    """Compare arms and choices at one temperature, one answer at a time."""
+    options = TableOptions(temperatures=(temperature,), at_once=(1,))
+    table = usable(read_rewards(collection, options)[0]).table
+    logs = np.log(table.rewards)  # [n, A]
+    at = {arm: column for column, arm in enumerate(table.arms)}
+    tasks = np.array(table.tasks)
+    own = tasks != ELSEWHERE
+    hybrids = [arm for arm in table.arms if not arm.startswith(ALONE)]
+    drafters = [arm for arm in hybrids if arm != AUTOREGRESSIVE]
+    groups = [task for task in dict.fromkeys(table.tasks) if task != ELSEWHERE]
+
+    def over(values: NDArray[np.float64], rows: NDArray[np.bool_]) -> Ratio:
+        return ratio(values[rows], [table.groups[i] for i in np.flatnonzero(rows)], seed)
+
+    base = {True: ALONE + SHIPPED, False: SHIPPED}
+    matrix = {}
+    for arm in table.arms:
+        against = base[arm.startswith(ALONE)]
+        if arm in base.values() or against not in at:
+            continue
+        gained = logs[:, at[arm]] - logs[:, at[against]]
+        matrix[arm] = {group: over(gained, tasks == group) for group in [*groups, ELSEWHERE]}
+    some = usable(read_rewards(collection, replace(options, arms=drafters))[0]).table
+    chosen = _chosen(table, some, seed)
+    rows = np.arange(len(table))
+    union = logs[:, at[UNION if UNION in at else SHIPPED]]
+    choices, elsewhere = {}, {}
+    for name, columns in chosen.items():
+        earned = logs[rows, columns]
+        choices[name] = over(earned - logs[:, at[SHIPPED]], own), over(earned - union, own)
+        elsewhere[name] = over(earned - logs[:, at[SHIPPED]], ~own)
+    return Judgement(matrix, choices, elsewhere)
+
+
+def _chosen(table: RewardTable, some: RewardTable, seed: int) -> dict[str, NDArray[np.intp]]:
+    """[n] columns of `table`, those of the arm that each choice takes.
+
+    some: the same rows with the arms that are chosen from.
+    """
+    at = {arm: column for column, arm in enumerate(table.arms)}
+    columns = np.array([at[arm] for arm in some.arms])
+    fixed = {arm: np.full(len(table), at[arm]) for arm in (SHIPPED, UNION) if arm in at}
+    probs = cross_fit(some, folds_of(some, seed), learned(LEARNER, seed, {}))
+    return {
+        **fixed,
+        BY_GROUP: np.array([at.get(task, at[SHIPPED]) for task in table.tasks]),
+        ROUTED: columns[probs.argmax(axis=1)],
+        HINDSIGHT: columns[some.rewards.argmax(axis=1)],
+    }
+
+
+def ratio(gained: NDArray[np.float64], groups: Sequence[str], seed: int = 0) -> Ratio:
+    """gained: [n] logarithms. groups: [n], the conversation of each."""
+    if not len(gained):
+        return Ratio(math.nan, math.nan, math.nan)
+    index = group_index(groups)
+    columns = np.stack([group_sums(gained, index), np.bincount(index).astype(float)], axis=1)
+    drawn = resample(len(columns), seed) @ columns  # [B, 2]
+    low, high = interval(drawn[:, 0] / drawn[:, 1])
+    return Ratio(float(np.exp(gained.mean())), math.exp(low), math.exp(high))

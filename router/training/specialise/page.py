@@ -1,0 +1,160 @@
+"""One page about a run: README.md and the picture of who drafts how well for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from decoders.arms import AUTOREGRESSIVE
+from decoders.common.files import replacing, write_atomically
+
+from .drafters import UNION, Gain
+from .judging import ALONE, ELSEWHERE, Judgement, Ratio
+
+PICTURE, PAGE = "matrix.png", "README.md"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a run.
+
+    held_out: queries that it was judged by.
+    gains: by group, before training.
+    judged: by temperature.
+    saved: what the guard saved, a policy's name or "best-fixed"; best_fixed: that arm.
+    arms: those that are saved.
+    elsewhere: what is saved over the arm that ships, on queries unlike all groups.
+    timed: way -> decoding, and whole answers, over the arm that ships.
+    """
+
+    target: str
+    groups: tuple[str, ...]
+    said: tuple[str, ...]
+    held_out: int
+    gains: Mapping[str, Gain]
+    judged: Mapping[float, Judgement]
+    saved: str
+    best_fixed: str
+    verdict: str
+    arms: tuple[str, ...]
+    elsewhere: Ratio
+    timed: Mapping[str, tuple[Ratio, Ratio]]
+
+    @property
+    def conclusion(self) -> str:
+        """What was saved, in a sentence."""
+        if self.saved != "best-fixed":
+            return f"A policy ({self.saved}) picks among {', '.join(self.arms)}."
+        if self.best_fixed == UNION:
+            return "One drafter, trained on all groups, is as good as choosing: it is saved alone."
+        return f"The arm {self.best_fixed} is saved alone: no choice was better beyond doubt."
+
+
+def write_page(out: Path, found: Found) -> None:
+    """README.md and matrix.png in the folder."""
+    _draw(out / PICTURE, found)
+    write_atomically(out / PAGE, page(found))
+
+
+def page(found: Found) -> str:
+    """Markdown."""
+    lines = [
+        f"# Drafters for {', '.join(found.groups)}",
+        "",
+        f"For {found.target}. {found.conclusion}",
+        "",
+        f"    draftpick serve --target {found.target} --config {{folder}}/arms.yaml "
+        "--policy {folder}/policy",
+        "",
+        f"The guard: {found.verdict}",
+        "",
+        f"On queries unlike all groups what is saved gives {found.elsewhere} of the speed of the "
+        "arm that ships.",
+        "",
+        *[f"- {sentence}." for sentence in found.said],
+        "",
+        "## What there was to gain",
+        "",
+        *_table(
+            ["group", "tokens", "no row", "first right", "two", "three", "saved by copying"],
+            ([group, *_gain(gain)] for group, gain in found.gains.items()),
+        ),
+        "",
+        "Tokens of held-out answers; the share that the drafter that shipped had no row for; how "
+        "often its first one, two, three drafted tokens were right; the share of passes that "
+        "copying saves.",
+        "",
+    ]
+    for temperature, judged in found.judged.items():
+        lines += [f"## By replay, temperature {temperature:g}", "", *_judged(judged), ""]
+    if found.timed:
+        lines += [
+            "## Timed",
+            "",
+            *_table(
+                ["greedy", "decoding", "whole answers"],
+                ([way, str(decode), str(whole)] for way, (decode, whole) in found.timed.items()),
+            ),
+            "",
+            "Speed over the arm that ships, in turns on this machine.",
+            "",
+        ]
+    return "\n".join([*lines, f"![Drafters by group]({PICTURE})", ""])
+
+
+def _judged(judged: Judgement) -> list[str]:
+    groups = list(next(iter(judged.matrix.values()), {}))
+    arms = [arm for arm in judged.matrix if arm != AUTOREGRESSIVE]
+    return [
+        *_table(
+            ["arm", *groups],
+            ([_words(arm), *(str(judged.matrix[arm][group]) for group in groups)] for arm in arms),
+        ),
+        "",
+        "Speed over the arm that ships (alone: over its drafter without copying), geometric means "
+        "over held-out queries, 95% intervals over conversations.",
+        "",
+        *_table(
+            ["all groups together", "over what ships", "over the union", ELSEWHERE],
+            (
+                [way, str(over), str(union), str(judged.elsewhere[way])]
+                for way, (over, union) in judged.choices.items()
+            ),
+        ),
+    ]
+
+
+def _words(arm: str) -> str:
+    return f"{arm.removeprefix(ALONE)}, alone" if arm.startswith(ALONE) else arm
+
+
+def _gain(gain: Gain) -> list[str]:
+    shares = [gain.outside, *gain.accepted, *[None] * (3 - len(gain.accepted)), gain.copied]
+    return [f"{gain.tokens:,}", *("" if each is None else f"{each:.1%}" for each in shares)]
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _draw(path: Path, found: Found) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.8 * len(found.judged), 4), layout="constrained")
+    places = figure.subplots(1, len(found.judged), squeeze=False)[0]
+    for place, (temperature, judged) in zip(places, found.judged.items(), strict=True):
+        arms = [a for a in judged.matrix if not a.startswith(ALONE) and a != AUTOREGRESSIVE]
+        groups = list(judged.matrix[arms[0]])
+        means = [[judged.matrix[arm][group].mean for group in groups] for arm in arms]
+        place.imshow(means, cmap="RdYlGn", vmin=0.6, vmax=1.4, aspect="auto")
+        for row, line in enumerate(means):
+            for column, mean in enumerate(line):
+                place.text(column, row, f"{mean:.2f}", ha="center", va="center")
+        place.set_xticks(range(len(groups)), labels=groups)
+        place.set_yticks(range(len(arms)), labels=arms)
+        place.set(xlabel="queries of", ylabel="drafter of", title=f"temperature {temperature:g}")
+    figure.suptitle("Speed over the arm that ships, by replay")
+    with replacing(path) as stream:
+        figure.savefig(stream, format="png", dpi=120)

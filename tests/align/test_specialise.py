@@ -1,0 +1,194 @@
+"""`draftpick specialise` on a tiny target: every step, resumed, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from collect.align.kept_states import DATA, INDEX, KeptStates
+from collect.align.packed_batch import Stream
+from collect.align.recipe import RecurrentRecipe
+from collect.align.recurrent import DistillationLoss, new_cell
+from collect.align.teacher import Teacher
+from collect.align.tokens import Tokens
+from collect.queries import read_queries
+from decoders.arms import load_arms
+from decoders.backends.recurrent.cell import CellConfig
+from decoders.common.errors import DraftpickError
+from decoders.sampling.draft_vocab import DraftVocab
+from router.cli import make_app
+from router.training.specialise.traffic import MIN_GROUP, REST, of_files, of_logs
+
+WORDS = [f"w{i}" for i in range(40)]
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two tasks of 70 queries, and one of 5."""
+    rows = [
+        {"id": f"{task}{i}", "task": task, "turns": [f"w{i % 20} w{20 + i // 20 + 10 * at}"]}
+        for at, (task, many) in enumerate({"bills of sale": 70, "qa": 70, "few": 5}.items())
+        for i in range(many)
+    ]
+    return lines(tmp_path_factory.mktemp("asked") / "queries.jsonl", rows)
+
+
+def run(*given: object) -> Result:
+    return CliRunner().invoke(make_app(), ["specialise", *map(str, given)], catch_exceptions=False)
+
+
+def refused(*given: object) -> str:
+    with pytest.raises(DraftpickError) as error:
+        run(*given)
+    return str(error.value)
+
+
+@pytest.fixture(scope="module")
+def made(target: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made")
+    given = ["--queries", queries, "--target", target, "--device", "cpu", "--minutes", 0.02]
+    given += ["--max-new-tokens", 12, "--timed", 2, "--tracking-uri", f"sqlite:///{out}/ml.db"]
+    first = run(*given, "--out", out / "special")
+    assert first.exit_code == 0, first.output
+    assert "few: too small for a drafter of their own" in " ".join(first.output.split())
+    weights = out / "special/drafters/qa/model/recurrent.safetensors"
+    before = weights.stat().st_mtime_ns
+    again = run(*given, "--out", out / "special")
+    assert again.exit_code == 0 and weights.stat().st_mtime_ns == before  # nothing is trained again
+    assert "holds other queries" in refused(*given, "--out", out / "special", "--limit", 30)
+    return out / "special"
+
+
+def test_it_saves_what_serves_the_traffic(made: Path, target: Path) -> None:
+    arms = load_arms(made / "arms.yaml")
+    assert {"autoregressive", "shipped"} <= set(arms)  # others where they pay
+    page = (made / "README.md").read_text()
+    assert "| bills-of-sale |" in page and "By replay, temperature 0.7" in page and "Timed" in page
+    assert (made / "matrix.png").read_bytes().startswith(b"\x89PNG")
+    app, asked = CliRunner(), ["generate", "w1 w2", "--target", str(target), "--device", "cpu"]
+    asked += ["--config", str(made / "arms.yaml"), "--max-new-tokens", "8"]
+    answers = {
+        app.invoke(make_app(), [*asked, *more], catch_exceptions=False).stdout
+        for more in (["--policy", str(made / "policy")], ["--arm", "autoregressive"])
+    }
+    assert len(answers) == 1  # drafting never changes an answer
+
+
+def test_no_drafter_is_trained_on_what_judges_it(made: Path) -> None:
+    train, held = (read_queries(made / f"queries/{part}.jsonl") for part in ("train", "held-out"))
+    assert not {q.turns for q in train} & {q.turns for q in held}
+    assert {q.task for q in held} == {"bills-of-sale", "qa"} and REST in {q.task for q in train}
+    card = json.loads((made / "drafters/union/model/card.json").read_text())
+    assert card["queries"] == len(train)
+    assert json.loads((made / "drafters/qa/model/card.json").read_text())["tasks"] == ["qa"]
+
+
+def test_groups_hold_out_their_last_conversations(queries: Path, tmp_path: Path) -> None:
+    traffic = of_files([queries], [], most=1, limit=10)
+    assert len(traffic.groups) == 1 and [q.task for q in traffic.train].count(REST) == 75
+    assert [q.id for q in traffic.held_out] == [f"bills of sale{i}" for i in range(50, 70)]
+    apart = lines(tmp_path / "apart.jsonl", [{"id": "x", "task": "qa", "turns": ["w1"]}])
+    named = of_files([queries], [apart], most=1, limit=None)
+    assert named.groups == ("qa",) and [q.id for q in named.held_out] == ["x"]
+
+
+def test_a_log_gives_prompts_and_its_own_answers(target: Path, tmp_path: Path) -> None:
+    from router.engines.logs.options import TrafficOptions
+    from router.engines.logs.replaying import model_of
+
+    rows = [
+        {
+            "request": {
+                "messages": [
+                    {"role": "user", "content": f"w{i // 2 % 20} w{20 + i // 40}"},
+                    *[{"role": "assistant", "content": "w3"}, {"role": "user", "content": "w4"}]
+                    * (i % 2),
+                ],
+                "temperature": 0,
+            },
+            "response": {"choices": [{"text": "w5 w6", "finish_reason": "stop"}]},
+        }
+        for i in range(2 * MIN_GROUP)
+    ]
+    log = lines(tmp_path / "log.jsonl", rows)
+    model = model_of(TrafficOptions(from_logs=[log], target=str(target)))
+    traffic = of_logs([log], model, most=3, limit=None, show_words=False)
+    assert traffic.groups and all(name.startswith("group-") for name in traffic.groups)
+    held = {query.group for query in traffic.held_out}
+    assert held and not held & {query.group for query in traffic.train}  # whole conversations
+    one = next(query for query in traffic.train if query.turns == ("w4",))
+    assert one.prompt_ids is not None and len(one.prompt_ids) == 4  # the conversation so far
+    assert traffic.written[one.id].temperature == 0 and len(traffic.written[one.id].ids) == 3
+    path, _ = traffic.save(tmp_path / "kept")
+    assert read_queries(path)[0].prompt_ids == traffic.train[0].prompt_ids
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "give either --from-logs FILE or --queries FILE"),
+        (["--queries", "a", "--from-logs", "b"], "give either"),
+        (["--from-logs", "a", "--held-out", "b"], "--held-out goes with --queries"),
+        (["--queries", "a", "--minutes", "0"], "--minutes must be a number above 0"),
+    ],
+)
+def test_options_that_do_not_go_together(given: list[str], words: str, tmp_path: Path) -> None:
+    assert words in refused("--out", tmp_path / "out", *given)
+
+
+def test_too_few_queries_are_refused(target: Path, tmp_path: Path) -> None:
+    few = lines(tmp_path / "few.jsonl", [{"id": "a", "task": "qa", "turns": ["w1"]}])
+    words = refused("--queries", few, "--target", target, "--out", tmp_path / "out")
+    assert f"has 1 conversations, and a drafter needs {MIN_GROUP}" in words
+
+
+def test_kept_states_are_what_the_target_reads(
+    teacher: Teacher, tokens: Tokens, tmp_path: Path
+) -> None:
+    texts = [tokens.text(row) for row in range(12)]
+    kept = KeptStates(tmp_path, teacher)
+    kept.add(texts[:5])
+    with (tmp_path / DATA).open("ab") as data, (tmp_path / INDEX).open("ab") as index:
+        data.write(b"half a row"), index.write(b"half a record")  # a run that was killed
+    kept = KeptStates(tmp_path, teacher)
+    seen: list[int] = []
+    kept.add(texts, lambda done, total: seen.append(total))
+    assert seen[-1] == sum(len(text) for text in texts[5:])  # the first five are not read again
+    again = KeptStates(tmp_path, teacher)
+    assert len(again) == len({text.tobytes() for text in texts})
+    for text in texts:
+        alone = teacher.states(torch.from_numpy(text.astype(np.int64))[None])[0]
+        assert torch.allclose(again.of(text), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("prompts", [True, False])
+def test_training_on_kept_states_is_training_on_the_target(
+    teacher: Teacher, vocab: DraftVocab, tokens: Tokens, tmp_path: Path, prompts: bool
+) -> None:
+    kept = KeptStates(tmp_path, teacher)
+    kept.add([tokens.text(row) for row in range(len(tokens))])
+    loss = DistillationLoss(teacher, vocab, RecurrentRecipe(steps=2))
+    cell = new_cell(teacher, CellConfig(teacher.hidden, 16), torch.ones(1, 8, dtype=torch.long), 0)
+    plain, known = (
+        Stream(tokens, 100, 99, 8, 0, answers=not prompts, states=states)
+        for states in (None, kept.of)
+    )
+    for one, other in islice(zip(plain.batches(), known.batches(), strict=True), 6):
+        assert torch.equal(one.at, other.at) and other.final is not None
+        assert torch.allclose(loss.loss(cell, one), loss.loss(cell, other), atol=1e-5)
+    lengths = np.minimum(tokens.lengths, 10)
+    answers = np.minimum(lengths, tokens.lengths - tokens.answer + 1)
+    made = Stream(tokens, 10**6, 10, 1, 0, answers=not prompts)
+    assert prompts or next(made.batches()).positions == int(answers.sum())
