@@ -300,6 +300,14 @@ class Engine:
         """The arm's moving parts, None where they are not loaded."""
         return self._strategies.get(arm)
 
+    def declare(self, arms: Mapping[str, ArmRecipe]) -> None:
+        """Have these arms from now on, whose files are read anew. No answer may be under way."""
+        for name in [*self._strategies]:
+            self.forget(name)
+        self.arms, self._arms_fingerprints = dict(arms), LoadedFingerprints()
+        for recipe in arms.values():
+            recipe.prepare(self.target)
+
     def forget(self, arm: str) -> None:
         """Let the arm's moving parts go; they are made again on request."""
         self._strategies.pop(arm, None)

@@ -153,9 +153,8 @@ class Service:
         self._scheduler, self._timeout_s = scheduler, settings.timeout_s
         self._limits, self._isolate_by = settings.limits, settings.isolate_by
         router = scheduler.routers.get(DEFAULT) or next(iter(scheduler.routers.values()))
-        engine = router.engine
+        self._engine = engine = router.engine
         self.started = int(time.time())
-        self.models = [AUTO, *engine.arm_names]
         policies = [name for name, each in scheduler.routers.items() if each.policy is not None]
         self._parser = RequestParser(engine, policies, settings.limits)
         self._tokenizer = copy.deepcopy(engine.tokenizer)  # of the event loop
@@ -169,6 +168,11 @@ class Service:
             earlier=getattr(engine, "earlier", None),
             prefixes=getattr(engine, "prefixes", None),
         )
+
+    @property
+    def models(self) -> list[str]:
+        """Names that a request's `model` may have."""
+        return [AUTO, *self._engine.arm_names]
 
     def stats(self) -> dict[str, Any]:
         """What `GET /stats` gives."""

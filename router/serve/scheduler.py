@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from decoders.backends.threads import let_go
 from decoders.common.errors import Cancelled, NoSuchName
+from decoders.common.wording import in_words
 from decoders.continuous_batching import SingleSlot
 
 from ..records import AskOptions, RouteChoice, RouteDecision, RoutedResult
@@ -118,17 +119,30 @@ class Scheduler:
         self.routers, self.queue, self._reuse = dict(routers), queue, reuse
         engine = next(iter(self.routers.values())).engine
         self._batch = SingleSlot(engine) if batch is None else batch
-        self._slots = [  # by slot
-            (slot, {name: each.with_engine(slot.engine) for name, each in self.routers.items()})
-            for slot in self._batch.slots
-        ]
+        self._slots = self._routers_of_slots()
         self._ends = 0.0  # when unfinished answers are abandoned, once closed
         self._busy: dict[RequestHandle, Any] = {}  # the slot of each, None before it has one
         self._draining = self._closed = False
+        self._exchange: Callable[[Mapping[str, Router]], Mapping[str, Router]] | None = None
         self._lock = threading.Lock()  # guards the three above, and moves from queue to busy
         let_go()  # the thread that loaded the engine
         self._thread = threading.Thread(target=self._work, name="scheduler", daemon=True)
         self._thread.start()
+
+    def _routers_of_slots(self) -> list[tuple[Any, dict[str, Router]]]:
+        return [
+            (slot, {name: each.with_engine(slot.engine) for name, each in self.routers.items()})
+            for slot in self._batch.slots
+        ]
+
+    def exchange(self, make: Callable[[Mapping[str, Router]], Mapping[str, Router]]) -> None:
+        """Have other routers over the same engine, once the answers under way have ended; requests
+        wait meanwhile.
+
+        make: called with those in use, in the scheduler's thread. Where it fails they stay.
+        """
+        self._exchange = make
+        self._batch.wake()
 
     @property
     def running(self) -> int:
@@ -199,6 +213,8 @@ class Scheduler:
         while not self._closed or self._batch.running:  # cancelled answers end within a round
             if self._closed and time.monotonic() > self._ends:  # some wait for a silent server
                 self._batch.close()
+            if self._exchange is not None and not self._batch.running:
+                self._change(self._exchange)
             while self._batch.free() is not None and (handle := self._next()) is not None:
                 asked = handle.generation
                 slot = self._batch.free(asked.prompt_ids if self._reuse else (), asked.request.user)
@@ -210,10 +226,25 @@ class Scheduler:
             else:
                 self.queue.wait(LOOK_S)
 
+    def _change(self, make: Callable[[Mapping[str, Router]], Mapping[str, Router]]) -> None:
+        self._exchange = None
+        try:
+            self.routers = dict(make(self.routers))
+        except Exception as error:  # whatever is wrong with the new ones, the old ones answer
+            logger.error("the arms and policies stay as they are: %s", in_words(error))
+            return
+        for slot in self._batch.slots:
+            engine = next(iter(self.routers.values())).engine
+            if slot.engine is not engine:
+                slot.engine.declare(engine.arms)
+        self._slots = self._routers_of_slots()
+        logger.warning("new arms: %s", ", ".join(self.routers[DEFAULT].engine.arm_names))
+
     def _next(self) -> RequestHandle | None:
         """The next request, which counts as running from here on."""
         with self._lock:  # no request is ever seen as neither waiting nor running
-            handle = None if self._closed else self.queue.take()
+            waits = self._closed or self._exchange is not None
+            handle = None if waits else self.queue.take()
             if handle is not None:
                 self._busy[handle] = None
             return handle

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -49,9 +51,20 @@ def bound(host: str, port: int) -> socket.socket:
     return held
 
 
-def serve(app: ASGIApp, scheduler: Scheduler, held: socket.socket, drain_s: float) -> None:
+def serve(
+    app: ASGIApp,
+    scheduler: Scheduler,
+    held: socket.socket,
+    drain_s: float,
+    reload: Callable[[], None] = lambda: None,
+) -> None:
     """Serve until a signal. At the first SIGTERM or SIGINT running answers finish, for drain_s
-    seconds at most, while new requests get 503; at the second the server goes at once."""
+    seconds at most, while new requests get 503; at the second the server goes at once.
+
+    reload: called at each SIGHUP.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, lambda *_: reload())
     config = uvicorn.Config(
         app,
         http=HeaderTimeout,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from .plan import ServeOptions, ServePlan, plan
 from .served import save_earlier
@@ -12,7 +13,8 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 def serve(options: ServeOptions) -> None:
     """Serve OpenAI's API, an arm for every request. A request's model is auto, where the policy
-    picks the arm, or the name of an arm. The chat page is at the server's root.
+    picks the arm, or the name of an arm. The chat page is at the server's root. At SIGHUP the arms
+    file and the policies are read anew, once the answers under way have ended.
 
     \b
     Examples:
@@ -43,7 +45,8 @@ def run(plan: ServePlan) -> None:
     if not plan.asked.on_ray:
         app, scheduler = plan.served.make()
         try:
-            server.serve(app, scheduler, listening, plan.asked.drain)
+            reload = partial(scheduler.exchange, plan.served.again)
+            server.serve(app, scheduler, listening, plan.asked.drain, reload)
         finally:
             scheduler.routers[DEFAULT].save_learned()
             save_earlier(scheduler.routers[DEFAULT].engine)

@@ -98,6 +98,36 @@ class Served:
         scheduler = Scheduler(routers, FairQueue(self.queue), room)
         return make_app(scheduler, self.settings), scheduler
 
+    def again(self, routers: Mapping[str, Router]) -> dict[str, Router]:
+        """Routers by the arms file and the policies as they are now, over the engine in use. Raises
+        DraftpickError, and leaves the engine as it is, where they do not fit."""
+        import policies
+        from decoders import Engine
+
+        from ...routing.loading import embedder_of
+        from ...routing.router import Router
+        from ...serve.scheduler import DEFAULT
+
+        engine, made = routers[DEFAULT].engine, dict(routers)
+        if self.learn is not None or not isinstance(engine, Engine):
+            raise DraftpickError("what learns, and arms of endpoints, need a restart")
+        before = engine.arms
+        if self.options.arms is not None:
+            engine.declare(self.options.recipes())
+        try:
+            for name, place in self.named.items():
+                policy = policies.load(place)
+                given = self.embedder if name == DEFAULT else None
+                reader = embedder_of(policy, given, self.options.device)
+                made[name] = Router(engine, policy, reader, routers[name].log)
+            if DEFAULT not in self.named:
+                kept = routers[DEFAULT]
+                made[DEFAULT] = Router(engine, kept.policy, kept.embedder, kept.log)
+        except Exception:
+            engine.declare(before)
+            raise
+        return made
+
     def remember(self, engine: RoutingEngine) -> None:
         """Let the arms draft from earlier answers, where any of them does."""
         from decoders import Engine

@@ -13,9 +13,11 @@ import httpx
 import openai
 import pytest
 from serve_toys import ROOT, process, until
+from tiny_models import target_model
 from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
+from policies import fixed_policy
 from router.cli import main, make_app
 from router.commands.serve import plan, served
 
@@ -48,6 +50,39 @@ def test_answers_that_take_longer_than_the_drain_are_told() -> None:
             assert server.wait(15) == 0 and time.monotonic() - started < 10
         told = asked.result()
         assert told.status_code == 503 and "shut down" in told.json()["error"]["message"]
+
+
+@pytest.mark.slow
+def test_at_sighup_arms_and_policies_are_read_anew(tmp_path: Path) -> None:
+    target, arms = target_model(tmp_path / "target"), tmp_path / "arms.yaml"
+    copies = "{kind: max_gram, length: {k: 3}}"
+    arms.write_text(f"arms: {{autoregressive: {{kind: autoregressive}}, one: {copies}}}")
+    fixed_policy(["autoregressive", "one"], "one").save(tmp_path / "policy")
+    words = ["-m", "router.cli", "serve", "--port", "0", "--target", str(target)]
+    words += ["--config", str(arms), "--policy", str(tmp_path / "policy"), "--slots", "2"]
+    with process(words, 60) as (server, url):
+
+        def names() -> list[str]:
+            return [model["id"] for model in httpx.get(f"{url}/v1/models").json()["data"]]
+
+        def answered() -> Any:
+            return httpx.post(url + CHAT, json=ASKED | {"temperature": 0}, timeout=30)
+
+        before = answered()
+        assert names() == ["auto", "autoregressive", "one"]
+        arms.write_text("arms: {autoregressive: {kind: autoregressive}, two: nothing}")
+        server.send_signal(signal.SIGHUP)  # a mistake changes nothing
+        assert answered().status_code == 200 and "one" in names()
+        arms.write_text(f"arms: {{autoregressive: {{kind: autoregressive}}, two: {copies}}}")
+        fixed_policy(["autoregressive", "two"], "two").save(tmp_path / "policy")
+        server.send_signal(signal.SIGHUP)
+        assert until(lambda: names() == ["auto", "autoregressive", "two"])
+        after = answered()
+        assert (
+            after.headers["x-draftpick-arm"] == "two" and before.headers["x-draftpick-arm"] == "one"
+        )
+        said = [each.json()["choices"][0]["message"]["content"] for each in (before, after)]
+        assert said[0] == said[1]
 
 
 # -- options --------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from serve_toys import Heard, ToyPolicy, generation, toy_engine, until
 
 from decoders.common.errors import Cancelled, DraftpickError, NoSuchName
 from decoders.records import Request
+from policies import fixed_policy
 from router.records import RoutedResult
 from router.routing.router import Router
 from router.serve.queue import FairQueue, QueueFull
@@ -133,3 +134,29 @@ def test_closing_cancels_what_does_not_end(scheduler: Scheduler) -> None:
     assert not scheduler.drain(0.05)
     scheduler.close()
     assert all(isinstance(heard.error, Cancelled) for heard in told)
+
+
+def test_new_arms_take_over_after_the_answers_under_way(scheduler: Scheduler) -> None:
+    """What waits is answered by the new ones, and nothing is lost."""
+    engine = scheduler.routers[DEFAULT].engine
+
+    def exchanged(old: Mapping[str, Router]) -> dict[str, Router]:
+        engine.declare({name: engine.arms[name] for name in ("autoregressive", "copy")})  # type: ignore[attr-defined]
+        return {DEFAULT: Router(engine, fixed_policy(["autoregressive", "copy"], "copy"))}
+
+    first, second, third = Heard(), Heard(), Heard()
+    scheduler.submit(generation(), first)
+    assert until(lambda: scheduler.running == 1)
+    scheduler.exchange(exchanged)
+    scheduler.submit(generation(), second)
+    assert "beams" in engine.arm_names  # not while the first is written
+    assert first.ended.wait(10) and second.ended.wait(10) and first.ids == second.ids
+    assert engine.arm_names == ["autoregressive", "copy"]
+    assert second.result is not None and second.result.arm == "copy"
+
+    def broken(old: Mapping[str, Router]) -> dict[str, Router]:
+        raise DraftpickError("half a file")
+
+    scheduler.exchange(broken)
+    scheduler.submit(generation(), third)
+    assert third.ended.wait(10) and third.ids == first.ids  # the old ones answer
