@@ -18,13 +18,23 @@ from collect.align.recipe import RecurrentRecipe
 from collect.align.recurrent import DistillationLoss, new_cell
 from collect.align.teacher import Teacher
 from collect.align.tokens import Tokens
-from collect.queries import read_queries
+from collect.queries import Query, read_queries
+from decoders import Engine, Request
 from decoders.arms import load_arms
 from decoders.backends.recurrent.cell import CellConfig
 from decoders.common.errors import DraftpickError
+from decoders.options import EngineOptions
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import make_app
-from router.training.specialise.traffic import MIN_GROUP, REST, of_files, of_logs
+from router.training.specialise.drafters import Lesson
+from router.training.specialise.traffic import (
+    MIN_GROUP,
+    REST,
+    Traffic,
+    Written,
+    of_files,
+    of_logs,
+)
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -133,6 +143,39 @@ def test_a_log_gives_prompts_and_its_own_answers(target: Path, tmp_path: Path) -
     assert traffic.written[one.id].temperature == 0 and len(traffic.written[one.id].ids) == 3
     path, _ = traffic.save(tmp_path / "kept")
     assert read_queries(path)[0].prompt_ids == traffic.train[0].prompt_ids
+
+
+def test_only_answers_of_the_target_are_taken_over(target: Path, tmp_path: Path) -> None:
+    """Of a log with two models mixed, some sampled, some by a server that says what it is."""
+    options = EngineOptions(str(target), device="cpu", dtype="float32")
+    engine, rows = Engine.from_options(options), list[Query]()
+    ours = engine.target_fingerprint
+    written, kept = dict[str, Written](), set[str]()
+    for at, (temperature, wrote, own) in enumerate(
+        [
+            (0.0, None, True),
+            (0.0, None, False),
+            (0.7, None, True),
+            (None, ours, True),
+            (0.7, ours, True),
+            (0.0, "other@12345678/int4", True),
+        ]
+    ):
+        prompt = engine.encode_chat([{"role": "user", "content": f"w{at} w7"}])
+        ids = engine.decode("autoregressive", prompt, Request(10)).ids
+        name = f"q{at}"
+        rows.append(Query(name, "qa", ("w1",), prompt_ids=tuple(prompt)))
+        written[name] = Written(tuple(ids if own else range(3, 13)), temperature, wrote)
+        if wrote == ours or (wrote is None and own and temperature == 0):
+            kept.add(name)
+    lesson = Lesson(options, tmp_path, None, 64, 10)
+    traffic = Traffic(tuple(rows), (), ("qa",), written, ())
+    assert lesson.take_over(rows, traffic, "train") == len(kept) == 3
+    path = tmp_path / "answers/train/outputs.jsonl"
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {row["id"] for row in found} == kept
+    assert [row["temperature"] for row in found] == [0, 0, 0.7]
+    assert lesson.take_over(rows, traffic, "train") == 0  # once
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def trained(
 
     from .drafters import UNION
 
-    took = lesson.take_over(traffic.train, traffic, Path(train.stem))
+    took = lesson.take_over(traffic.train, traffic, train.stem)
     if traffic.written:
         many = len(traffic.train)
         typer.echo(f"{took:,} of {many:,} logged answers are the target's own; it writes the rest.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from collect.queries import Query, read_queries
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import RecurrentCell
 from decoders.common.errors import DraftpickError
+from decoders.common.files import write_atomically
 from decoders.models import targets
 from decoders.options import EngineOptions
 from decoders.sampling.draft_vocab import DraftVocab
@@ -90,33 +92,41 @@ class Lesson:
         where = self._out / "answers" / queries.stem
         return write_outputs([queries], where, options, self._most_new, None, minutes)
 
-    def take_over(self, queries: Sequence[Query], traffic: Traffic, where: Path) -> int:
+    def take_over(self, queries: Sequence[Query], traffic: Traffic, part: str) -> int:
         """Keep the log's answers that the target wrote, as if it had written them now; how many.
 
-        A greedy answer is the target's where OWN_SHARE of its tokens are the likeliest. Of one that
-        was drawn that cannot be told: the target answers anew.
+        Those of its weights, where the log names them. Else a greedy answer is the target's where
+        OWN_SHARE of its tokens are the likeliest; of one that was drawn that cannot be told, and
+        the target answers anew.
         """
-        path = self._out / "answers" / where / "outputs.jsonl"
+        path = self._out / "answers" / part / "outputs.jsonl"
         if path.is_file() or not traffic.written:
             return 0
-        teacher, rows = self.target.teacher, list[str]()
+        _, weights = targets.tokenizer_and_fingerprint(self.folder, self._options.chat_template)
+        rows = list[str]()
         for query in queries:
             known = traffic.written[query.id]
-            if known.temperature != 0 or not known.ids:
-                continue
-            prompt = list(query.prompt_ids or ())[-self._most_prompt :]
             ids = list(known.ids)[: self._most_new]
-            text = torch.tensor([prompt + ids[:-1]], device=teacher.device)
-            states = teacher.states(text)[0, -len(ids) :]
-            likeliest = (states @ teacher.head.T).argmax(-1).tolist()
-            if np.mean([a == b for a, b in zip(likeliest, ids, strict=True)]) < OWN_SHARE:
-                continue
-            ended = ids[-1] in self.target.eos
-            row = {"id": query.id, "task": query.task, "ids": ids, "ended": ended}
-            rows.append(json.dumps(row) + "\n")
+            if known.target is not None:
+                own = known.target.partition("@")[2].partition("/")[0] == weights
+            else:
+                own = known.temperature == 0 and self._likeliest(query, ids) >= OWN_SHARE
+            if own:
+                row: dict[str, object] = {"id": query.id, "task": query.task, "ids": ids}
+                row |= {"ended": ids[-1] in self.target.eos, "temperature": known.temperature or 0}
+                rows.append(json.dumps(row) + "\n")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(rows), encoding="utf-8")
+        write_atomically(path, "".join(rows))
         return len(rows)
+
+    def _likeliest(self, query: Query, ids: list[int]) -> float:
+        """The share of an answer's tokens that are the target's likeliest."""
+        teacher = self.target.teacher
+        prompt = list(query.prompt_ids or ())[-self._most_prompt :]
+        text = torch.tensor([prompt + ids[:-1]], device=teacher.device)
+        states = teacher.states(text)[0, -len(ids) :]
+        best: list[int] = (states @ teacher.head.T).argmax(-1).tolist()
+        return float(sum(map(operator.eq, best, ids))) / len(ids)
 
     def tokens(self, queries: Path, outputs: Path) -> Tokens:
         """Prompts with the answers to them."""
@@ -127,7 +137,7 @@ class Lesson:
             query = by_id[str(row["id"])]
             prompt = query.prompt(encode)[-self._most_prompt :]
             ids = prompt + list(row["ids"])[: self._most_new]
-            texts.append(Text(ids, len(prompt), query.task))
+            texts.append(Text(ids, len(prompt), query.task, float(row.get("temperature", 0.0))))
         return pack(texts)
 
     def held_out(self, tokens: Tokens) -> HeldOut:
