@@ -3,12 +3,14 @@ temperature and load."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collect.queries import OVERALL, ordered
+from collect.queries import OVERALL, ordered, text_name
+from decoders.zoo.catalogue import trained_on
 
 from .rewards import Reward, default, get
 from .store.collection import Collection
@@ -164,14 +166,36 @@ def cautions(collection: Collection, reward: str | Reward | None = None) -> list
     """
     costs = collection.manifest.costs
     asked = get(default(costs) if reward is None else reward)
-    if not asked.needs_costs or not costs.verify_s:
-        return []
-    if costs.repeats:
-        return []
+    known = list(_seen(collection))
+    if not asked.needs_costs or not costs.verify_s or costs.repeats:
+        return known
     return [
+        *known,
         "the costs of passes, drafts and rounds were measured once here, so that no interval "
-        "includes their error; a new collection measures them several times"
+        "includes their error; a new collection measures them several times",
     ]
+
+
+def _seen(collection: Collection) -> Iterator[str]:
+    """A sentence for each arm whose drafter's card says that it was trained on some of the
+    queries."""
+    texts = [text_name(query.turns[0]) for query in collection.queries.values()]
+    for arm in collection.manifest.arms:
+        trained = {text for name in _drafters(arm.recipe) for text in trained_on(name)}
+        seen = sum(text in trained for text in texts)
+        if seen:
+            yield (
+                f"the drafter of {arm.name} was trained on {seen} of these {len(texts)} queries, "
+                "where it looks better than on others; collect queries that it has not seen"
+            )
+
+
+def _drafters(recipe: Mapping[str, Any]) -> Iterator[str]:
+    for field, value in recipe.items():
+        if isinstance(value, Mapping):
+            yield from _drafters(value)
+        elif field == "drafter" and isinstance(value, str):
+            yield value
 
 
 def render(summary: Summary, width: int) -> list[Table]:

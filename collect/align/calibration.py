@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from collect.queries import Query
+from collect.queries import Query, text_name
 from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
 
@@ -22,12 +22,14 @@ HELD_OUT_PERCENT = 3
 class Example:
     """ids: prompt then answer, int32.
     start: index of the answer's first token.
+    text: `text_name` of the query.
     """
 
     query_id: str
     task: str
     ids: np.ndarray
     start: int
+    text: str = ""
 
     @property
     def held_out(self) -> bool:
@@ -121,7 +123,7 @@ def build(
                 answer.append(eos_id)
         prompt = prompt[-max_prompt:]
         ids = np.array(prompt + answer[:max_answer], dtype=np.int32)
-        example = Example(query.id, query.task, ids, len(prompt))
+        example = Example(query.id, query.task, ids, len(prompt), text_name(query.turns[0]))
         if example.held_out or not tasks or query.task in tasks:
             examples.append(example)
     if all(example.held_out for example in examples):

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -134,10 +134,19 @@ def finish(folder: Path, name: str, card: dict[str, Any], save: Callable[[Path],
 
 
 def facts(
-    program: str, started: float, start: Path | None, recipe: Recipe | None
+    program: str,
+    started: float,
+    start: Path | None,
+    recipe: Recipe | None,
+    texts: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """What every drafter's card says of its run. started: by `time.time`."""
+    """What every drafter's card says of its run.
+
+    started: by `time.time`.
+    texts: names of the queries that were trained on (`text_name`), as far as they are known.
+    """
     return {
+        "trained_on": sorted(set(texts)),
         "licence": "Apache-2.0",
         "start": None if start is None else start_name(start),
         "recipe": asdict(recipe) if recipe else None,

@@ -204,7 +204,10 @@ def _on_states(
         return train_head(config.out, *parts, own, "draftpick", report).acceptance
     sizes = (config.width, config.blocks, config.vocab_size)
     one = training_stage.TrainingStage(config.out, config.start, (), *sizes)
-    point = training_stage.run_stage(one, goal, kept, held_out, own, "draftpick", report)
+    texts = [e.text for e in examples if not e.held_out]
+    point = training_stage.run_stage(
+        one, goal, kept, held_out, own, "draftpick", report, texts=texts
+    )
     return point.acceptance
 
 
@@ -229,7 +232,7 @@ def _write(
         "queries": len(trained),
         "held_out_queries": len(examples) - len(trained),
         "answer_tokens": sum(len(e.ids) - e.start for e in trained),
-        **facts("draftpick", started, config.start, recipe),
+        **facts("draftpick", started, config.start, recipe, (e.text for e in trained)),
     }
     finish(config.out / "model", config.out.name, card, save)
 

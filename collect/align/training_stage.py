@@ -21,6 +21,7 @@ from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.text import from_json
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.zoo.catalogue import trained_on
 
 from .card import facts, finish
 from .held_out import HeldOut
@@ -76,11 +77,13 @@ def run_stage(
     program: str,
     report: Callable[[dict[str, float]], None],
     states: KeptStates | None = None,
+    texts: Sequence[str] = (),
 ) -> Point:
     """Train, or go on training; the curve's last point.
 
     tokens: what may be trained on, none of it held out.
     states: the target's along them, where they are kept.
+    texts: names of their queries, as of `facts`.
     program: how this process was called, for the card.
     report: as in `train`.
     """
@@ -94,6 +97,7 @@ def run_stage(
     cell, vocab = _begun(stage, target, chosen, recipe.seed)
     vocab.to(teacher.device)
     started = time.time()
+    before = trained_on(str(stage.start)) if stage.start is not None else ()
 
     def card(point: Point) -> dict[str, Any]:
         return {
@@ -101,7 +105,7 @@ def run_stage(
             "target": target.name,
             **card_of(point, cell, chosen, held_out),
             "int8": stage.int8,
-            **facts(program, started, stage.start, recipe),
+            **facts(program, started, stage.start, recipe, [*texts, *before]),
         }
 
     def write(folder: Path, used: RecurrentCell) -> None:

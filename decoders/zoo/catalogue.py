@@ -178,6 +178,17 @@ def shipped_folders() -> dict[str, Path]:
     return {card.parent.name: card.parent for card in sorted(SHIPPED.glob("*/card.json"))}
 
 
+def trained_on(drafter: str) -> frozenset[str]:
+    """Names of the queries that a drafter's card says it was trained on; none where it does not
+    say. drafter: a shipped name or a folder."""
+    folder = shipped_folders().get(drafter, Path(drafter).expanduser())
+    try:
+        card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+        return frozenset(card.get("trained_on", ()))
+    except (OSError, ValueError):
+        return frozenset()
+
+
 def verify_files(folder: Path) -> None:
     """Compare every file with the hash in `card.json`; raise Damaged at the first that differs."""
     card = json.loads((folder / "card.json").read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from collect.align.recipe import RecurrentRecipe
 from collect.align.recurrent import DistillationLoss, new_cell
 from collect.align.teacher import Teacher
 from collect.align.tokens import Tokens
-from collect.queries import Query, read_queries
+from collect.queries import Query, read_queries, text_name
+from collect.store.collection import Collection
+from collect.summary import cautions
 from decoders import Engine, Request
 from decoders.arms import load_arms
 from decoders.backends.recurrent.cell import CellConfig
@@ -26,6 +29,7 @@ from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import make_app
+from router.training.specialise import saving
 from router.training.specialise.drafters import Lesson
 from router.training.specialise.traffic import (
     MIN_GROUP,
@@ -70,13 +74,19 @@ def made(target: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) 
     out = tmp_path_factory.mktemp("made")
     given = ["--queries", queries, "--target", target, "--device", "cpu", "--minutes", 0.02]
     given += ["--max-new-tokens", 12, "--timed", 2, "--tracking-uri", f"sqlite:///{out}/ml.db"]
-    first = run(*given, "--out", out / "special")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saving, "MOST_LOST", 1.0)
+        patch.setattr(saving, "EACH_ELSEWHERE", 2)
+        first = run(*given, "--out", out / "special")
     assert first.exit_code == 0, first.output
     assert "few: too small for a drafter of their own" in " ".join(first.output.split())
     weights = out / "special/drafters/qa/model/recurrent.safetensors"
     before = weights.stat().st_mtime_ns
     again = run(*given, "--out", out / "special")
     assert again.exit_code == 0 and weights.stat().st_mtime_ns == before  # nothing is trained again
+    page = (out / "special/README.md").read_text()
+    lost = re.search(r"unlike all groups what is saved gives (\S+)", page)
+    assert lost is not None and float(lost[1]) >= 0.99  # the arms that lose there are not saved
     assert "holds other queries" in refused(*given, "--out", out / "special", "--limit", 30)
     return out / "special"
 
@@ -102,7 +112,15 @@ def test_no_drafter_is_trained_on_what_judges_it(made: Path) -> None:
     assert {q.task for q in held} == {"bills-of-sale", "qa"} and REST in {q.task for q in train}
     card = json.loads((made / "drafters/union/model/card.json").read_text())
     assert card["queries"] == len(train)
-    assert json.loads((made / "drafters/qa/model/card.json").read_text())["tasks"] == ["qa"]
+    place = made / "drafters/qa/model/card.json"
+    own = json.loads(place.read_text())
+    assert own["tasks"] == ["qa"]
+    collection = Collection.open(made / "rewards")
+    assert not any("was trained on" in each for each in cautions(collection))
+    own["trained_on"].append(text_name(held[0].turns[0]))  # what a careless split would do
+    place.write_text(json.dumps(own))
+    (told,) = (each for each in cautions(collection) if "the drafter of qa was trained on" in each)
+    assert f"trained on 1 of these {len(collection.queries)} queries" in told
 
 
 def test_groups_hold_out_their_last_conversations(queries: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from collect.align.tokens import Text, Tokens, pack
 from collect.align.training_stage import Target, TrainingStage, finished, run_stage
 from collect.align.weights import training_dtype
 from collect.align.write import write_outputs
-from collect.queries import Query, read_queries
+from collect.queries import Query, read_queries, text_name
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import RecurrentCell
 from decoders.common.errors import DraftpickError
@@ -140,6 +140,10 @@ class Lesson:
             texts.append(Text(ids, len(prompt), query.task, float(row.get("temperature", 0.0))))
         return pack(texts)
 
+    def _texts(self, tasks: Sequence[str]) -> list[str]:
+        queries = read_queries(self._out / "queries" / "train.jsonl")
+        return [text_name(q.turns[0]) for q in queries if not tasks or q.task in tasks]
+
     def held_out(self, tokens: Tokens) -> HeldOut:
         """Figures of these answers, which no drafter is trained on."""
         return HeldOut(self.target.teacher, tokens, most=4096)
@@ -209,4 +213,5 @@ class Lesson:
         done = finished(stage, recipe)
         if done is not None:
             return done
-        return run_stage(stage, self.target, tokens, held_out, recipe, "draftpick", report, states)
+        parts = (tokens, held_out, recipe, "draftpick", report, states)
+        return run_stage(stage, self.target, *parts, texts=self._texts(tasks))
