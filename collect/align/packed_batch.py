@@ -105,7 +105,8 @@ class Stream:
     multiple: as in `flatten`. A prompt that has many answers is trained on with its first alone;
         with the others the target just reads it.
     answers: whether that holds of every prompt.
-    states: the target's along each whole text [n, d], where they are known.
+    states: the target's in front of each token of a text's answer [n, d], where they are kept, by
+        its ids and where the answer begins; then answers alone are trained on.
     """
 
     def __init__(
@@ -117,9 +118,10 @@ class Stream:
         seed: int,
         *,
         answers: bool = False,
-        states: Callable[[np.ndarray], Tensor] | None = None,
+        states: Callable[[np.ndarray, int], Tensor] | None = None,
     ) -> None:
-        self._tokens = tokens.pick(tokens.lengths > 1)  # one token alone has nothing to predict
+        least = np.maximum(tokens.answer, 1)  # one token alone has nothing to predict
+        self._tokens = tokens.pick(tokens.lengths > (1 if states is None else least))
         self._states = states
         self._most, self._longest = most, min(longest, most)
         self._multiple, self._seed = multiple, seed
@@ -127,7 +129,8 @@ class Stream:
             raise DraftpickError("no text of two tokens or more is left to train on")
         self._lengths = np.minimum(self._tokens.lengths, self._longest)
         cut = self._tokens.lengths - self._lengths
-        begins = np.maximum(self._tokens.answer - 1, 0) if answers else _new(self._tokens)
+        alone = answers or states is not None
+        begins = np.maximum(self._tokens.answer - 1, 0) if alone else _new(self._tokens)
         self._first = np.maximum(begins - cut, 0)
 
     def __len__(self) -> int:
@@ -145,20 +148,27 @@ class Stream:
             order = self._order(epoch)
             for texts in order[skipped:]:
                 chosen = [self._text(int(at)) for at in texts]
-                batch = flatten(chosen, self._multiple, self._first[texts].tolist())
-                yield batch if self._states is None else self._with_states(batch, texts)
+                first = self._first[texts].tolist()
+                if self._states is None:
+                    yield flatten(chosen, self._multiple, first)
+                else:
+                    yield self._with_states(chosen, first, texts)
             skipped = max(0, skipped - len(order))
             epoch += 1
 
     def _order(self, epoch: int) -> list[np.ndarray]:
         return order(self._lengths, self._most, np.random.default_rng([self._seed, epoch]))
 
-    def _with_states(self, batch: PackedBatch, texts: np.ndarray) -> PackedBatch:
+    def _with_states(
+        self, chosen: list[np.ndarray], first: list[int], texts: np.ndarray
+    ) -> PackedBatch:
+        """Without each text's last token, after which nothing is said."""
         assert self._states is not None
-        parts = [
-            self._states(self._tokens.text(int(at)))[-self._longest :][self._first[at] :]
-            for at in texts
-        ]
+        batch = flatten([text[:-1] for text in chosen], self._multiple, first)
+        parts = []
+        for text, begins, at in zip(chosen, first, texts.tolist(), strict=True):
+            states = self._states(self._tokens.text(at), int(self._tokens.answer[at]))
+            parts.append(states[-(len(text) - 1 - begins) :])
         short = len(batch.at) - batch.positions
         return replace(batch, final=F.pad(torch.cat(parts), (0, 0, 0, short)))
 

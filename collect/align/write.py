@@ -8,7 +8,11 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from collect.queries import read_queries, shipped_folder
 from decoders.common.errors import NotANumber
@@ -19,7 +23,22 @@ from decoders.options import EngineOptions
 
 from ..sweeps.batch import each
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..replay.batch import Batch
+    from .kept_states import KeptStates
+
 BATCH = 128  # queries; written out together, and lost together where a run is killed
+
+
+def _written(
+    batch: Batch, max_new_tokens: int, prompts: Sequence[list[int]]
+) -> list[tuple[list[int], Tensor | None]]:
+    """Each answer with its states, where they were kept."""
+    made = batch.target([*prompts], max_new_tokens)
+    states = [None] * len(made.ids) if made.states is None else made.states
+    return list(zip(made.ids, states, strict=True))
 
 
 def default_queries() -> list[Path]:
@@ -34,6 +53,7 @@ def write_outputs(
     max_new_tokens: int,
     tasks: Sequence[str] | None,
     minutes: float | None = None,
+    states: KeptStates | None = None,
 ) -> Path:
     """Greedy answers of the target to every query's first turn, appended to OUT/outputs.jsonl.
 
@@ -41,6 +61,7 @@ def write_outputs(
     random order, so that what is there after any time is a fair sample.
 
     minutes: begin no further batch after this time; None answers all.
+    states: keeps those that the target has in front of each token; None keeps none.
     """
     from collect.replay.batch import Batch
     from decoders import Engine
@@ -68,15 +89,16 @@ def write_outputs(
         for group in groups:
             if minutes is not None and time.monotonic() - began > 60 * minutes:
                 break
-            answers = each(
-                [ids for _, ids in group], lambda some: batch.target([*some], max_new_tokens).ids
-            )
-            for (query, _), ids in zip(group, answers, strict=True):
-                if isinstance(ids, NotANumber):
-                    print(f"the query {query.id!r} is left out: {ids}", file=sys.stderr)
+            answers = each([ids for _, ids in group], partial(_written, batch, max_new_tokens))
+            for (query, prompt), answer in zip(group, answers, strict=True):
+                if isinstance(answer, NotANumber):
+                    print(f"the query {query.id!r} is left out: {answer}", file=sys.stderr)
                     continue
-                if isinstance(ids, Exception):
-                    raise ids
+                if isinstance(answer, Exception):
+                    raise answer
+                ids, found = answer
+                if states is not None and found is not None:
+                    states.put([(np.array(prompt + ids), len(prompt), found)])
                 ended = bool(ids) and ids[-1] in engine.eos_ids
                 row = {"id": query.id, "task": query.task, "ids": ids, "ended": ended}
                 stream.write(json.dumps(row) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -218,38 +219,58 @@ def test_too_few_queries_are_refused(target: Path, tmp_path: Path) -> None:
 def test_kept_states_are_what_the_target_reads(
     teacher: Teacher, tokens: Tokens, tmp_path: Path
 ) -> None:
-    texts = [tokens.text(row) for row in range(12)]
-    kept = KeptStates(tmp_path, teacher)
-    kept.add(texts[:5])
+    def again() -> KeptStates:
+        return KeptStates(tmp_path, teacher.hidden, teacher.dtype)
+
+    kept, some = again(), tokens.pick(np.arange(5))
+    kept.read(some, teacher)
     with (tmp_path / DATA).open("ab") as data, (tmp_path / INDEX).open("ab") as index:
         data.write(b"half a row"), index.write(b"half a record")  # a run that was killed
-    kept = KeptStates(tmp_path, teacher)
-    seen: list[int] = []
-    kept.add(texts, lambda done, total: seen.append(total))
-    assert seen[-1] == sum(len(text) for text in texts[5:])  # the first five are not read again
-    again = KeptStates(tmp_path, teacher)
-    assert len(again) == len({text.tobytes() for text in texts})
-    for text in texts:
-        alone = teacher.states(torch.from_numpy(text.astype(np.int64))[None])[0]
-        assert torch.allclose(again.of(text), alone, atol=1e-5)
+    kept, seen = again(), list[int]()
+    kept.read(tokens, teacher, lambda done, total: seen.append(total))
+    answered = tokens.lengths > tokens.answer
+    assert seen[-1] == int(tokens.lengths[5:][answered[5:]].sum())  # five are not read again
+    kept = again()
+    for row in np.flatnonzero(answered).tolist():
+        ids, answer = tokens.text(row), int(tokens.answer[row])
+        alone = teacher.states(torch.from_numpy(ids.astype(np.int64))[None])[0]
+        assert torch.allclose(kept.of(ids, answer), alone[answer - 1 : -1], atol=1e-5)
 
 
-@pytest.mark.parametrize("prompts", [True, False])
-def test_training_on_kept_states_is_training_on_the_target(
-    teacher: Teacher, vocab: DraftVocab, tokens: Tokens, tmp_path: Path, prompts: bool
+def test_the_target_keeps_its_states_while_it_writes(
+    target: Path, queries: Path, tmp_path: Path
 ) -> None:
-    kept = KeptStates(tmp_path, teacher)
-    kept.add([tokens.text(row) for row in range(len(tokens))])
+    options = EngineOptions(str(target), device="cpu", dtype="float32")
+    lesson = Lesson(options, tmp_path, None, 64, 6)
+    path = lesson.write(queries, None)
+    tokens, many = lesson.tokens(queries, path), len(lesson.states)
+    assert many == len({tokens.text(row).tobytes() for row in range(len(tokens))})
+    lesson.states.read(tokens, lesson.target.teacher)
+    assert len(lesson.states) == many  # nothing is left to read
+    ids, answer = tokens.text(0), int(tokens.answer[0])
+    alone = lesson.target.teacher.states(torch.from_numpy(ids.astype(np.int64))[None])[0]
+    told = lesson.states.of(ids, answer)
+    assert torch.allclose(told.float(), alone[answer - 1 : -1].float(), atol=0.05, rtol=0.05)
+
+
+def test_training_on_kept_states_is_training_on_the_target(
+    teacher: Teacher, vocab: DraftVocab, tokens: Tokens, tmp_path: Path
+) -> None:
+    tokens = tokens.pick(tokens.lengths > tokens.answer)
+    kept = KeptStates(tmp_path, teacher.hidden, teacher.dtype)
+    kept.read(tokens, teacher)
     loss = DistillationLoss(teacher, vocab, RecurrentRecipe(steps=2))
     cell = new_cell(teacher, CellConfig(teacher.hidden, 16), torch.ones(1, 8, dtype=torch.long), 0)
     plain, known = (
-        Stream(tokens, 100, 99, 8, 0, answers=not prompts, states=states)
-        for states in (None, kept.of)
+        Stream(tokens, 100, 99, 1, 0, answers=True, states=states) for states in (None, kept.of)
     )
     for one, other in islice(zip(plain.batches(), known.batches(), strict=True), 6):
-        assert torch.equal(one.at, other.at) and other.final is not None
-        assert torch.allclose(loss.loss(cell, one), loss.loss(cell, other), atol=1e-5)
-    lengths = np.minimum(tokens.lengths, 10)
-    answers = np.minimum(lengths, tokens.lengths - tokens.answer + 1)
-    made = Stream(tokens, 10**6, 10, 1, 0, answers=not prompts)
-    assert prompts or next(made.batches()).positions == int(answers.sum())
+        ends = np.flatnonzero(np.append(one.at[1:].numpy() == 0, True))  # each text's last place
+        assert other.final is not None and other.positions == one.positions - len(ends)
+        stays = torch.from_numpy(np.delete(np.arange(len(one.at)), ends))
+        short = replace(one, where=one.where[stays], at=one.at[stays], positions=len(stays))
+        assert torch.equal(short.ids, other.ids) and torch.equal(short.at, other.at)
+        assert torch.allclose(loss.loss(cell, short), loss.loss(cell, other), atol=1e-5)
+    cut = Stream(tokens, 100, 7, 1, 0, states=kept.of)
+    for batch in islice(cut.batches(), 4):
+        assert batch.final is not None and len(batch.final) == len(batch.at)

@@ -178,8 +178,6 @@ def trained(
 ) -> tuple[list[str], dict[str, Gain]]:
     """Names of the drafters, the one of all groups first, none where nothing is to gain; and what
     there was to gain by group."""
-    from collect.align.kept_states import KeptStates
-
     from .drafters import UNION
 
     took = lesson.take_over(traffic.train, traffic, train.stem)
@@ -197,9 +195,8 @@ def trained(
             typer.echo(f"{group}: the drafter that ships is right often enough; none is trained.")
     if not worth:
         return [], gains
-    states = KeptStates(asked.out / "states", lesson.target.teacher)
     with progress("the target reads", "tokens") as tick:
-        states.add([tokens.text(row) for row in range(len(tokens))], tick)
+        lesson.states.read(tokens, lesson.target.teacher, tick)
     several = worth if len(worth) > 1 else []
     plan: list[tuple[str, tuple[str, ...], float]] = [
         (UNION, (), asked.minutes / (2 if several else 1))
@@ -212,7 +209,7 @@ def trained(
                 figures = f"loss {now['loss']:.3f}, {now['tokens_per_s']:.0f} tok/s"
                 tick(100 * now["progress"], 100, figures)
 
-            lesson.train(name, tasks, minutes, tokens, held_out, states, told)
+            lesson.train(name, tasks, minutes, tokens, held_out, told)
     return [name for name, *_ in plan], gains
 
 

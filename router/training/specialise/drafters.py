@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,7 +36,10 @@ from .traffic import Traffic
 UNION = "union"  # the drafter that is trained on all groups
 GENTLER = 0.3  # of the usual learning rates, where training goes on from a drafter
 OWN_SHARE = 0.9  # of a greedy answer's tokens that are the likeliest, in one that the target wrote
-Progress = Callable[[str, str], AbstractContextManager[Callable[..., None]]]
+NOT_NATIVE = (
+    "{} does not run on the native backend, which a recurrent drafter needs; train a draft model "
+    "with `draftpick align`"
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,15 @@ class Lesson:
         self.tokenizer = targets.load_tokenizer(self.folder, options.chat_template)
 
     @cached_property
+    def states(self) -> KeptStates:
+        """Those of the target along its answers."""
+        device = targets.device_of(self._options.device)
+        size = targets.state_size_of(self.folder)
+        if size is None:
+            raise DraftpickError(NOT_NATIVE.format(self._options.target))
+        return KeptStates(self._out / "states", size, training_dtype(device))
+
+    @cached_property
     def target(self) -> Target:
         device = targets.device_of(self._options.device)
         longest = self._most_prompt + self._most_new
@@ -80,17 +91,14 @@ class Lesson:
             self.folder, device, training_dtype(device), "native", context=longest
         )
         if not isinstance(backend, LlamaBackend):
-            raise DraftpickError(
-                f"{self._options.target} does not run on the native backend, which a recurrent "
-                "drafter needs; train a draft model with `draftpick align`"
-            )
+            raise DraftpickError(NOT_NATIVE.format(self._options.target))
         return Target(self._options.target, Teacher(backend), targets.eos_ids(self.folder))
 
     def write(self, queries: Path, minutes: float | None) -> Path:
         """Let the target answer what is not answered yet; the file of answers."""
         options = replace(self._options, dtype="bfloat16", arms=None)
-        where = self._out / "answers" / queries.stem
-        return write_outputs([queries], where, options, self._most_new, None, minutes)
+        where, kept = self._out / "answers" / queries.stem, self.states
+        return write_outputs([queries], where, options, self._most_new, None, minutes, kept)
 
     def take_over(self, queries: Sequence[Query], traffic: Traffic, part: str) -> int:
         """Keep the log's answers that the target wrote, as if it had written them now; how many.
@@ -190,7 +198,6 @@ class Lesson:
         minutes: float,
         tokens: Tokens,
         held_out: HeldOut,
-        states: KeptStates,
         report: Callable[[dict[str, float]], None],
     ) -> Point:
         """Train a drafter, or go on; OUT/drafters/NAME/model is its folder."""
@@ -213,5 +220,5 @@ class Lesson:
         done = finished(stage, recipe)
         if done is not None:
             return done
-        parts = (tokens, held_out, recipe, "draftpick", report, states)
+        parts = (tokens, held_out, recipe, "draftpick", report, self.states)
         return run_stage(stage, self.target, *parts, texts=self._texts(tasks))
