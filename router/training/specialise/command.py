@@ -218,22 +218,8 @@ def _known(gain: Gain) -> bool:
 
 
 def show_gains(gains: dict[str, Gain]) -> None:
-    def share(value: float | None) -> str:
-        return "" if value is None else f"{value:.1%}"
+    from .page import GAIN_HEADS, gain_cells
 
-    rows = []
-    for group, gain in gains.items():
-        accepted = [*gain.accepted, *[None] * (3 - len(gain.accepted))]
-        rows.append(
-            [
-                group,
-                f"{gain.tokens:,}",
-                share(gain.outside),
-                *map(share, accepted),
-                share(gain.copied),
-            ]
-        )
-    heads = ["group", "tokens", "no row", "first right", "two", "three", "saved by copying"]
-    show(
-        lambda width: tables("What the drafter that ships knows of each group", heads, rows, width)
-    )
+    title = "What the drafter that ships knows of each group"
+    rows = [[group, *gain_cells(gain)] for group, gain in gains.items()]
+    show(lambda width: tables(title, GAIN_HEADS, rows, width))

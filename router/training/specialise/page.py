@@ -12,6 +12,7 @@ from decoders.common.files import replacing, write_atomically
 from .drafters import UNION, Gain
 from .judging import ALONE, ELSEWHERE, Judgement, Ratio
 
+GAIN_HEADS = ["group", "tokens", "no row", "first right", "two", "three", "saved by copying"]
 PICTURE, PAGE = "matrix.png", "README.md"
 
 
@@ -77,8 +78,8 @@ def page(found: Found) -> str:
         "## What there was to gain",
         "",
         *_table(
-            ["group", "tokens", "no row", "first right", "two", "three", "saved by copying"],
-            ([group, *_gain(gain)] for group, gain in found.gains.items()),
+            GAIN_HEADS,
+            ([group, *gain_cells(gain)] for group, gain in found.gains.items()),
         ),
         "",
         "Tokens of held-out answers; the share that the drafter that shipped had no row for; how "
@@ -129,7 +130,8 @@ def _words(arm: str) -> str:
     return f"{arm.removeprefix(ALONE)}, alone" if arm.startswith(ALONE) else arm
 
 
-def _gain(gain: Gain) -> list[str]:
+def gain_cells(gain: Gain) -> list[str]:
+    """Cells under GAIN_HEADS, but for the group."""
     shares = [gain.outside, *gain.accepted, *[None] * (3 - len(gain.accepted)), gain.copied]
     return [f"{gain.tokens:,}", *("" if each is None else f"{each:.1%}" for each in shares)]
 
