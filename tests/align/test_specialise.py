@@ -74,7 +74,16 @@ def refused(*given: object) -> str:
 def made(target: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made")
     given = ["--queries", queries, "--target", target, "--device", "cpu", "--minutes", 0.02]
-    given += ["--max-new-tokens", 12, "--timed", 2, "--tracking-uri", f"sqlite:///{out}/ml.db"]
+    given += [
+        "--max-new-tokens",
+        12,
+        "--timed",
+        2,
+        "--at-once",
+        1,
+        "--tracking-uri",
+        f"sqlite:///{out}/ml.db",
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saving, "MOST_LOST", 1.0)
         patch.setattr(saving, "EACH_ELSEWHERE", 2)

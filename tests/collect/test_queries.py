@@ -26,6 +26,13 @@ def test_reads_its_own_form(tmp_path: Path) -> None:
     assert (query.id, query.task, query.turns) == ("a", "qa", ("Why?",))
     assert (query.reference, query.source, query.category) == ("Because.", "me", "why")
     assert query.group == "7"
+    asked = [{"role": "user", "content": "Why?"}]
+    assert query.prompt_ids is None and query.prompt(lambda chat: [len(chat), chat == asked]) == [
+        1,
+        1,
+    ]
+    (known,) = read_queries(write(tmp_path / "r.jsonl", {**line, "prompt_ids": [3, 1]}))
+    assert known.prompt(lambda chat: [0]) == [3, 1]
 
 
 def test_reads_spec_bench(tmp_path: Path) -> None:
@@ -81,6 +88,8 @@ def test_line_separators_inside_text_do_not_split_lines(tmp_path: Path) -> None:
         ({**GOOD, "turns": ["ok", " \n"]}, "blank message at index 1"),
         ({**GOOD, "turns": "Why?"}, "list of strings"),
         ({**GOOD, "reference": {"a": 1}}, '"reference"'),
+        ({**GOOD, "prompt_ids": ["a"]}, '"prompt_ids" must be a list of token ids'),
+        ({**GOOD, "prompt_ids": []}, '"prompt_ids" must be a list of token ids'),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: object, says: str) -> None:

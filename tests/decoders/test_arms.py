@@ -30,6 +30,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         )
     )
     assert list(arms) == ["autoregressive", "copy", "small"]  # always there
+    assert Path(arms["small"].drafter) == tmp_path / "x"  # next to the file
     assert (arms["copy"].shortest, arms["copy"].earliest, arms["copy"].lossless) == (3, True, True)
     assert (arms["small"].length.kind, arms["small"].length.k) == ("adaptive", 9)
     assert arms["autoregressive"].kind == "autoregressive"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from decoder_toys import arms_with_a_cell, native
 from engine_toys import tokenizer
 
 from collect.replay.batch import Batch
+from collect.replay.costs import shapes
 from collect.replay.rounds import OverheadTimer
 from decoders import Engine
 from decoders.arms import recipe
@@ -83,6 +85,27 @@ def test_costs_are_the_medians_of_several_measurements(engine: Engine) -> None:
     kept = costs.of(["copy"])
     assert all(set(one.round_s) == {"autoregressive", "copy"} for one in kept.repeats)
     assert Costs.from_json(json.loads(json.dumps(asdict(costs)))) == costs
+
+
+def test_arms_that_differ_by_their_weights_alone_cost_the_same(
+    tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Not one of another length, or of another cell's size."""
+    made = {each["name"]: each for each in arms_with_a_cell(tmp_path)}
+    cell = made["cell"]["drafter"]
+    shutil.copytree(cell, tmp_path / "other")
+    arms = [*made.values(), {**made["cell"], "name": "twin", "drafter": str(tmp_path / "other")}]
+    arms += [{**made["cell"], "name": "long", "length": {"k": 7}, "note": "longer"}]
+    arms += [{**made["cell"], "name": "noted", "note": "a note"}]
+    target = native(tiny(max_position_embeddings=512, vocab_size=128))
+    assume(target, PassCosts((0.001,) * 6))
+    named: Any = {each["name"]: recipe(**each) for each in arms}
+    engine = Engine(target, named, name="tiny", tokenizer=tokenizer([f"w{i}" for i in range(127)]))
+    found = shapes(engine)
+    assert found["twin"] == found["noted"] == found["cell"] == "cell" and found["long"] == "long"
+    for one in (costs := Batch(engine, at_once=(1, 2)).cost_table, costs.of_answers(2)):
+        for seconds in (one.draft_s, one.round_s, one.drawn_round_s):
+            assert seconds["twin"] == seconds["cell"] != seconds["long"]
 
 
 def test_what_a_verifier_takes_is_counted_for_every_answer(

@@ -80,7 +80,7 @@ class SpecialiseOptions:
     at_once: Annotated[
         str,
         typer.Option(metavar="N,N", help="Numbers of concurrent answers that the policy learns."),
-    ] = "1"
+    ] = "1,8"
     timed: Annotated[
         int, typer.Option(min=0, help="Held-out queries of each group to time at the end.")
     ] = 8
