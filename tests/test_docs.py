@@ -39,7 +39,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 COMMANDS = list(command_lines())
 INSTALL = ("pip", "install", ".")
-OPERATORS = ("diff", "install", "podman", "python3", "sudo", "systemctl", "vllm")
+OPERATORS = ("diff", "install", "ln", "podman", "python3", "sudo", "systemctl", "vllm")
 OURS = [(where, w[1:]) for where, w in COMMANDS if Path(w[0]).name == "draftpick"]
 
 

@@ -551,4 +551,4 @@ def test_a_command_of_its_own(site: Path, capsys: pytest.CaptureFixture[str]) ->
     install(site, "greets", source, "greets = greets")
     assert main(["greet", "you", "--loud", "--device", "cpu"]) == 0
     assert capsys.readouterr().out == "hello you on cpu!\n"
-    assert main(["--help"]) == 0 and "  greet      Greet somebody." in capsys.readouterr().out
+    assert main(["--help"]) == 0 and "  greet       Greet somebody." in capsys.readouterr().out

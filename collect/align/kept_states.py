@@ -136,6 +136,6 @@ def _read(
 
 
 def _name(ids: np.ndarray, answer: int) -> bytes:
-    """Of 16 bytes, the last of which is not zero, which a record would drop."""
+    """Sixteen bytes, the last of which is not zero: a record would drop it."""
     whole = np.append(np.asarray(ids, np.int64), answer).tobytes()
     return hashlib.blake2b(whole, digest_size=15).digest() + b"."

@@ -12,9 +12,9 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(options: ServeOptions) -> None:
-    """Serve OpenAI's API, an arm for every request. A request's model is auto, where the policy
-    picks the arm, or the name of an arm. The chat page is at the server's root. At SIGHUP the arms
-    file and the policies are read anew, once the answers under way have ended.
+    """Serve OpenAI's API, an arm for every request, and a chat page at the root. A request's model
+    is auto, where the policy picks the arm, or an arm. At SIGHUP the arms file and the policies are
+    read anew.
 
     \b
     Examples:

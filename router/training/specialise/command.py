@@ -1,27 +1,17 @@
-"""The command: its options, and its steps in their order."""
+"""The command: its steps in their order."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
 from decoders.common.terminal import progress, show, tables
-from decoders.options import EngineOptions
 
-from ...commands.options import (
-    ChatTemplate,
-    Device,
-    Target,
-    TrackingUri,
-    at_once_in,
-    temperatures_in,
-)
+from ...commands.options import at_once_in, temperatures_in
+from .options import SpecialiseOptions
 
 if TYPE_CHECKING:
     from decoders.arms import ArmRecipe
@@ -32,95 +22,15 @@ if TYPE_CHECKING:
 NOTHING_LEFT = 0.9  # of first tokens right, above which a drafter of a group's own is not trained
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpecialiseOptions:
-    """The options of `draftpick specialise`."""
-
-    out: Annotated[Path, typer.Option(help="Folder for all that is made; the command resumes.")]
-    from_logs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Logs with prompts and answers, as `draftpick headroom --from-logs` reads them, "
-            "or the folder of `draftpick serve --log FOLDER --log-text`. Repeatable.",
-        ),
-    ] = None
-    queries: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Instead: query files, whose tasks are the groups."),
-    ] = None
-    held_out: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --queries: the queries to judge by. Default: the last tenth of each group.",
-        ),
-    ] = None
-    minutes: Annotated[
-        float,
-        typer.Option(help="Minutes of training: half for the common drafter, half for the others."),
-    ] = 30.0
-    write_minutes: Annotated[
-        float | None,
-        typer.Option(
-            help="Minutes that the target writes answers for. Default: until all is answered."
-        ),
-    ] = None
-    groups: Annotated[int, typer.Option(min=1, help="Most groups with a drafter of their own.")] = 4
-    limit: Annotated[int | None, typer.Option(min=1, help="Most queries of a group.")] = None
-    max_prompt: Annotated[
-        int, typer.Option(min=1, help="Prompt tokens kept, counted from the end.")
-    ] = 512
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Longest answer of the target, in tokens.")
-    ] = 256
-    temperatures: Annotated[
-        str, typer.Option(metavar="T,T", help="Temperatures to judge at; 0 must be one of them.")
-    ] = "0,0.7"
-    at_once: Annotated[
-        str,
-        typer.Option(metavar="N,N", help="Numbers of concurrent answers that the policy learns."),
-    ] = "1,8"
-    timed: Annotated[
-        int, typer.Option(min=0, help="Held-out queries of each group to time at the end.")
-    ] = 8
-    show_words: Annotated[
-        bool,
-        typer.Option(
-            "--show-words", help="Call groups found in logs by words that stand in their prompts."
-        ),
-    ] = False
-    target: Target = EngineOptions.target
-    device: Device = EngineOptions.device
-    chat_template: ChatTemplate = EngineOptions.chat_template
-    tracking_uri: TrackingUri = None
-
-    def __post_init__(self) -> None:
-        if bool(self.from_logs) == bool(self.queries):
-            raise DraftpickError("give either --from-logs FILE or --queries FILE")
-        if self.held_out and not self.queries:
-            raise DraftpickError("--held-out goes with --queries; of logs the last tenth is kept")
-        for option, value in ("--minutes", self.minutes), ("--write-minutes", self.write_minutes):
-            if value is not None and not 0 < value < math.inf:
-                raise DraftpickError(f"{option} must be a number above 0, not {value:g}")
-
-    @property
-    def engine(self) -> EngineOptions:
-        return EngineOptions(self.target, device=self.device, chat_template=self.chat_template)
-
-
 def specialise(asked: SpecialiseOptions) -> None:
-    """Train drafters on what your users ask, and a policy that picks among them.
-
-    Groups of queries are found, the target answers them, and what there is to gain is counted. Then
-    one drafter is trained on all groups, and one on each, for equal time. They are judged on
-    queries that were held out, and the fewest that pay are saved with their arms and policy. The
-    same command resumes a run that was stopped.
+    """Train drafters on what your users ask, one for all and one for each kind of work, and a
+    policy that picks among them where that pays on queries that were held out. The same command
+    resumes a run that was stopped.
 
     \b
     Examples:
       draftpick specialise --from-logs logs/ --out special
-      draftpick specialise --queries sql.jsonl --queries json.jsonl --out special --minutes 20
+      draftpick specialise --queries sql.jsonl --out special --minutes 20
       draftpick serve --config special/arms.yaml --policy special/policy
     """
     from .drafters import Lesson

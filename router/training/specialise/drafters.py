@@ -76,7 +76,7 @@ class Lesson:
 
     @cached_property
     def states(self) -> KeptStates:
-        """Those of the target along its answers."""
+        """States of the target along its answers."""
         device = targets.device_of(self._options.device)
         size = targets.state_size_of(self.folder)
         if size is None:
@@ -157,7 +157,7 @@ class Lesson:
         return HeldOut(self.target.teacher, tokens, most=4096)
 
     def gains(self, held_out: HeldOut, tokens: Tokens) -> dict[str, Gain]:
-        """By group, from answers that no drafter is trained on."""
+        """Count by group, in answers that no drafter is trained on."""
         vocab, figures = None, Figures()
         if self.start is not None:
             teacher = self.target.teacher

@@ -53,7 +53,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Judgement:
-    """By temperature.
+    """What replay tells at one temperature.
 
     matrix: arm -> group -> over the arm that ships.
     choices: how the arm is chosen -> over the arm that ships, and over the union, on all groups

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from policies import RewardTable
     from policies.tracking.run import TrainedRun
 
-    from .command import SpecialiseOptions
+    from .options import SpecialiseOptions
     from .traffic import Traffic
 
 EACH_ELSEWHERE = 8  # shipped queries of each task, for traffic that no group covers
