@@ -186,6 +186,7 @@ def test_standard_streams_may_be_closed(closed: str, tmp_path: Path) -> None:
         assert json.loads(done.stdout)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_an_answer_is_whole_in_any_encoding(

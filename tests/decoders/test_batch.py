@@ -397,6 +397,7 @@ def no_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(ADAPTERS, name)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("most", [1, 2, 12])
 @pytest.mark.parametrize("name", [*WRITERS, "copy"])
 def test_a_drafter_writes_alone_what_it_writes_in_a_batch(

@@ -251,6 +251,7 @@ def split(path: Path, folder: Path) -> None:
 Load = Callable[[Path, str], LlamaBackend]
 
 
+@pytest.mark.every(2)
 @pytest.mark.instructions
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize(

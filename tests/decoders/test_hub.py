@@ -82,6 +82,7 @@ def whole(folder: Path) -> None:
     (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": "a"}))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", [byte_level, word_pieces, whole])
 @pytest.mark.parametrize("template", ["none", "file", "config", "several"])
 def test_a_hub_models_tokenizer_is_the_folders(kind: Any, template: str, hub: Hub) -> None:

@@ -82,6 +82,7 @@ def test_queries_and_keys_are_turned_in_place(kernel: None, normed: bool) -> Non
     assert torch.equal(made[heads + kv :].double(), exact[heads + kv :])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("tokens", [64, 300])
 @pytest.mark.parametrize(
     ("kind", "rounding"), [("qwen2", "int4"), ("qwen3", "int8"), ("llama", None)]

@@ -26,6 +26,7 @@ def simulated(acceptance: float, cost: float, k: int, rounds: int = 40_000) -> f
     return float(tokens.sum() / (rounds * (k * cost + 1)))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.6, 0.9])
 @pytest.mark.parametrize("cost", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("k", [1, 4])

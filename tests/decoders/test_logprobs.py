@@ -37,6 +37,7 @@ SAMPLINGS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_they_are_the_targets_at_temperature_one(strategy: Strategy, sampling: Sampling) -> None:

@@ -70,6 +70,7 @@ def greedy_or_distribution(
 # -- distributions --------------------------------------------------------------------------------
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_a_token_cascade_has_chow_s_distribution(sampling: str, alpha: float) -> None:
@@ -88,6 +89,7 @@ def test_a_token_cascade_has_chow_s_distribution(sampling: str, alpha: float) ->
     assert sum(distribution.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 0.35, 1.0])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_an_oracle_cascade_has_diff_s_distribution(sampling: str, alpha: float) -> None:

@@ -329,6 +329,7 @@ def test_what_was_read_of_a_prompt_that_was_given_up_is_kept(engine: Engine) -> 
         assert ask(engine, PROMPT * 3)[0].cached == 8
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("slots", [1, 3])
 def test_exact_prefixes_change_no_bit(

@@ -84,6 +84,7 @@ def copied(context: list[int]) -> Tensor:
     return torch.tensor([float(token not in copier.guess(context, 1)) for token in (0, 1)]) * -1e9
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("eos", [-1, 0])
 @pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize(("count", "gamma"), [(1, 1), (2, 1), (2, 2), (3, 1)])

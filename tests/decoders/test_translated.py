@@ -261,6 +261,7 @@ def test_an_arm_writes_what_the_target_writes(
     assert drafted.drafted > 0 and drafted.draft_calls > drafted.rounds
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize(
     ("temperature", "translate"),

@@ -250,6 +250,7 @@ def test_with_filters_and_penalty(name: str, sampling: str) -> None:
     check(distribution, truth_of(name, SAMPLINGS[sampling]))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("penalty", [1.0, 1.7])
 @pytest.mark.parametrize("name", RULES)
 def test_greedy_as_the_rule_says(name: str, penalty: float) -> None:

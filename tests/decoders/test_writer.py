@@ -80,6 +80,7 @@ def written(model: LlamaBackend, rows: int, wanted: list[Ask], **how: Any) -> li
     return [answer.ids for answer in answers]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("heat", [(0.0,), (1.0, 0.0, 0.7, 1.5)])
 @pytest.mark.parametrize("rows", [1, 3, 7, 64])
 def test_each_answer_is_what_it_is_alone(

@@ -87,6 +87,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("register", [None, "drafter"])
 def test_a_working_folder_may_move(

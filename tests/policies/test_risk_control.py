@@ -83,6 +83,7 @@ def both(*tables: RewardTable) -> RewardTable:
     )
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("model", ["ridge", "knn", "mean"])
 @pytest.mark.parametrize("queries", [60, 200, 1000])
 @pytest.mark.parametrize("confidence", [0.95, 0.8])
@@ -101,6 +102,7 @@ def test_a_thousand_splits_keep_their_confidence(
     assert found.violated * found.splits <= most
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("model", ["ridge", "knn", "mean"])
 @pytest.mark.parametrize("queries", [30, 200])
 def test_a_thousand_splits_keep_it_in_expectation(model: str, queries: int) -> None:
