@@ -260,18 +260,8 @@ def test_a_servers_own_key(
     apps: list[Any] = []
     monkeypatch.setattr("router.serve.server.serve", lambda app, *_: apps.append(app))
     policies.fixed_policy(["first", "second"], "first").save(place / "policy")
-    words = (
-        "serve",
-        *ARMS,
-        "--policy",
-        "policy",
-        "--port",
-        "0",
-        "--no-warm-up",
-        "--log",
-        "log",
-        "--log-text",
-    )
+    options = "--policy policy --port 0 --no-warm-up --log log --log-text"
+    words = ("serve", *ARMS, *options.split())
     for given in (("--api-key", key), ()):
         monkeypatch.setenv("DRAFTPICK_API_KEY", key)
         assert told(*words, *given, debug=True) == (0 if key == KEY else 2)

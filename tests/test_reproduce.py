@@ -258,23 +258,8 @@ def test_questions_of_one_source_are_resampled_together() -> None:
 
 
 def answered(tokens: int, seconds: float, error: str | None = None, text: str = "") -> Answer:
-    result = DecodeResult(
-        "arm",
-        [1],
-        [1] * tokens,
-        text,
-        "length",
-        tokens,
-        0,
-        0,
-        [],
-        tokens,
-        0,
-        0.0,
-        0.0,
-        seconds,
-        0.0,
-    )
+    ids, times = [1] * tokens, (0.0, 0.0, seconds, 0.0)
+    result = DecodeResult("arm", [1], ids, text, "length", tokens, 0, 0, [], tokens, 0, *times)
     return Answer((Turn(result, 1.0, 0.0, 0.0, seconds, tokens),), error)
 
 

@@ -63,21 +63,9 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def write(target: Path, queries: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     def run(out: Path, **options: Any) -> None:
-        given = {
-            "target": target,
-            "queries": queries,
-            "out": out,
-            "rows": 16,
-            "cool": 2,
-            "warm": 1,
-            "own": 1,
-            "max_new_tokens": 20,
-            "max_asking": 40,
-            "max_prompt": 100,
-            "shard_tokens": 750,
-            "device": "cpu",
-            "dtype": "float32",
-        }
+        given: dict[str, Any] = {"target": target, "queries": queries, "out": out, "device": "cpu"}
+        given |= {"rows": 16, "cool": 2, "warm": 1, "own": 1, "max_new_tokens": 20}
+        given |= {"max_asking": 40, "max_prompt": 100, "shard_tokens": 750, "dtype": "float32"}
         line = ["write_tokens.py"]
         for name, value in (given | options).items():
             line += [f"--{name.replace('_', '-')}", str(value)]

@@ -89,6 +89,7 @@ def test_what_the_native_backend_needs_is_what_transformers_saves(kind: str, tin
         assert needed(config_of(folder)) == held
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", LLAMAS)
 @pytest.mark.parametrize("head", ["another", "the same"])
 def test_a_head_is_taken_where_there_is_one(
@@ -265,6 +266,7 @@ QUANTISED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("backend", "nested"), [("auto", False), ("auto", True), ("native", False), ("hf", True)]
 )
@@ -296,6 +298,7 @@ LEFT_OUT = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("field", LEFT_OUT)
 @pytest.mark.parametrize("kind", LLAMAS)
 def test_what_a_config_leaves_out_is_as_in_transformers(
