@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from decoders import Engine
 from decoders.arms import ArmRecipe, LengthRecipe, recipe
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
-from decoders.costs.measured import Costs
 from decoders.costs.theory import swi
 from decoders.models import targets
 from decoders.protocols import DraftRequest
@@ -256,26 +253,7 @@ def test_the_arms_fingerprint_changes_with_a_recipe(engine: Engine) -> None:
     assert both != engine.arms_fingerprint(["autoregressive", "copy"])
 
 
-def test_costs_are_measured(tiny: Tiny) -> None:
-    folder = tiny(vocab_size=128, max_position_embeddings=256)
-    small = tiny(seed=5, vocab_size=128, num_hidden_layers=2, max_position_embeddings=256)
-    recipes = arms(neural_arm(small), recipe(name="copy", kind="max_gram", length=K))
-    costs = Batch(Engine(native(folder), recipes)).cost_table
-    assert len(costs.verify_s) == 17 and min(costs.verify_s) > 0
-    assert set(costs.draft_s) == {"small", "copy"}
-    assert costs.draft_s["small"] > 0 and costs.draft_s["copy"] >= 0
-    assert Costs.from_json(json.loads(json.dumps(asdict(costs)))) == costs
-
-
 # -- what does not go together --------------------------------------------------------------------
-
-
-def test_a_drafter_of_the_same_tokenizer_is_taken(
-    tiny: Tiny, target_folder: Path, tmp_path: Path
-) -> None:
-    same = with_tokenizer(tiny(seed=5, num_hidden_layers=2), tmp_path, WORDS)
-    engine = Engine(native(target_folder), arms(neural_arm(same)), tokenizer=tokenizer(WORDS))
-    assert engine.decode("small", PROMPT, Request(9)).drafted > 0
 
 
 def test_tokenizers_are_compared_once_for_all_seats(
@@ -319,25 +297,6 @@ def test_heads_padded_differently_are_aligned(
     # the batched path aligns them too
     assert NeuralReplay(engine.strategy("small").drafter).stack is not None
     assert len(Batch(engine).arm("small", [[1, 2]], 5).ids[0]) == 5
-
-
-def test_exits_after_different_layers_of_one_target(
-    tiny: Tiny, target_folder: Path, tmp_path: Path
-) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for layer, folder in enumerate(folders, 1):
-        folder.mkdir()
-        adapter_folder(tiny, folder, layer)
-    recipes = arms(exit_arm(folders[0], "a"), exit_arm(folders[1], "b"))
-    engine = Engine(native(target_folder), recipes)
-    request = Request(14)
-    expected = engine.decode("autoregressive", PROMPT, request).ids
-    prefilled = engine.prefill(PROMPT)
-    for arm in ("a", "b", "a"):  # of one prompt that was read once
-        made = engine.decode(arm, PROMPT, request, prefilled)
-        assert made.ids == expected and made.drafted > 0
-        prefilled = engine.prefill(PROMPT, reuse=True)
-    assert engine.arm_parameters("a") < engine.arm_parameters("b")
 
 
 def test_an_exit_that_is_not_to_be_had_leaves_the_others_alone(target_folder: Path) -> None:
