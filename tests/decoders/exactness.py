@@ -133,7 +133,9 @@ DRAFTERS: dict[str, Callable[[ToyBackend], Drafter]] = {
 }
 DRAFTERS["stranger"] = lambda target: part("again").AgainDrafter(target)
 LENGTHS["stranger"] = lambda: part("growing").GrowingLength(2, 0.0)
-SHORT = ("tree-every", "tree-reduced", "tree-every-reduced")  # many outcomes: three new tokens
+SHORT = (  # many outcomes: three new tokens
+    "tree-every", "tree-reduced", "tree-every-reduced", "wide-cs-drafting"
+)  # fmt: skip
 
 
 class Case(NamedTuple):

@@ -91,7 +91,8 @@ def test_every_answer_is_plain_decoding_s_to_the_same_seed(name: str, sampling: 
 @pytest.mark.parametrize("name", [name for name in DRAFTERS if "tree" not in name])
 def test_the_draft_s_length_does_not_change_the_distribution(name: str, length: str) -> None:
     sampling = SAMPLINGS["plain" if "-" in name else "all"]
-    assert error(Case(DRAFTERS[name], LENGTHS[length], sampling, seed=4)) < EXACT
+    most = 3 if name in (*SHORT, "two-deep") else MOST
+    assert error(Case(DRAFTERS[name], LENGTHS[length], sampling, most, seed=4)) < EXACT
 
 
 @pytest.mark.parametrize(
@@ -325,11 +326,11 @@ def test_a_wrong_distribution_of_a_verified_draft_is_caught(
 
 
 def test_samples_fit_the_distribution() -> None:
-    """The shipped generator, 3000 answers to as many seeds, so that this passes always or never."""
+    """The shipped generator, 1000 answers to as many seeds, so that this passes always or never."""
     from scipy.stats import chisquare
 
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
-    request, n = Request(3, Sampling(0.9)), 3000
+    request, n = Request(3, Sampling(0.9)), 1000
     strategy = speculative(neural(3, 7), 2)
     counts = Counter(
         tuple(run(target, strategy, PROMPT, replace(request, seed=i)).ids) for i in range(n)
