@@ -147,7 +147,7 @@ def test_a_tree_over_what_ran_ahead(model: Model, ahead: int) -> None:
 def test_a_token_may_leave_early_where_an_exit_is_open(model: Model) -> None:
     """CALM after a draft that was not verified: as on a target without an exit."""
     plain, target = model.load(), model.load(1)
-    target.lower(1, ids(5, 5))
+    target.lower(1, ids(5, 5, 5))
     for token in (4, 2):
         same(*(b.extend_until(token, lambda h, below, at: at == 2)[0] for b in (plain, target)))
     assert target.ahead == target.length == held(target) + 2
