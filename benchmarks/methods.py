@@ -21,12 +21,11 @@ from collect.rouge import rouge_l
 from decoders import Engine, Request, Sampling
 from decoders.common.files import write_atomically
 from decoders.common.provenance import measured_on
-from decoders.costs.theory import swi
+from decoders.costs.pass_costs import swi
 from decoders.zoo import TARGET
 from router.routing.router import Router
-from router.specbench.bench import ask_all
+from router.specbench.bench import ask_all, load_questions
 from router.specbench.markdown import interval, percent, table_lines, times
-from router.specbench.protocol import load_questions
 from router.specbench.quality import measure_of, score
 from router.specbench.records import BASELINE, Row
 from router.specbench.run import Asker

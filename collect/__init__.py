@@ -28,33 +28,11 @@ if TYPE_CHECKING:
     from .table_options import TableOptions
 
 __all__ = [
-    "ADAPTERS",
-    "EMBEDDERS",
-    "FEATURES",
-    "REWARDS",
-    "Collection",
-    "Embedder",
-    "KnownAnswers",
-    "Query",
-    "Replay",
-    "ReplayAdapter",
-    "Replayable",
-    "ReplayedLoop",
-    "RequestContext",
-    "Reward",
-    "SweepOptions",
-    "TableOptions",
-    "Written",
-    "feature_vector",
-    "load",
-    "load_embedder",
-    "read_manifest",
-    "read_queries",
-    "reward_table",
-    "shipped",
-    "summarise",
-    "sweep",
-]
+    "ADAPTERS", "EMBEDDERS", "FEATURES", "REWARDS", "Collection", "Embedder", "KnownAnswers",
+    "Query", "Replay", "ReplayAdapter", "Replayable", "ReplayedLoop", "RequestContext", "Reward",
+    "SweepOptions", "TableOptions", "Written", "feature_vector", "load", "load_embedder",
+    "read_manifest", "read_queries", "reward_table", "shipped", "summarise", "sweep",
+]  # fmt: skip
 
 _HOMES = {
     "embedders": ("EMBEDDERS", "Embedder", "load_embedder"),

@@ -53,7 +53,6 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """[n, d] float32, a row a text; a text's row does not depend on the others."""
-        ...
 
 
 # (argument, device) -> the embedder; None is for the target's own state.

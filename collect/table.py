@@ -94,7 +94,7 @@ def fingerprint_of(manifest: Manifest, names: Sequence[str]) -> str:
     whole = manifest.identity.arms_fingerprint
     if set(names) == {info.name for info in manifest.arms}:
         return whole
-    from decoders.arms.fingerprint import fingerprint  # with PyTorch, a second
+    from decoders.arms.file import fingerprint  # with PyTorch, a second
     from decoders.recipes.kinds import recipe_of
 
     try:

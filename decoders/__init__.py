@@ -58,36 +58,12 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "BACKENDS",
-    "ENGINES",
-    "KINDS",
-    "LENGTHS",
-    "RULES",
-    "ArmRecipe",
-    "Backend",
-    "DecodeResult",
-    "DraftLength",
-    "DraftRequest",
-    "Drafter",
-    "DraftingRecipe",
-    "DraftpickError",
-    "Engine",
-    "EngineOptions",
-    "Grammar",
-    "Job",
-    "LengthRecipe",
-    "LoadRequest",
-    "Prefilled",
-    "Proposal",
-    "Request",
-    "Sampling",
-    "StepStats",
-    "Strategy",
-    "Verdict",
-    "Verifier",
-    "VerifierRecipe",
+    "BACKENDS", "ENGINES", "KINDS", "LENGTHS", "RULES", "ArmRecipe", "Backend", "DecodeResult",
+    "DraftLength", "DraftRequest", "Drafter", "DraftingRecipe", "DraftpickError", "Engine",
+    "EngineOptions", "Grammar", "Job", "LengthRecipe", "LoadRequest", "Prefilled", "Proposal",
+    "Request", "Sampling", "StepStats", "Strategy", "Verdict", "Verifier", "VerifierRecipe",
     "load_arms",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

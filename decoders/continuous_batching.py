@@ -109,35 +109,28 @@ class BatchEngine(Protocol):
     @property
     def running(self) -> int:
         """Answers that have started and not ended."""
-        ...
 
     def free(self, prompt_ids: Sequence[int] = (), user: str | None = "") -> Any:
         """A slot without an answer; one that holds the beginning of this prompt, if any read it for
         this user."""
-        ...
 
     def begin(self, slot: Any, answer: Callable[[Any], None]) -> None:
         """Let `answer` run in a free slot, by the slot's engine, in the coming steps. What it
         raises comes out of `step`."""
-        ...
 
     def step(self) -> None:
         """Go on with every answer."""
-        ...
 
     def wake(self) -> None:
         """Another request has come: end a step that waits for answers of servers. From any
         thread."""
-        ...
 
     def stop(self, slot: Any, error: Exception) -> None:
         """Let the slot's answer raise an error where it waits; nothing where it does not wait, as
         one that has a thread of its own or that a single step writes."""
-        ...
 
     def close(self) -> None:
         """End every answer where it waits."""
-        ...
 
 
 @runtime_checkable
@@ -146,7 +139,6 @@ class Concurrent(Protocol):
 
     def answering(self, n: int) -> BatchEngine:
         """For n answers at once."""
-        ...
 
 
 def batch_engine(

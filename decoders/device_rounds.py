@@ -39,7 +39,6 @@ class Copier(Protocol):
         draft: [m <= k].
         found: [1] whether there was a match.
         """
-        ...
 
 
 # (logits [T, N], places int64 [T], names int64 [N] or None) -> [T] indices into the rows, as the
@@ -112,7 +111,7 @@ Make = Callable[[DeviceSequence, int, int], Tensor]
 
 
 class RoundDraft(Protocol):
-    """What drafts inside a recorded round.
+    """A drafter inside a recorded round.
 
     calls, work: of what drafts, in this answer; as of a Drafter and the function `work`.
     """
@@ -124,30 +123,24 @@ class RoundDraft(Protocol):
     def work(self) -> int: ...
 
     def first(self) -> list[Shape]:
-        """What is recorded before the first answer; the first of them drafts nothing."""
-        ...
+        """Shapes that are recorded before the first answer; the first of them drafts nothing."""
 
     def next(self, k: int, seconds: dict[Shape, float]) -> Shape:
         """What the coming round drafts, which is launched next: at most k tokens. seconds: of a
         round of each shape that is recorded."""
-        ...
 
     def width(self, shape: Shape) -> int:
         """Tokens drafted."""
-        ...
 
     def ids(self, shape: Shape, line: DeviceSequence) -> tuple[Tensor, Tensor | None]:
         """Within a recording, which may run it more than once: the drafted ids [width], and int64
         [1] that says which of several drafters they are of."""
-        ...
 
     def learn(self, shape: Shape, of: int, accepted: int) -> None:
-        """What became of a draft. of: which drafter's it was."""
-        ...
+        """Learn from a draft's end. of: which drafter's it was."""
 
     def reset(self, prompt_ids: list[int]) -> None:
         """A new answer begins, to a prompt that may have to be read."""
-        ...
 
 
 @runtime_checkable
@@ -157,7 +150,6 @@ class DeviceDrafter(Protocol):
     def round_draft(self) -> RoundDraft | None:
         """What drafts for it inside a recorded round; None where nothing
         can, on this device or with these options."""
-        ...
 
 
 class Passes(Protocol):
@@ -172,7 +164,6 @@ class Passes(Protocol):
         choose: ([1, N] logits, tokens drafted before) -> [1] id.
         read: positions that a pass reads.
         """
-        ...
 
 
 @runtime_checkable
@@ -185,4 +176,3 @@ class RecordedModel(Protocol):
     def draft(self, ids: Tensor, k: int, known: int) -> Tensor:
         """Append `ids` [U], then the greedy answer's first k - 1 tokens; all k of them [k], found
         among the first `known` ids, in one recorded pass."""
-        ...

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .arms import AUTOREGRESSIVE, ArmRecipe
-from .arms.fingerprint import LoadedFingerprints
+from .arms.file import LoadedFingerprints
 from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName, NotANumber
 from .costs import passes as pass_costs
 from .earlier.answers import EarlierAnswers
@@ -119,7 +119,6 @@ class Engine:
         OutOfMemory where the target does not fit the memory.
         """
         recipes = options.resolved().recipes(only)
-        drafters = DrafterMemory(options.drafter_memory)
         loader_of(options.backend)  # an unknown one should show before anything is fetched
         where = targets.device_of(options.device)
         targets.check_dtype(options.dtype)
@@ -148,7 +147,6 @@ class Engine:
             fingerprint=own,
             tokenizer=tokenizer,
             eos_ids=targets.eos_ids(folder),
-            drafters=drafters,
         )
         if any(recipe.uses_cost_model for recipe in recipes.values()):
             pass_costs.learn(engine.target, engine.target_fingerprint, cache_dir() / "costs")
@@ -201,7 +199,7 @@ class Engine:
 
     @property
     def prefixes(self) -> PrefixStore | None:
-        """What is kept of prompts; None where nothing is."""
+        """The store of what was read of prompts; None where nothing is kept."""
         return self._scope.prefixes
 
     def keep_prefixes(self, store: PrefixStore | None) -> None:
@@ -293,7 +291,6 @@ class Engine:
             self._strategies[name] = self.drafters.load(
                 self, name, lambda: recipe.build(self.target, self.tokenizer)
             )
-        self.drafters.touch(name)
         return self._strategies[name]
 
     def made(self, arm: str) -> Strategy | None:

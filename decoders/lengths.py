@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-from .costs.pass_costs import PassCosts, ProbeSchedule
-from .costs.theory import best_length
+from .costs.pass_costs import PassCosts, ProbeSchedule, best_length
 from .records import StepStats
 
 

@@ -1,4 +1,4 @@
-"""What loading an engine takes, as one record; the defaults are here and nowhere else."""
+"""The options of loading an engine, as one record; the defaults are here and nowhere else."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ class EngineOptions:
     chat_template: a Jinja template or its file, in place of the tokenizer's own. Another one makes
         other prompts, so that it is part of what the target is known by (`target_fingerprint`,
         `embedder`).
-    drafter_memory: bytes that the arms may hold besides the target, None for any: the least
-        recently used are let go where a new one does not fit (`DrafterMemory`).
     """
 
     target: str = TARGET
@@ -45,7 +43,6 @@ class EngineOptions:
     backend: str = "auto"
     context: int | None = None
     chat_template: str | None = None
-    drafter_memory: int | None = None
     kv_dtype: str = "auto"
 
     @property

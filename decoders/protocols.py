@@ -42,22 +42,18 @@ class Backend(Protocol):
     @property
     def length(self) -> int:
         """Positions held in the cache."""
-        ...
 
     def prefill(self, prompt_ids: list[int]) -> Prefilled:
         """Forget everything, read `prompt_ids` [S], S >= 1."""
-        ...
 
     def extend(self, ids: Tensor) -> Tensor:
         """Append `ids` [T] int64, T >= 1 and length + T <= context.
 
         Returns logits [T, V] in float32 or the model's dtype, row i for what follows ids[i].
         """
-        ...
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` positions; 0 <= length <= self.length."""
-        ...
 
 
 @runtime_checkable
@@ -81,7 +77,6 @@ class CleanedBackend(Backend, Protocol):
 
     def clean(self) -> None:
         """Forget everything, and what is no number for good."""
-        ...
 
 
 @runtime_checkable
@@ -96,7 +91,6 @@ class ReusingBackend(Backend, Protocol):
     def prefill(self, prompt_ids: list[int], cached: int = 0) -> Prefilled:
         """cached: how many of the first positions hold these very ids already; fewer than there are
         ids."""
-        ...
 
 
 @runtime_checkable
@@ -106,7 +100,6 @@ class PartedBackend(ReusingBackend, Protocol):
     @property
     def part(self) -> int:
         """Tokens of a prompt that it reads at once, if it is left to it."""
-        ...
 
     def prefill(
         self,
@@ -120,7 +113,6 @@ class PartedBackend(ReusingBackend, Protocol):
             its last one; what it raises ends the reading.
         part: tokens that are read at once.
         """
-        ...
 
 
 @runtime_checkable
@@ -135,20 +127,16 @@ class CopyableBackend(PartedBackend, Protocol):
     @property
     def layout(self) -> tuple[object, ...]:
         """What it has of a position, hashable."""
-        ...
 
     @property
     def position_bytes(self) -> int:
-        """What a copy of one position takes."""
-        ...
+        """Bytes of a copy of one position."""
 
     def copy_out(self, start: int, end: int) -> list[Tensor]:
         """The positions from `start` to before `end`, each tensor [..., end - start, d]."""
-        ...
 
     def copy_in(self, copies: Sequence[Tensor]) -> None:
         """Append what `copy_out` gave for the positions that follow here."""
-        ...
 
 
 @runtime_checkable
@@ -157,7 +145,6 @@ class SharingBackend(Backend, Protocol):
 
     def sharing_weights(self, context: int) -> Backend:
         """The same weights with its own cache, of at most that many positions."""
-        ...
 
 
 @runtime_checkable
@@ -173,7 +160,6 @@ class TreeBackend(Backend, Protocol):
     @property
     def trees_unsupported_reason(self) -> str | None:
         """Why this model cannot read one, in a few words; None where it can."""
-        ...
 
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
         """Append `ids`, as a Backend, or as nodes of a tree.
@@ -181,16 +167,13 @@ class TreeBackend(Backend, Protocol):
         parents: [T] the node that each of `ids` follows, -1 for what comes before the tree; one of
             `ids` may follow an earlier one. None appends a chain.
         """
-        ...
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Keep these nodes of the tree, in growing order and each with its ancestors, and forget
         the others; nodes[i] becomes node i."""
-        ...
 
     def truncate(self, length: int) -> None:
         """Keep the first positions; a tree with branches can only be taken back whole."""
-        ...
 
 
 @runtime_checkable
@@ -208,11 +191,9 @@ class LayeredBackend(Backend, Protocol):
         The layers above get keys and values of the state it stopped at. Returns that state [d] and
         how many layers it took.
         """
-        ...
 
     def read_out(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
-        ...
 
 
 @runtime_checkable
@@ -222,11 +203,9 @@ class LayerStatesBackend(Backend, Protocol):
     def open_exit(self, exit_layer: int) -> None:
         """From the next prompt on, keep the states after `exit_layer` layers, besides those after
         other ones. Raises DraftpickError where there is no layer above it."""
-        ...
 
     def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
         """States [end - start, d] after the exit layer, of positions already run."""
-        ...
 
 
 @runtime_checkable
@@ -240,16 +219,13 @@ class ExitBackend(LayerStatesBackend, Protocol):
 
     def lower_parameters(self, exit_layer: int) -> int:
         """Weights that `lower` reads for a token: those of the layers below the exit."""
-        ...
 
     @property
     def ahead(self) -> int:
         """Positions that the layers below the exit have seen; `length` where none runs ahead."""
-        ...
 
     def lower(self, exit_layer: int, ids: Tensor) -> Tensor:
         """Run `ids` [T] through the layers below the exit only, ahead of `length`; their [T, d]."""
-        ...
 
 
 @runtime_checkable
@@ -266,19 +242,15 @@ class StateBackend(Backend, Protocol):
     def keep_states(self) -> None:
         """From the next prompt on, keep final states. Where they are kept already, nothing changes;
         else what the backend holds is forgotten."""
-        ...
 
     def final_states(self, start: int, end: int) -> Tensor:
         """[end - start, d] of positions that were read, in a sequence that ends in no branches."""
-        ...
 
     def embed(self, ids: Tensor) -> Tensor:
         """[T] -> [T, d], as the first layer is given them."""
-        ...
 
     def head_rows(self, ids: Tensor) -> Tensor:
         """The head's rows [n, d] of `ids` [n], as an ordinary tensor."""
-        ...
 
 
 @runtime_checkable
@@ -325,19 +297,15 @@ class GrammarState(Protocol):
         """[V] bool on the host, at least one of them: the tokens that may come next, those that end
         an answer where it may end here. It follows from the tokens taken alone. Raises GrammarError
         where there are none."""
-        ...
 
     def forced(self) -> list[int]:
         """Tokens of which each is the only one that may come next."""
-        ...
 
     def take(self, token: int) -> bool:
         """Go on by an allowed token; whether the answer goes on after it."""
-        ...
 
     def copy(self) -> GrammarState:
         """Another that stands at the same place and goes its own way."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -361,7 +329,7 @@ class GrammarAt:
 
 @dataclass(frozen=True)
 class DraftRequest:
-    """What the loop wants drafted in one round.
+    """The draft that the loop wants in one round.
 
     k: most tokens, at least one.
     sampling, chance: how tokens are chosen.
@@ -444,13 +412,11 @@ class Drafter(Protocol):
 
     def reset(self, prompt_ids: list[int]) -> None:
         """A new query; the target has just read its prompt (an encoder-decoder's source)."""
-        ...
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         """Tokens to follow `context`: the prompt, the answer so far, and what a grammar is certain
         to add to it. An encoder-decoder's context begins with its start token instead; only `reset`
         is given the source."""
-        ...
 
     def commit(self, context: list[int]) -> None:
         """Keep `context`, which is what is accepted after the round; forget drafts beyond it.
@@ -459,7 +425,6 @@ class Drafter(Protocol):
         target may reject what a draft model accepted: a later `context` may be shorter, or go on
         otherwise from some point after the target's last round.
         """
-        ...
 
 
 @runtime_checkable
@@ -468,7 +433,6 @@ class Scoped(Protocol):
 
     def enter(self, scope: RequestScope) -> None:
         """The requests that follow are of this scope; `reset` comes next."""
-        ...
 
 
 def enter(drafter: object, scope: RequestScope) -> None:
@@ -509,17 +473,14 @@ class Verifier(Protocol):
     @property
     def lossless(self) -> bool:
         """Whether answers are distributed as the target's own."""
-        ...
 
     @property
     def needs_raw(self) -> bool:
         """Whether it reads `Proposal.raw`."""
-        ...
 
     @property
     def needs_probs(self) -> bool:
         """Whether it reads `Proposal.probs` when sampling."""
-        ...
 
     def verify(
         self,
@@ -535,7 +496,6 @@ class Verifier(Protocol):
             repetition penalty applied.
         place: tokens of the sequence before the first of them.
         """
-        ...
 
 
 class DraftLength(Protocol):
@@ -548,15 +508,12 @@ class DraftLength(Protocol):
 
     def next(self) -> int:
         """How many tokens to draft in the coming round, at most."""
-        ...
 
     def observe(self, stats: StepStats) -> None:
-        """What the round gave."""
-        ...
+        """Learn from what the round gave."""
 
     def reset(self) -> None:
         """A new query begins."""
-        ...
 
 
 @runtime_checkable
@@ -565,7 +522,6 @@ class LearningLength(DraftLength, Protocol):
 
     def apart(self) -> DraftLength:
         """One with the same options that has learnt nothing, for drafts of other costs."""
-        ...
 
 
 # -- strategies ------------------------------------------------------------------------------------
@@ -577,7 +533,6 @@ class Emit(Protocol):
         accepted: how many of them, from the left, are accepted drafts.
         drafted: tokens of the draft, in a tree along its longest branch.
         """
-        ...
 
 
 @runtime_checkable
@@ -586,7 +541,6 @@ class RoundStreamer(Protocol):
 
     def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
         """The new tokens of a round, in the place of `put`. As in Emit."""
-        ...
 
 
 @runtime_checkable
@@ -596,7 +550,6 @@ class ReadStreamer(Protocol):
     def put_read(self, read: int, total: int) -> None:
         """The target has read, or need not read, `read` of `total` tokens. What is raised here ends
         the reading, a drafter's too."""
-        ...
 
 
 @runtime_checkable
@@ -606,7 +559,6 @@ class FieldStreamer(Protocol):
     def put_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
         """A part of a message: `tool_calls`, `refusal`, thoughts. ids: as many as it may have
         tokens, of no text."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -639,11 +591,9 @@ class AnswerWriter(Protocol):
     def takes(self, job: Job, drafts_to: int) -> bool:
         """Whether it can write this answer. drafts_to: tokens of prompt and answer up to which the
         arm drafts."""
-        ...
 
     def write(self, arm: str, job: Job) -> DecodeResult:
         """Write a whole answer, as `decode` of a Strategy of that name."""
-        ...
 
 
 @runtime_checkable
@@ -654,7 +604,6 @@ class WritesAnswers(Protocol):
         self, drafter: Drafter, verifier: Verifier, length: DraftLength
     ) -> AnswerWriter:
         """For an arm of these parts, which keeps it."""
-        ...
 
 
 class Strategy(Protocol):
@@ -675,7 +624,6 @@ class Strategy(Protocol):
 
     def decode(self, job: Job) -> DecodeResult:
         """Answer one prompt; the result's `text` is the stopper's."""
-        ...
 
 
 @runtime_checkable

@@ -42,7 +42,6 @@ class GuardReport(Protocol):
 
     def tables(self, judged: str, width: int) -> list[Table]:
         """The measurements behind it. judged: on which queries."""
-        ...
 
     def as_json(self) -> dict[str, Any]: ...
 

@@ -396,19 +396,15 @@ class Policy(Protocol):
 
     def scores(self, x: Any) -> Float64:
         """[n, A]: probabilities or predicted rewards, whichever the policy works with."""
-        ...
 
     def distribution(self, x: Any) -> Float64:
         """[n, A] probabilities; every row sums to 1."""
-        ...
 
     def choose(self, x: Any, rng: np.random.Generator | None = None) -> Decision:
         """One arm for one query: the most likely without rng, a draw with it ("dynamic")."""
-        ...
 
     def save(self, folder: str | Path) -> Path:
         """Write the policy; a kill at any moment leaves the old one or the new one."""
-        ...
 
 
 @runtime_checkable
@@ -425,7 +421,6 @@ class LearningPolicy(Policy, Protocol):
         propensity: the chance that the arm had.
         own: whether this policy chose the arm.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from decoders.costs import passes
 from decoders.testing.fake_server import FakeEndpoint, listening
 from policies import mlflow_store
 from router import mlflow_model
-from router.specbench import plots
+from router.specbench import bench
 
 plugins.load("policies")  # what a stale installation does not name follows
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
@@ -127,9 +127,9 @@ def tracked_runs_hold_little() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def pictures_are_drawn_once() -> Iterator[None]:
-    """Of reports: the later ones of a title are the first, as drawing takes long."""
+    """Of runs: the later ones of a title are the first, as drawing takes long."""
     drawn: dict[str, bytes] = {}
-    png = plots.png
+    png = bench.png
 
     def once(figure: Any) -> bytes:
         title = figure.axes[0].get_title()
@@ -138,7 +138,7 @@ def pictures_are_drawn_once() -> Iterator[None]:
         return drawn[title]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "png", once)
+        patch.setattr(bench, "png", once)
         yield
 
 

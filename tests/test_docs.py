@@ -87,7 +87,7 @@ def assert_known(command: str, values: dict[str, Any]) -> None:
     from decoders.arms import load_arms
     from policies import POLICIES, options_of
     from policies.selection.guard import AUTO
-    from router.logs.rewards import LOG_REWARDS
+    from router.logs.record import LOG_REWARDS
 
     if values.get("arm") and values["config"] is None:
         assert values["arm"] in load_arms()

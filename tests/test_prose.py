@@ -19,7 +19,6 @@ ELSEWHERE = (
     "common/arg.cpp",
     "python/sglang/",
     "speculative/",
-    "tensorrt_llm/",
     "vllm/",
 )
 

@@ -16,7 +16,7 @@ from decoders.common.errors import DraftpickError
 from decoders.records import DecodeResult
 from policies import load
 from policies.evaluation.bootstrap import resample
-from router.specbench.protocol import check_measures
+from router.specbench.bench import check_measures
 from router.specbench.quality import bleu
 from router.specbench.records import Answer, Row, Turn
 from router.specbench.summary import summarise

@@ -24,7 +24,7 @@ from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
 from decoders import Engine
 from decoders.arms import load_arms
-from decoders.arms.fingerprint import fingerprint
+from decoders.arms.file import fingerprint
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.common.identity import identity
 from decoders.models.targets import TemplateRefused, encode_chat, load_tokenizer

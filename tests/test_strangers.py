@@ -375,7 +375,7 @@ def test_an_unknown_length_keeps_its_path(tmp_path: Path) -> None:
 def test_a_measure_that_there_is_not_is_told_before_the_first_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from router.specbench.protocol import load_questions
+    from router.specbench.bench import load_questions
     from router.specbench.quality import MEASURES
 
     path = tmp_path / "q.jsonl"

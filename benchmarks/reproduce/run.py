@@ -204,7 +204,7 @@ def train_one(plan: PolicyPlan, rewards: Path, folder: Path, seed: int) -> Path:
 def table_of(plan: PolicyPlan, rewards: Path, seed: int) -> RewardTable:
     """What a plan's policy learns from: the paper reads the embedding alone."""
     from collect.table import reward_table
-    from policies.selection.subsample import subsample
+    from policies.selection.crossfit import subsample
 
     table = reward_table(
         Collection.open(rewards), TableOptions(plan.reward, plan.alpha, plan.arms, features=[])

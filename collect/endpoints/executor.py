@@ -29,15 +29,7 @@ from decoders.records import DecodeResult, Request, Sampling
 
 from ..records import ArmInfo, OutcomeRow, error_row
 from ..rouge import rouge_l
-from ..sweeps.batch import (
-    Collected,
-    OnRows,
-    Prompt,
-    SweepOptions,
-    no_progress,
-    query_row,
-    seed_of,
-)
+from ..sweeps.batch import Collected, OnRows, Prompt, SweepOptions, no_progress, query_row, seed_of
 from ..sweeps.repetition import is_repetitive
 
 MAX_GROUP_QUERIES = 8  # queries a group, so that a kill loses few paid answers

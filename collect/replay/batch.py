@@ -23,7 +23,6 @@ from decoders.records import Request, Sampling
 from decoders.verify import Coupled
 
 from . import rounds
-from .before import Before
 from .costs import (
     costs_at_once,
     costs_of,
@@ -32,7 +31,7 @@ from .costs import (
     require_shared,
     shapes,
 )
-from .known import Draws, SomeAnswers, TeacherForcing
+from .known import Before, Draws, SomeAnswers, TeacherForcing
 from .protocols import ReplayedLoop
 from .records import Replay, Written
 from .registry import adapter_of
@@ -47,7 +46,7 @@ KEPT = 8  # sets of answers whose states are kept: a batch's at each temperature
 
 
 class _Asked(NamedTuple):
-    """What answers of the target are of."""
+    """The request that answers of the target are to."""
 
     prompts: list[list[int]]
     max_new_tokens: int
@@ -99,7 +98,7 @@ class Batch:
 
     @property
     def cost_table(self) -> Costs:
-        """What passes and drafted tokens cost on this machine, measured when first asked for, and a
+        """Costs of passes and drafted tokens on this machine, measured when first asked for, and a
         few times."""
         if self._costs is None:
             if self._at_once:
@@ -142,7 +141,7 @@ class Batch:
             self._answers = before
 
     def keep(self, prompt: list[int], answer: list[int], temperature: float = 0.0) -> None:
-        """What arms draft from at that temperature from now on: the target's answer to a prompt."""
+        """Let arms draft at that temperature from the target's answer to a prompt, from now on."""
         self._before.keep(prompt, answer, temperature)
 
     def target(
@@ -274,11 +273,7 @@ class Batch:
         return self._before.going_on(strategy, temperature) if reads else nullcontext()
 
     def _read(
-        self,
-        prompts: list[list[int]],
-        answers: list[list[int]],
-        max_new_tokens: int,
-        draws: Draws,
+        self, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int, draws: Draws
     ) -> TeacherForcing:
         """What the target makes of the answers; the states of the last few are kept, as they are
         asked for again at every load."""

@@ -1,4 +1,4 @@
-"""What decoding costs on this machine: the target at each width, each drafter for each token, and
+"""Costs of decoding on this machine: the target at each width, each drafter for each token, and
 both where several answers are written at once.
 
 Used by modelled tokens/s and the replay of adaptive draft lengths; sizes alone would mislead

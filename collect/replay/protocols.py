@@ -1,4 +1,4 @@
-"""What a collection asks of a drafter whose drafts follow from known answers."""
+"""The seam between a collection and drafters whose drafts follow from known answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class KnownAnswers(Protocol):
     @property
     def states(self) -> list[Tensor]:
         """Per answer [T, d], the target's final state in front of each of its T tokens."""
-        ...
 
 
 @dataclass(frozen=True)

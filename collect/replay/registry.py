@@ -85,18 +85,16 @@ def _ours(module: str, name: str) -> Adapter:
 ADAPTERS: dict[str, Adapter] = watched(
     "replay adapter",
     {
-        "decoders.methods.max_gram.drafter:MaxGramDrafter": _ours("copied", "MaxGramReplay"),
+        "decoders.methods.max_gram.drafter:MaxGramDrafter": _ours("along", "CopiedReplay"),
         "decoders.methods.neural.drafter:NeuralDrafter": _ours("stacked", "NeuralReplay"),
         "decoders.methods.early_exit.drafter:EarlyExitDrafter": _ours("stacked", "EarlyExitReplay"),
         "decoders.methods.recurrent.drafter:RecurrentDrafter": _ours(
             "recurrent", "RecurrentReplay"
         ),
         "decoders.methods.hybrid.drafter:HybridDrafter": _ours("hybrid", "HybridReplay"),
-        "decoders.methods.suffix.drafter:SuffixDrafter": _ours("copied", "SuffixReplay"),
-        "decoders.methods.neural.translated:TranslatedDrafter": _ours(
-            "translated", "TranslatedReplay"
-        ),
-        "decoders.methods.tree.widened:WidenedDrafter": _ours("widened", "WidenedReplay"),
+        "decoders.methods.suffix.drafter:SuffixDrafter": _ours("along", "CopiedReplay"),
+        "decoders.methods.neural.translated:TranslatedDrafter": _ours("along", "TranslatedReplay"),
+        "decoders.methods.tree.widened:WidenedDrafter": _ours("along", "WidenedReplay"),
     },
 )
 

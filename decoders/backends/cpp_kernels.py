@@ -19,7 +19,7 @@ import torch
 from ..common.loggers import quiet
 from ..common.machine import cpu_name
 from ..common.wording import in_words
-from ..sampling.kernels import ON_CPU
+from ..sampling.race import ON_CPU
 from .weights.blocked import NARROW
 
 FOLDER = Path(__file__).with_name("cpp")

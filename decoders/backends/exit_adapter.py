@@ -16,10 +16,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..common.naming import below
 from ..common.shared_weights import Shared
 from ..common.tensor_files import Shape as TensorShape
-from ..common.tensor_files import require
+from ..common.tensor_files import below, require
 from ..device_rounds import DeviceSequence, Make
 from ..sampling.draft_vocab import DraftVocab
 from .cuda.recorded import TorchLayers

@@ -5,9 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from .errors import Damaged
 from .files import within
+
+T = TypeVar("T")
+
+
+def below(named: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """The entries whose names begin so, by the rest of their names."""
+    return {k.removeprefix(prefix): v for k, v in named.items() if k.startswith(prefix)}
+
 
 Shape = tuple[int, ...]
 NAMED = 3  # of what is wrong, in a message

@@ -1,4 +1,4 @@
-"""What decoding costs on one machine: measured once and stored with a collection."""
+"""Costs of decoding on one machine: measured once and stored with a collection."""
 
 from __future__ import annotations
 

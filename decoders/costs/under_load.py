@@ -35,7 +35,6 @@ class SlotsModel(Backend, Protocol):
     @property
     def narrow(self) -> int:
         """Tokens of a pass up to which rounded weights are ever multiplied by as they are."""
-        ...
 
     @property
     def products(self) -> str: ...
@@ -59,7 +58,6 @@ class Slots(Protocol):
     def seconds(self, rows: int, tokens: int, context: int, repeats: int) -> float:
         """The least of so many passes over `tokens` tokens of each of the first `rows`, which hold
         `context` positions, or as many as they may. What they held is forgotten."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ another, so that no match reaches from one user's text into another's, whatever 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -59,7 +58,6 @@ class EarlierAnswers:
         self._users: dict[str, int] = {}
         self._counts: dict[str, int] = {}  # texts of each user
         self._next_user = 0
-        self._lock = threading.Lock()  # held while texts come or go
         self.tokens = self.added = self.asked = self.found = 0
 
     def __len__(self) -> int:
@@ -75,36 +73,24 @@ class EarlierAnswers:
         """An answer [n] of this user, with the end of its prompt [s], which says what it follows.
         Of one that is longer than all that may be kept, the end."""
         text = [*prompt[-MAX_MATCH:], *answer]
-        if text:
-            self._enter(user, text, self._clock())
-
-    def _enter(self, user: str, text: Sequence[int], since: float) -> None:
         text = text[-self._most :]
-        with self._lock:
-            self._make_room(len(text))
-            symbols = self._symbols(self._number(user), text)
-            self._index.begin()
-            self._index.extend(symbols)
-            self._texts.append(Kept(user, self._index.end, len(text), since))
-            self._counts[user] = self._counts.get(user, 0) + 1
-            self.tokens += len(text)
-            self.added += 1
-
-    def _tokens_of(self, kept: Kept) -> list[int]:
-        symbols = self._index.after(kept.place - kept.tokens, kept.tokens)
-        return [symbol & (2**USER_BITS - 1) for symbol in symbols]
+        if not text:
+            return
+        self._make_room(len(text))
+        symbols = self._symbols(self._number(user), text)
+        self._index.begin()
+        self._index.extend(symbols)
+        self._texts.append(Kept(user, self._index.end, len(text), self._clock()))
+        self._counts[user] = self._counts.get(user, 0) + 1
+        self.tokens += len(text)
+        self.added += 1
 
     def draft(
-        self,
-        user: str,
-        tail: Sequence[int],
-        wanted: Wanted,
-        acceptance: Callable[[int], float],
+        self, user: str, tail: Sequence[int], wanted: Wanted, acceptance: Callable[[int], float]
     ) -> Draft:
-        """What followed the longest match of `tail` in this user's answers, as `votes.draft`."""
+        """Draft what followed the longest match of `tail` in this user's answers (as `draft`)."""
         self.asked += 1
-        with self._lock:
-            self._make_room(0)
+        self._make_room(0)
         number = self._users.get(user)
         if number is None:
             return Draft()

@@ -43,7 +43,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of an index.
+    """The draft that is asked of an index.
 
     depth: most tokens along a path.
     shortest: tokens of a match, at least 2.
@@ -66,7 +66,7 @@ def draft(
     acceptance: Callable[[int], float],
     runs_on: bool = False,
 ) -> Draft:
-    """What may follow `tail`.
+    """Draft what may follow `tail`.
 
     acceptance: the chance that a copied token is accepted, by the length of its match.
     runs_on: `tail` is the end of the index's last text, so that a copy which reaches it goes on
@@ -140,11 +140,7 @@ _NONE: tuple[int, float, Followers] = (-1, 0.0, [])
 
 
 def ranked(
-    followers: Followers,
-    depth: int,
-    matched: int,
-    width: int,
-    acceptance: Callable[[int], float],
+    followers: Followers, depth: int, matched: int, width: int, acceptance: Callable[[int], float]
 ) -> list[tuple[int, float, Followers]]:
     """At most so many tokens at a depth of the texts, the likeliest first: each with its chance and
     the texts that go on with it. Of tokens that came equally often the latest."""

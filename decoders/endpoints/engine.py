@@ -15,7 +15,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ..arms import ArmRecipe
-from ..arms.fingerprint import fingerprint
+from ..arms.file import fingerprint
 from ..common.breaker import Breaker
 from ..common.errors import ArmDown, DraftpickError, GrammarError, NoSuchName, UpstreamBroke
 from ..common.hashing import HashingEmbedder
@@ -26,7 +26,7 @@ from .chat import NOTHING, Conversations, Pieces, chat_ids, chat_of, tokens_of
 from .fields import Joined, shown, thought, tokens_guessed
 from .load import Loads
 from .recipe import EndpointRecipe
-from .speculated import Speculated
+from .servers import Speculated
 from .stream import Event, Refused, Unavailable, client, completions
 from .threaded import Threads
 

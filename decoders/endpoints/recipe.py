@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -54,6 +54,7 @@ class EndpointRecipe(ArmRecipe):
     tokenizer: str | None = None
     metrics_url: str | None = None
     same_answers: bool = False
+    remote: ClassVar[bool] = True
 
     @field_validator("metrics_url")
     @classmethod
@@ -90,10 +91,6 @@ class EndpointRecipe(ArmRecipe):
     @property
     def lossless(self) -> bool:
         return self.same_answers
-
-    @property
-    def remote(self) -> bool:
-        return True
 
     def identity(self, context: Any = None) -> Any:
         """Without its address: deployments move; what they serve stays."""

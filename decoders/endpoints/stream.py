@@ -23,8 +23,7 @@ from ..common.secrets import masked, secret
 from ..common.text import from_json
 from ..common.wording import in_words
 from .fields import fields_of
-from .servers import content_of, end_of, stop_of
-from .speculated import Speculated, speculated
+from .servers import Speculated, content_of, end_of, speculated, stop_of
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -58,7 +57,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Event:
-    """What one event of the stream brought; None where it did not contain it.
+    """The content of one event of the stream; None where it did not contain it.
 
     fields: as of `fields.fields_of`, and what the model thinks.
     finish_reason: by OpenAI's word.
@@ -266,8 +265,7 @@ def _refuse(
     if status in CALLERS:
         raise Refused(f"{named} refused the request: {words}", content)
     raise UpstreamRefused(
-        arm.name,
-        f"{named} refused the request: {words}; check the arm's key, `url` and `model`",
+        arm.name, f"{named} refused the request: {words}; check the arm's key, `url` and `model`"
     )
 
 

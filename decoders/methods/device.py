@@ -27,12 +27,7 @@ class Chain:
     A shape is (drafted, unread).
     """
 
-    def __init__(
-        self,
-        make: Make,
-        parameters: int,
-        read: Reader | None = None,
-    ) -> None:
+    def __init__(self, make: Make, parameters: int, read: Reader | None = None) -> None:
         self._make, self._parameters, self._read = make, parameters, read
         self.calls = 0
         self.behind, self._tokens = DrafterLag(), WIDEST
@@ -103,7 +98,7 @@ class DrafterLag:
         self._flying.append((width, unread))
 
     def read(self, accepted: int, own: bool) -> None:
-        """What became of the oldest. own: whether the draft was the model's."""
+        """Take the oldest off. own: whether the draft was the model's."""
         width, unread = self._flying.popleft()
         if not unread:
             self._known += accepted + 1

@@ -92,7 +92,7 @@ def auto(asked: LoadRequest) -> Backend:
             except DraftpickError as error:
                 print(f"running ordinary passes: {error}", file=sys.stderr)
         return backend
-    from ..backends.transformers.quantised import require_runnable
+    from ..backends.transformers.pretrained import require_runnable
 
     require_runnable(asked.folder, asked.device)  # before anything is said
     print(f"using the transformers backend for {asked.folder.name}: {reason}", file=sys.stderr)
@@ -148,7 +148,7 @@ def hf(asked: LoadRequest) -> Backend:
             "through transformers; use --dtype bfloat16"
         )
     from ..backends.cuda import use_kernels
-    from ..backends.transformers.quantised import require_runnable
+    from ..backends.transformers.pretrained import require_runnable
 
     require_runnable(asked.folder, asked.device)
     use_kernels(asked.device)
@@ -269,7 +269,7 @@ def _record(backend: LlamaBackend, kernels: str, name: str) -> None:
 
 def _check_native(asked: LoadRequest) -> None:
     from ..backends.llama.model import not_int4
-    from ..backends.transformers.quantised import method_of, refusal
+    from ..backends.transformers.pretrained import method_of, refusal
 
     name, reason = asked.folder.name, not_native(asked.folder)
     method = method_of(config_of(asked.folder))

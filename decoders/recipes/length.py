@@ -3,7 +3,7 @@ LENGTHS, from outside LENGTHS["mine"] = MyRecipe."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -60,10 +60,7 @@ class AdaptiveRecipe(LengthRecipe):
     """
 
     kind: Literal["adaptive"]
-
-    @property
-    def uses_cost_model(self) -> bool:
-        return True
+    uses_cost_model: ClassVar[bool] = True
 
     def build(self, verifier_model: Backend | None = None) -> DraftLength:
         from ..costs.passes import known

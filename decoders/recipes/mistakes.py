@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from ..protocols import Backend, TreeBackend
 
 Place = tuple[int | str, ...]
-SAID = {
-    "extra_forbidden": "there is no such field",
-    "model_type": "give a mapping",
-}
+SAID = {"extra_forbidden": "there is no such field", "model_type": "give a mapping"}
 
 
 def explained(error: ValidationError, fields: Iterable[str] = ()) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@ rule is a class and a line in RULES, from outside RULES["mine"] = MyRule."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer
 
@@ -25,7 +25,7 @@ class VerifierRecipe(Strict):
     @property
     def lossless(self) -> bool:
         """Whether the answer is distributed as the target's own."""
-        raise NotImplementedError
+        return False
 
     @property
     def compares_confidences(self) -> bool:
@@ -37,18 +37,20 @@ class VerifierRecipe(Strict):
         raise NotImplementedError
 
 
-class CoupledRule(VerifierRecipe):
-    """The target's own tokens alone are accepted. Written as its name alone."""
+class NamedRule(VerifierRecipe):
+    """A lossless rule without thresholds, written as its name alone."""
 
-    rule: Literal["coupled"] = "coupled"
+    lossless: ClassVar[bool] = True
 
     @model_serializer
     def _as_name(self) -> str:
         return self.rule
 
-    @property
-    def lossless(self) -> bool:
-        return True
+
+class CoupledRule(NamedRule):
+    """The target's own tokens alone are accepted."""
+
+    rule: Literal["coupled"] = "coupled"
 
     def build(self) -> Verifier:
         from ..verify import Coupled

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..records import NAN
-from .kernels import ON_CPU
+from .race import ON_CPU
 
 WIDTH = 512
 FLOATS = (torch.bfloat16, torch.float32, torch.float64)  # that a kernel takes

@@ -12,11 +12,7 @@ from .randomness import RandomSource
 
 
 def seen_mask(
-    context: list[int],
-    draft: Tensor,
-    rows: int,
-    vocab: int,
-    parents: tuple[int, ...] | None = None,
+    context: list[int], draft: Tensor, rows: int, vocab: int, parents: tuple[int, ...] | None = None
 ) -> Tensor:
     """[rows, V] bool: tokens that precede row i, where row i follows `context` and draft[:i], or
     in a tree (see Proposal.parents) `context` and the branch that ends with draft[i - 1]."""

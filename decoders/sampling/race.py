@@ -18,12 +18,28 @@ devices differ in the last bit alone.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .kernels import ON_CPU, ON_CUDA
+
+@dataclass
+class SamplingKernels:
+    """Functions of the kernels in C++ and in Triton (backends/cpp_kernels.py, and race_kernel.py in
+    backends/cuda); None until they are loaded.
+
+    pick, pick_chain: as `race.pick` of tensors, and of numbers. On CUDA of one token a row.
+    """
+
+    pick: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, int], Tensor] | None = None
+    pick_chain: Callable[[Tensor, float, int, int, Tensor | None, int], Tensor] | None = None
+
+
+ON_CPU, ON_CUDA = SamplingKernels(), SamplingKernels()
+
 
 BLOCK = 256  # tokens
 LOW = 0xFFFFFFFF
@@ -88,12 +104,7 @@ def pick(
 
 
 def _among_all(
-    logits: Tensor,
-    heat: Tensor,
-    keys: Tensor,
-    places: Tensor,
-    names: Tensor | None,
-    count: int,
+    logits: Tensor, heat: Tensor, keys: Tensor, places: Tensor, names: Tensor | None, count: int
 ) -> Tensor:
     """Ask every token, without a look at any on the host."""
     scores, ids = _scored(logits, heat, names)
@@ -101,12 +112,7 @@ def _among_all(
 
 
 def _among_few(
-    logits: Tensor,
-    heat: Tensor,
-    keys: Tensor,
-    places: Tensor,
-    names: Tensor | None,
-    count: int,
+    logits: Tensor, heat: Tensor, keys: Tensor, places: Tensor, names: Tensor | None, count: int
 ) -> Tensor:
     """Ask the tokens alone that may ring first by their blocks' clocks; all of them where these
     were too few."""

@@ -34,15 +34,12 @@ class RandomSource(Protocol):
         after: int64 [T - 1], the chain that the rows follow: those behind the first of them that is
             not picked mean nothing, so that a source may leave them out.
         """
-        ...
 
     def draw(self, probs: Tensor) -> Tensor:
         """[V] probabilities (need not sum to 1) -> [] int64, independent of all other draws."""
-        ...
 
     def accept(self, probability: Tensor) -> Tensor:
         """[K] probabilities, values above 1 meaning 1 -> [K] bool, likewise."""
-        ...
 
 
 def fresh_seed() -> int:

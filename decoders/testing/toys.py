@@ -14,15 +14,7 @@ from ..lengths import FixedLength
 from ..loop import SpeculativeDecoding
 from ..methods.neural.drafter import NeuralDrafter
 from ..methods.plain.drafter import NullDrafter
-from ..protocols import (
-    Backend,
-    Drafter,
-    DraftLength,
-    DraftRequest,
-    Job,
-    Strategy,
-    Verifier,
-)
+from ..protocols import Backend, Drafter, DraftLength, DraftRequest, Job, Strategy, Verifier
 from ..records import DecodeResult, Prefilled, Proposal, Request, StepStats
 from ..sampling.randomness import Generator, RandomSource
 from ..sampling.stopping import Stopper

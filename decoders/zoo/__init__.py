@@ -6,17 +6,6 @@ from .fetch import converted, fetch, from_gguf
 from .fetch_file import fetch_file
 
 __all__ = [
-    "EMBEDDER",
-    "TARGET",
-    "CachedEntry",
-    "ModelCard",
-    "cached",
-    "catalogue",
-    "clear",
-    "converted",
-    "fetch",
-    "fetch_file",
-    "from_gguf",
-    "shipped_folder",
-    "verify_files",
-]
+    "EMBEDDER", "TARGET", "CachedEntry", "ModelCard", "cached", "catalogue", "clear", "converted",
+    "fetch", "fetch_file", "from_gguf", "shipped_folder", "verify_files",
+]  # fmt: skip

@@ -65,11 +65,7 @@ def resamples(units: Units, seed: int) -> Float64:
 
 
 def gain_of(
-    gains: Float64,
-    units: Units,
-    counts: Float64,
-    tests: int = 1,
-    by_costs: Float64 | None = None,
+    gains: Float64, units: Units, counts: Float64, tests: int = 1, by_costs: Float64 | None = None
 ) -> Gain:
     """The mean of the queries' paired gains [Q] with its bounds, for which groups alone are
     independent.

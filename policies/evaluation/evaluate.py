@@ -219,12 +219,7 @@ def _best_of_task(table: RewardTable, task: str, otherwise: int) -> int:
 
 
 def _value(
-    name: str,
-    probs: Float64,
-    rewards: Float64,
-    units: Units,
-    counts: Float64,
-    confidence: float,
+    name: str, probs: Float64, rewards: Float64, units: Units, counts: Float64, confidence: float
 ) -> Value:
     values = per_query(probs, rewards)
     low, high = _interval(values, units, counts, confidence)

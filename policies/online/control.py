@@ -45,10 +45,7 @@ class Control:
         e = float(np.clip(reward - expected, -self.limit, self.limit))
         gain = e - e / max(propensity, self.share) if of_best else e
         return replace(
-            self,
-            rows=self.rows + 1,
-            total=self.total + gain,
-            squares=self.squares + gain**2,
+            self, rows=self.rows + 1, total=self.total + gain, squares=self.squares + gain**2
         )
 
     def again(self) -> Control:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decoders.common.naming import below
+from decoders.common.tensor_files import below
 
 from ..base import BasePolicy, as_rows
 from ..errors import PolicyError

@@ -249,11 +249,7 @@ def _selected(
 
 
 def verdict(
-    saved: str,
-    best_fixed: str,
-    gains: Mapping[str, tuple[Gain, str]],
-    units: Units,
-    arms: int,
+    saved: str, best_fixed: str, gains: Mapping[str, tuple[Gain, str]], units: Units, arms: int
 ) -> str:
     """Say what was saved and why; of the best fixed arm also how many queries would settle it.
 

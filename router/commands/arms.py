@@ -12,8 +12,8 @@ from decoders.common.errors import DraftpickError
 from decoders.common.terminal import show, texts
 from decoders.options import EngineOptions
 
+from ..tabulated import print_json
 from .options import AsJson, Config, Target
-from .views import print_json
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -14,8 +14,8 @@ import typer
 from decoders.common.errors import DraftpickError
 from decoders.common.terminal import show, tables
 
+from ..tabulated import plain
 from .options import AsJson
-from .views import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,7 +46,7 @@ def evaluate(
     reward: Annotated[
         str | None,
         typer.Option(
-            help="With --logs: {router.logs.rewards.LOG_REWARDS}; default: tokens_per_s. With "
+            help="With --logs: {router.logs.record.LOG_REWARDS}; default: tokens_per_s. With "
             "--rewards: {collect.REWARDS}; default: the policy's own."
         ),
     ] = None,
@@ -238,7 +238,7 @@ def judgement_tables(found: Judgement, width: int) -> list[Table]:
 
 
 def judgement_lines(found: Judgement) -> list[str]:
-    """What was counted and what was not, then the warnings."""
+    """Sentences on what was counted and what was not, then the warnings."""
     left = [f"  {many} left out: {why}" for why, many in found.excluded.items()]
     return [
         f"{found.used} of {found.rows} decisions count",

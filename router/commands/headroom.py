@@ -55,8 +55,7 @@ class HeadroomOptions:
         ),
     ] = None
     alpha: Annotated[
-        float,
-        typer.Option(help="Weight of similarity against cost in the reward, from 0 to 1."),
+        float, typer.Option(help="Weight of similarity against cost in the reward, from 0 to 1.")
     ] = 0.5
     table: TableRecord
     by: Annotated[
@@ -67,8 +66,7 @@ class HeadroomOptions:
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Also draw what choosing earns: a .png, .svg or .pdf file.",
+            metavar="FILE", help="Also draw what choosing earns: a .png, .svg or .pdf file."
         ),
     ] = None
     sources: Annotated[dict[str, Source], SOURCES]
@@ -147,7 +145,7 @@ def as_dict(found: Headroom) -> dict[str, Any]:
 
 
 def headroom_tables(found: Headroom) -> list[Tabulated]:
-    """What each choice earns, where the gap lies, the arms."""
+    """Tables of what each choice earns, where the gap lies, and the arms."""
     choices = []
     for one in found.choices:
         name = f"best fixed ({found.best_fixed})" if one.kind == "fixed" else one.name

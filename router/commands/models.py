@@ -9,9 +9,9 @@ import typer
 
 from decoders.common.terminal import show, tables, texts
 
+from ..tabulated import print_json
 from .arms import describe
 from .options import AsJson
-from .views import print_json
 
 if TYPE_CHECKING:
     from rich.table import Table

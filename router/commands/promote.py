@@ -43,8 +43,7 @@ def promote(
         ),
     ] = None,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Compare even on queries that one was trained on."),
+        bool, typer.Option("--force", help="Compare even on queries that one was trained on.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Report what would happen, and move nothing.")

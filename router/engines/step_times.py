@@ -164,11 +164,7 @@ def _endless(connections: httpx.Client, server: EndpointRecipe) -> EndpointRecip
 
 
 def _read(
-    connections: httpx.Client,
-    server: EndpointRecipe,
-    number: int,
-    tokens: int,
-    stream: _Stream,
+    connections: httpx.Client, server: EndpointRecipe, number: int, tokens: int, stream: _Stream
 ) -> None:
     """One answer, each to another question."""
     text = f"Tell a long story, number {number + 1}, about {ABOUT}. Do not stop before the end."

@@ -1,4 +1,4 @@
-"""What a log says: of the policies that wrote it, of every arm, and of another policy."""
+"""Estimates from a log: of the policies that wrote it, of every arm, and of another policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from policies.ope.estimators import Estimate, Log
 from policies.records import Float64
 
 from .reader import DecisionRows
-from .rewards import LOG_REWARDS, TIMED
+from .record import LOG_REWARDS, TIMED
 from .rows import KEPT, UsableDecisions, usable
 
 SMALL_PROPENSITY = 0.01  # a propensity below which one row weighs as much as a hundred

@@ -33,31 +33,7 @@ class Recorder:
         self._fingerprint = getattr(policy, "fingerprint", None) if policy is not None else None
         self._arms = engine.arms_fingerprint(policy.arms) if policy is not None else ""
 
-    def answered(
-        self,
-        decision: RouteDecision,
-        request: Request,
-        options: AskOptions,
-        text: str | None,
-        result: DecodeResult,
-    ) -> None:
-        """text: the query."""
-        outcome = outcome_of(result, decision.choosing_s)
-        self._write(decision, request, options, outcome, Text(prompt=text, answer=result.text))
-
-    def failed(
-        self,
-        decision: RouteDecision,
-        request: Request,
-        options: AskOptions,
-        text: str | None,
-        error: BaseException,
-    ) -> None:
-        # Its name alone: a message may quote the prompt.
-        outcome = Result(error=type(error).__name__)
-        self._write(decision, request, options, outcome, Text(prompt=text))
-
-    def _write(
+    def write(
         self,
         decision: RouteDecision,
         request: Request,
@@ -65,6 +41,7 @@ class Recorder:
         outcome: Result,
         text: Text,
     ) -> None:
+        """text: of the query, and of the answer where there is one."""
         try:
             self.log.add(self._line(decision, request, options, outcome, text))
         except Exception as error:

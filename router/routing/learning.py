@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoders.common.errors import DraftpickError, NoSuchName
 
-from ..logs.record import Result
-from ..logs.rewards import LOG_REWARDS
+from ..logs.record import LOG_REWARDS, Result
 
 if TYPE_CHECKING:
     from policies import LearningPolicy, Policy

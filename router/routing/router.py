@@ -23,7 +23,7 @@ from decoders.protocols import ReadStreamer
 from decoders.records import Grammar, Prefilled, Request, Sampling
 from decoders.sampling.randomness import seeded
 
-from ..logs.record import Result
+from ..logs.record import Result, Text
 from ..logs.recorder import Recorder, outcome_of
 from ..logs.writer import DecisionLog
 from ..protocols import Bounded, Elsewhere, RoutingEngine, Sleeping
@@ -31,14 +31,7 @@ from ..records import AskOptions, RouteDecision, RoutedResult
 from . import loading
 from .fallback import arms_past_context, passed_over, redirected, unfit
 from .learning import Learning
-from .loading import (
-    BEST_FIXED,
-    OWN_POLICY,
-    UNTRAINED,
-    embedder_of,
-    require_features,
-    shipped_for,
-)
+from .loading import BEST_FIXED, OWN_POLICY, UNTRAINED, embedder_of, require_features, shipped_for
 from .messages import Message, as_messages
 
 if TYPE_CHECKING:
@@ -321,16 +314,19 @@ class Router:
                         down[decision.arm] = error
                         failed_s += _told(error)
         except BaseException as error:
+            failure = Result(error=type(error).__name__)  # a message may quote the prompt
             if self._recorder is not None:
-                self._recorder.failed(decision, request, options, text, error)
+                self._recorder.write(decision, request, options, failure, Text(prompt=text))
             if _of_the_arm(error):
-                self._learn(decision, Result(error=type(error).__name__))
+                self._learn(decision, failure)
             raise
         if failed_s:
             result = replace(result, load_s=failed_s + (result.load_s or 0.0))
+        outcome = outcome_of(result, decision.choosing_s)
         if self._recorder is not None:
-            self._recorder.answered(decision, request, options, text, result)
-        self._learn(decision, outcome_of(result, decision.choosing_s))
+            said = Text(prompt=text, answer=result.text)
+            self._recorder.write(decision, request, options, outcome, said)
+        self._learn(decision, outcome)
         return RoutedResult(
             result,
             decision.arm,
@@ -433,21 +429,6 @@ class Router:
             left = [name for name in arms if name not in down]
             down |= arms_past_context(self.engine, left, prompt_ids, request)
         return down
-
-    def pick(self, prompt_or_messages: str | Sequence[Message]) -> str:
-        """The arm that the policy picks for a query; nothing is decoded. Raises
-        DraftpickError where there is no policy."""
-        if self.policy is None:
-            raise DraftpickError("there is no policy to pick an arm; load one")
-        messages = as_messages(prompt_or_messages)
-        prompt_ids = self.engine.encode_chat(messages)
-        if self.embedder is not None:
-            embedding = self.embedder.embed([query_text(messages)])[0]
-        else:
-            embedding = self.engine.prefill(prompt_ids).embedding.detach().float().cpu().numpy()
-        context = self._context(prompt_ids, Request(), running=0)
-        arm: str = self.policy.choose(self._input(embedding, context)).arm
-        return arm
 
     def _learn(self, decision: RouteDecision, outcome: Result) -> None:
         if self._learning is not None and decision.x is not None:

@@ -24,9 +24,8 @@ from ..records import RouteChoice
 from . import errors, page
 from .answers import Answer, Answers, Round
 from .errors import ApiError
-from .isolation import KEY, user_of
 from .metrics import Metrics
-from .middleware import BODY_S, RequestLimits
+from .middleware import BODY_S, KEY, RequestLimits, user_of
 from .parsing import AUTO, Limits, RequestParser
 from .replies import ChatReply, Reply, TextReply
 from .scheduler import DEFAULT, Scheduler
@@ -133,7 +132,7 @@ def readable(app: FastAPI, path: str) -> Callable[[Work], Work]:
 
 
 def sharing(origins: Sequence[str]) -> dict[str, Any]:
-    """What CORSMiddleware is given: scripts of these origins may do what any client may."""
+    """Options of CORSMiddleware: scripts of these origins may do what any client may."""
     headers = [
         f"x-draftpick-{each}"
         for each in ("arm", "propensity", "policy", "reason", "seed", "load-s")
@@ -175,7 +174,7 @@ class Service:
         return [AUTO, *self._engine.arm_names]
 
     def stats(self) -> dict[str, Any]:
-        """What `GET /stats` gives."""
+        """The content of `GET /stats`."""
         limits = {
             "most_tokens": self._limits.most_tokens,
             "temperature": self._limits.usual.temperature,

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import uuid
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collect.queries import Query, ordered, read_queries
 from decoders.arms import AUTOREGRESSIVE
-from decoders.common.errors import DraftpickError
+from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.files import replacing, write_atomically
 from decoders.common.provenance import measured_on, versions
 from decoders.common.terminal import progress, tables
 from decoders.records import DecodeResult, Request
 
 from ..routing.router import Router
-from . import markdown, plots
+from . import markdown
 from .candidates import Candidate
 from .journal import Journal, read_rows
-from .protocol import spec_bench_category
+from .quality import check_measures
 from .records import Row
+from .report import png, speedups
 from .run import Asker, choose_methods
 from .summary import summarise
 
@@ -29,6 +33,60 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from collect.queries import Query
+
+
+def load_questions(
+    paths: Iterable[str | Path],
+    limit: int | None = None,
+    seed: int = 0,
+    tasks: Sequence[str] | None = None,
+) -> list[Query]:
+    """Read question files and keep `limit` questions a task, or all of them.
+
+    Raises DraftpickError for a missing or bad file, a repeated id, a task that no question has,
+    or one that is to be judged by an unknown measure.
+    """
+    if limit is not None and limit < 1:
+        raise DraftpickError(f"--limit must be at least 1 question a task, not {limit}")
+    queries = read_queries(list(paths))
+    found = ordered(query.task for query in queries)
+    for task in tasks or ():
+        if task not in found:
+            raise NoSuchName("task", task, found)
+    queries = [query for query in queries if not tasks or query.task in tasks]
+    for task in {query.task for query in queries}:
+        check_measures(task)
+    return select(queries, limit, seed)
+
+
+def select(queries: Sequence[Query], limit: int | None, seed: int) -> list[Query]:
+    """At most `limit` questions a task, spread evenly over its categories, in file order.
+
+    The choice depends on the seed and the ids alone, so a larger limit keeps every question of a
+    smaller one.
+    """
+    if limit is None:
+        return list(queries)
+    groups: dict[str, dict[str, list[Query]]] = defaultdict(lambda: defaultdict(list))
+    for query in queries:
+        groups[query.task][query.category or ""].append(query)
+    kept: set[str] = set()
+    for task, categories in groups.items():
+        drawn = []
+        for category, members in sorted(categories.items()):
+            members.sort(key=lambda query: query.id)
+            random.Random(f"{seed}/{task}/{category}").shuffle(members)
+            drawn += [(rank, category, query.id) for rank, query in enumerate(members)]
+        # Sorting by rank first takes one question of every category before a second of any.
+        kept.update(identity for _, _, identity in sorted(drawn)[:limit])
+    return [query for query in queries if query.id in kept]
+
+
+def spec_bench_category(query_task: str, category: str | None) -> str:
+    """The category by which Spec-Bench's scripts find rows: mt_bench's eight, or the task."""
+    if query_task == "mt_bench":
+        return category or query_task
+    return "math_reasoning" if query_task == "math" else query_task
 
 
 def specbench(
@@ -45,7 +103,7 @@ def specbench(
     quiet: bool = False,
     candidates: Sequence[Candidate] = (),
 ) -> dict[str, Any]:
-    """Ask all questions, write rows, answers, summary.json, summary.md and plots into `out`.
+    """Ask all questions, write rows, answers, summary.json, summary.md and a picture into `out`.
 
     Returns the summary. Call it again with the same settings to resume, or to add questions; other
     settings raise DraftpickError.
@@ -167,13 +225,11 @@ def _question_id(identity: str, pad: bool = False) -> int | str:
 
 
 def write_outputs(out: Path, summary: dict[str, Any]) -> None:
-    """summary.json, summary.md and plots/*.png."""
+    """Write summary.json, summary.md and speedup.png."""
     write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     write_atomically(out / "summary.md", markdown.render(summary))
-    folder = out / "plots"
-    for name, draw in plots.all_of(summary).items():
-        with replacing(folder / f"{name}.png") as stream:
-            stream.write(plots.png(draw(summary)))
+    with replacing(out / "speedup.png") as stream:
+        stream.write(png(speedups(summary)))
 
 
 def result_tables(summary: dict[str, Any], width: int) -> list[Table]:

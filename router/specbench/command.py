@@ -25,12 +25,12 @@ from ..commands.options import (
     names_in,
     router_for,
 )
-from ..commands.views import print_json
+from ..tabulated import print_json
 
 
 def specbench(
     *,
-    out: Annotated[Path, typer.Option(help="Folder for rows, answers, summary and plots.")],
+    out: Annotated[Path, typer.Option(help="Folder for rows, answers, summary and picture.")],
     questions: Annotated[
         list[Path] | None,
         typer.Option(
@@ -57,8 +57,7 @@ def specbench(
         ),
     ] = None,
     dynamic: Annotated[
-        bool,
-        typer.Option("--dynamic", help="Also report each --candidate with sampled arms."),
+        bool, typer.Option("--dynamic", help="Also report each --candidate with sampled arms.")
     ] = False,
     limit: Annotated[int | None, typer.Option(help="Questions per task, evenly spaced.")] = None,
     tasks: Annotated[
@@ -90,11 +89,10 @@ def specbench(
     from decoders.common.provenance import measured_on
 
     from ..routing.loading import FIXED, shipped_policy
-    from .bench import result_tables
+    from .bench import load_questions, result_tables
     from .bench import specbench as run_specbench
     from .candidates import candidates_of, named_folders, policy_label
     from .markdown import failures
-    from .protocol import load_questions
 
     # Mistakes that need no model are reported before one is loaded.
     check_folder(out, "--out")
@@ -135,7 +133,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML page with the results of a benchmark. The page is self-contained: tables and
-    plots need no other file.
+    picture need no other file.
 
     \b
     Example:

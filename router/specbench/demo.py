@@ -30,11 +30,7 @@ class StageFailed(Exception):
 
 
 def run_demo(
-    command: Command,
-    out: Path,
-    collect_limit: int,
-    limit: int,
-    max_new_tokens: int,
+    command: Command, out: Path, collect_limit: int, limit: int, max_new_tokens: int
 ) -> int:
     """Run every stage; stop at the first that fails and return its exit code.
 

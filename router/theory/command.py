@@ -11,7 +11,7 @@ import typer
 
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.terminal import show, tables
-from decoders.costs.theory import best_length, speculative
+from decoders.costs.pass_costs import best_length, speculative
 
 from ..commands import COMMANDS
 from ..commands.options import AsJson
@@ -26,8 +26,7 @@ def theory(
         float, typer.Option(min=0, max=1, help="Share of the drafted tokens that are accepted.")
     ],
     cost: Annotated[
-        float | None,
-        typer.Option(min=0, help="Cost of a drafted token; a target's pass costs 1."),
+        float | None, typer.Option(min=0, help="Cost of a drafted token; a target's pass costs 1.")
     ] = None,
     parameters: Annotated[
         str | None,

@@ -15,7 +15,7 @@ from decoders.common.files import check_folder
 from decoders.common.terminal import show, tables
 
 from ..commands.options import AsJson
-from ..commands.views import plain
+from ..tabulated import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,7 +60,7 @@ def learn(
     reward: Annotated[
         str | None,
         typer.Option(
-            help="Reward: {router.logs.rewards.LOG_REWARDS}. Default: the policy's own, or "
+            help="Reward: {router.logs.record.LOG_REWARDS}. Default: the policy's own, or "
             "decode_tokens_per_s for a speed-up."
         ),
     ] = None,
@@ -107,7 +107,7 @@ def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) 
     from policies import PolicyError
     from policies.online.drift import MIN_REWARDS
 
-    from ..logs.rewards import LOG_REWARDS
+    from ..logs.record import LOG_REWARDS
     from ..logs.rows import usable
     from ..routing.learning import Learning
 

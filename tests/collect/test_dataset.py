@@ -214,7 +214,7 @@ def test_a_choice_of_arms_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
     """The engine's for these arms, so that a policy over them is held to their recipes; none where
     a recipe's files are no longer those of the collection."""
     from decoders.arms import recipe
-    from decoders.arms.fingerprint import fingerprint
+    from decoders.arms.file import fingerprint
 
     model = tmp_path / "model"
     model.mkdir()

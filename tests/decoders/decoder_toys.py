@@ -38,7 +38,7 @@ from decoders.earlier.answers import EarlierAnswers
 from decoders.earlier.votes import Wanted
 from decoders.methods.early_exit.drafter import EarlyExitDrafter
 from decoders.methods.hybrid.drafter import Copying, HybridDrafter
-from decoders.methods.max_gram.copy_chances import CopyChances
+from decoders.methods.max_gram.copying import CopyChances
 from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.methods.neural.drafter import NeuralDrafter

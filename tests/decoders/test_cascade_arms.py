@@ -13,7 +13,7 @@ from engine_toys import WORDS, adapter_folder, tokenizer, with_tokenizer
 
 from decoders import Engine
 from decoders.arms import load_arms
-from decoders.arms.fingerprint import fingerprint
+from decoders.arms.file import fingerprint
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError

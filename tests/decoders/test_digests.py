@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from decoders.arms import recipe
-from decoders.arms.fingerprint import fingerprint
+from decoders.arms.file import fingerprint
 from decoders.models import targets
 from decoders.zoo import digests
 from decoders.zoo.catalogue import sha256_of

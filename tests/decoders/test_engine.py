@@ -19,7 +19,7 @@ from decoders import Engine
 from decoders.arms import ArmRecipe, LengthRecipe, recipe
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
-from decoders.costs.theory import swi
+from decoders.costs.pass_costs import swi
 from decoders.models import targets
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling

@@ -35,8 +35,7 @@ from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
 
 from decoders.lengths import FixedLength
 from decoders.methods.plain.drafter import NullDrafter
-from decoders.papers.rules.lossless import Lossless
-from decoders.papers.rules.lossy import Lenient
+from decoders.papers.rules.lossy import Lenient, Lossless
 from decoders.papers.rules.step import acceptance, draft_distribution, leading
 from decoders.protocols import Drafter
 from decoders.records import Proposal, Request, Sampling, Verdict

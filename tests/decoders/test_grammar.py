@@ -18,7 +18,7 @@ from decoders.loop import SpeculativeDecoding
 from decoders.methods.tree.drafter import TreeDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.papers.cs_drafting.vertical import VerticalDrafter
-from decoders.papers.rules.lossless import Lossless
+from decoders.papers.rules.lossy import Lossless
 from decoders.protocols import Backend, Drafter, Job, Strategy
 from decoders.records import DecodeResult, Proposal, Request, Sampling
 from decoders.sampling.filters import choose

@@ -12,7 +12,7 @@ from decoders.common.errors import DraftpickError
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.methods.hybrid.drafter import HybridDrafter
-from decoders.methods.max_gram.copy_chances import BANDS, CopyChances, copied_acceptance
+from decoders.methods.max_gram.copying import BANDS, CopyChances, copied_acceptance
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Sampling
 from decoders.sampling.randomness import Generator

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
-from decoders.costs.theory import best_length, speculative
+from decoders.costs.pass_costs import best_length, speculative
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.lengths import MEASURED, RETRY, AdaptiveLength, FixedLength, ScheduledLength
 from decoders.records import StepStats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,8 +22,7 @@ from decoders.loop import SpeculativeDecoding
 from decoders.papers.cascades.strategies import OracleCascade, SequenceCascade, TokenCascade
 from decoders.papers.rules import deferral
 from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
-from decoders.papers.rules.lossless import Lossless
-from decoders.papers.rules.lossy import Lenient
+from decoders.papers.rules.lossy import Lenient, Lossless
 from decoders.protocols import Strategy, Verifier
 from decoders.records import COLDEST, PENALTIES, Proposal, Request, Sampling
 from decoders.sampling.filters import penalise, probabilities
@@ -147,9 +147,9 @@ RULES: dict[str, Verifier] = {
     **{
         name: SpeculativeCascade(lambda *four, rule=rule, a=alpha: rule(*four, alpha=a))
         for name, rule, alpha in (
-            ("chow", deferral.chow, 0.0),
-            ("diff", deferral.diff, 0.1),
-            ("opt", deferral.opt, 0.1),
+            ("chow", partial(deferral.deferral, rule="chow"), 0.0),
+            ("diff", partial(deferral.deferral, rule="diff"), 0.1),
+            ("opt", partial(deferral.deferral, rule="opt"), 0.1),
             ("bild*", deferral.bild_star, 0.5),
         )
     },

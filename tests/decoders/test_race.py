@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decoders.sampling import race
 from decoders.sampling.argmax import WIDTH, likeliest
-from decoders.sampling.kernels import ON_CPU
+from decoders.sampling.race import ON_CPU
 
 pytestmark = pytest.mark.instructions
 

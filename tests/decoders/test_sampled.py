@@ -22,7 +22,7 @@ from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.plain.drafter import NullDrafter
-from decoders.papers.rules.lossless import Lossless
+from decoders.papers.rules.lossy import Lossless
 from decoders.protocols import Backend, Drafter
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.testing.toys import speculative

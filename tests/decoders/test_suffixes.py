@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoders.common.errors import Damaged, DraftpickError
+from decoders.common.errors import DraftpickError
 from decoders.earlier.answers import EarlierAnswers
 from decoders.earlier.index import MAX_MATCH, MOST_PLACES, SuffixIndex
-from decoders.earlier.stored import FILE, StoredAnswers
 from decoders.earlier.votes import Wanted, draft
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,50 +266,7 @@ def test_bounds_are_checked(tokens: int, age_s: float | None) -> None:
 
 def test_importing_needs_neither_torch_nor_numpy() -> None:
     code = (
-        "import sys, decoders.earlier.stored, decoders.earlier.prefixes; "
+        "import sys, decoders.earlier.answers, decoders.earlier.prefixes; "
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-# -- on disk --------------------------------------------------------------------------------------
-
-
-def test_what_is_stored_comes_back(tmp_path: Path) -> None:
-    folder = tmp_path / "new" / "store"
-    first = StoredAnswers(folder, "t", every_s=0.01)
-    assert folder.stat().st_mode & 0o077 == 0
-    first.add("a", [1, 2], [3, 4])
-    first.add("b", [1, 2], [5])
-    before = (folder / FILE).stat().st_mtime_ns
-    until = time.monotonic() + 5
-    while (folder / FILE).stat().st_mtime_ns == before and time.monotonic() < until:
-        time.sleep(0.01)  # written meanwhile, too
-    first.add("a", [7, 8], [9])
-    first.close()
-    again = StoredAnswers(folder, "t")
-    assert (len(again), again.tokens, again.users) == (3, 10, 2)
-    for user, tail, ids in (("a", [1, 2], [3, 4]), ("b", [1, 2], [5]), ("a", [7, 8], [9])):
-        assert again.draft(user, tail, Wanted(3), sure).ids == ids
-    assert [kept.since for kept in again._texts] == [kept.since for kept in first._texts]
-    again.close()
-    few = StoredAnswers(folder, "t", tokens=4)
-    assert (len(few), few.tokens) == (1, 3)
-    few.close()
-    assert [path.name for path in folder.iterdir()] == [FILE]
-
-
-def test_another_target_s_and_a_damaged_file_are_refused(tmp_path: Path) -> None:
-    made = StoredAnswers(tmp_path, "one")
-    made.add("a", [1], [2, 3])
-    made.close()
-    with pytest.raises(DraftpickError, match="of the target one, not of two; give another folder"):
-        StoredAnswers(tmp_path, "two")
-    whole = (tmp_path / FILE).read_bytes()
-    for content in (whole[:-1], whole[:-4], whole[:9], b"", b"{}\n", whole.replace(b"-1", b"-0")):
-        (tmp_path / FILE).write_bytes(content)
-        with pytest.raises(Damaged, match="is damaged; delete it"):
-            StoredAnswers(tmp_path, "one")
-    (tmp_path / "file").touch()
-    with pytest.raises(DraftpickError, match=r"cannot keep earlier answers in .*file"):
-        StoredAnswers(tmp_path / "file", "one")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
-from decoders.costs.theory import best_length, horizontal, speculative, swi
+from decoders.costs.pass_costs import best_length, horizontal, speculative, swi
 from router.theory.command import measured
 
 ROUNDS = 100_000

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
-from decoders.costs.theory import speculative
+from decoders.costs.pass_costs import speculative
 from router.cli import make_app
 
 

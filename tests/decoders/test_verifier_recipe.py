@@ -14,8 +14,7 @@ from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.options import EngineOptions
 from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
-from decoders.papers.rules.lossless import Lossless
-from decoders.papers.rules.lossy import Lossy
+from decoders.papers.rules.lossy import Lossless, Lossy
 from decoders.records import Request, Sampling
 from decoders.testing.toys import ToyBackend, neural, run, speculative
 from decoders.verify import Coupled

@@ -349,7 +349,7 @@ def test_rules_that_say_lossless_are(verifier: object) -> None:
 def scaled_confidence(
     target: Tensor, draft: Tensor, target_raw: Tensor, draft_raw: Tensor
 ) -> Tensor:
-    return deferral.diff(target, draft, target, draft, alpha=0.1)
+    return deferral.deferral(target, draft, target, draft, rule="diff", alpha=0.1)
 
 
 def raw_variation(target: Tensor, draft: Tensor, target_raw: Tensor, draft_raw: Tensor) -> Tensor:
@@ -386,7 +386,7 @@ MUTANTS: dict[str, tuple[str, Verifier]] = {
     "no-residual": ("lossy-star", DrawsFromPi(partial(lossy.lossy_star, alpha=0.3))),
     "scaled-confidence": ("diff", SpeculativeCascade(scaled_confidence)),
     "raw-variation": ("opt", SpeculativeCascade(raw_variation)),
-    "diff-for-opt": ("opt", SpeculativeCascade(partial(deferral.diff, alpha=0.4))),
+    "diff-for-opt": ("opt", SpeculativeCascade(partial(deferral.deferral, rule="diff", alpha=0.4))),
     "scaled-surprise": ("bild", ScaledSurprise(1.2)),
 }
 

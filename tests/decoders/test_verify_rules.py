@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.papers.rules.deferral import bild_star, chow, diff, loss, opt
+from decoders.papers.rules.deferral import bild_star, deferral, loss
 from decoders.papers.rules.lossy import lossy, lossy_budget, lossy_star
 from decoders.papers.rules.step import one_hot, residual
 
 F64 = torch.float64
+chow, diff, opt = (partial(deferral, rule=rule) for rule in ("chow", "diff", "opt"))
 
 
 def kl(pi: Tensor, p: Tensor) -> Tensor:

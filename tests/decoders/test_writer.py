@@ -27,8 +27,7 @@ from decoders.common.errors import DraftpickError
 from decoders.models import memory
 from decoders.records import Request, Sampling
 from decoders.sampling import race
-from decoders.sampling.kernels import ON_CPU
-from decoders.sampling.race import key_of
+from decoders.sampling.race import ON_CPU, key_of
 from decoders.sampling.randomness import Generator
 from decoders.testing.toys import autoregressive, run
 

@@ -89,12 +89,3 @@ def test_wrong_options_are_one_sentence_and_no_server(tmp_path: Path) -> None:
     (tmp_path / "options.json").write_text(json.dumps(OPTIONS))
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "copy" in done.stdout and "0.32.0" in done.stdout
-
-
-def test_a_schedule_as_exported_is_one_that_vllm_reads() -> None:
-    code = (
-        "from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup as read\n"
-        "print(read([[1, 3, 8], [4, 8, 0]], 10, 8))"
-    )
-    done = subprocess.run([str(BIN / "python"), "-c", code], capture_output=True, text=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, 8, 8, 8, 0, 0, 0, 0, 0, 0, 0]

@@ -15,10 +15,9 @@ from policies.evaluation.units import Units, independent, units_of
 from policies.risk_control.bounds import Risk
 from policies.risk_control.fitting import fit_risk_control
 from policies.risk_control.thresholds import RiskCurve, parted
-from policies.selection.crossfit import folds_of
+from policies.selection.crossfit import folds_of, subsample
 from policies.selection.guard import guarded as guard
 from policies.selection.promotion import compare_on
-from policies.selection.subsample import subsample
 
 
 def of_sources(sources: int, each: int, shared: float, seed: int = 0) -> np.ndarray:

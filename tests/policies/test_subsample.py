@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import PolicyError, RewardTable
-from policies.selection.subsample import subsample
+from policies.selection.crossfit import subsample
 
 
 def table(tasks: list[str], rows: int = 1) -> RewardTable:

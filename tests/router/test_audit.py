@@ -20,8 +20,7 @@ from router.engines.audit.greedy import Parting, gaps_moved, parting, rounding, 
 from router.engines.audit.report import sentences
 from router.engines.audit.requests import AuditRequest
 from router.engines.audit.run import Audit, Compared
-from router.engines.audit.sampled import _mmd, over, two_sample
-from router.engines.audit.seeded import Seeded
+from router.engines.audit.sampled import Seeded, _mmd, over, two_sample
 
 WORDS = [" one", " two", " three", " four", " five"]
 LENGTH = 10

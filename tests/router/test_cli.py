@@ -300,7 +300,7 @@ def test_specbench_then_report(
     assert cli.main(["report", str(out)]) == 0
     page = (out / "report.html").read_text()
     assert str(out / "report.html") in capsys.readouterr().out
-    assert page.count("data:image/png;base64,") == 3
+    assert page.count("data:image/png;base64,") == 1
     assert "://" not in page and "<script" not in page, "self-contained"
 
 

@@ -26,8 +26,7 @@ from router.commands.models import acceptance, megabytes, millions, models_json,
 from router.commands.train.output import run_tables
 from router.routing.router import Router
 from router.specbench import markdown
-from router.specbench.bench import result_tables, specbench
-from router.specbench.protocol import load_questions
+from router.specbench.bench import load_questions, result_tables, specbench
 from router.tabulated import for_terminal
 
 FIGURE = re.compile(r"\d")

@@ -49,29 +49,6 @@ GOLDEN = {
     ("llama.cpp", "hybrid"): "llama-server --model M --spec-type draft-simple,ngram-simple "
     "--spec-draft-model small.gguf --spec-draft-n-max 8 --spec-ngram-simple-size-n 3 "
     "--spec-ngram-simple-size-m 8",
-    ("tensorrt-llm", "plain"): "trtllm-serve M",
-    ("tensorrt-llm", "copy"): """cat > speculation.yaml <<'END'
-speculative_config:
-  decoding_type: NGram
-  max_matching_ngram_size: 5
-  is_public_pool: false
-  max_draft_len: 8
-END
-trtllm-serve M --extra_llm_api_options speculation.yaml""",
-    ("tensorrt-llm", "draft"): """cat > speculation.yaml <<'END'
-speculative_config:
-  decoding_type: Draft_Target
-  speculative_model: org/small
-  max_draft_len: 4
-END
-trtllm-serve M --extra_llm_api_options speculation.yaml""",
-    ("tensorrt-llm", "head"): """cat > speculation.yaml <<'END'
-speculative_config:
-  decoding_type: Eagle3
-  speculative_model: org/head
-  max_draft_len: 3
-END
-trtllm-serve M --extra_llm_api_options speculation.yaml""",
 }
 ARMS = {"plain": {"kind": "autoregressive"}, "copy": COPY, "draft": DRAFT, "gguf": GGUF}
 ARMS |= {"suffix": SUFFIX, "head": HEAD}
@@ -175,7 +152,7 @@ def test_the_command_prints_a_script_and_json(
     assert list(told["arms"]) == ["autoregressive", "copy"] and list(told["without"]) == ["beams"]
     assert json.loads(told["arms"]["copy"]["options"][1])["method"] == "ngram"
     assert main(["export", "tgi"]) == 2
-    assert "known: llama.cpp, sglang, tensorrt-llm, vllm" in capsys.readouterr().err
+    assert "known: llama.cpp, sglang, vllm" in capsys.readouterr().err
     with pytest.raises(NoSuchName):
         exported("tgi", {})
 

@@ -27,8 +27,7 @@ from decoders.common.errors import DraftpickError
 from decoders.testing.fake_engine import FakeEngine
 from router.logs.judge import judge
 from router.logs.reader import read_log
-from router.logs.record import Asked, Result, Vector
-from router.logs.rewards import LOG_REWARDS
+from router.logs.record import LOG_REWARDS, Asked, Result, Vector
 from router.logs.rows import usable
 from router.logs.writer import DecisionLog, log_files
 from router.routing.router import Router
@@ -324,7 +323,8 @@ def test_every_feature_is_logged(tmp_path: Path) -> None:
     from decoders.records import Request
     from policies.fixed import ConstantPolicy
     from policies.records import Origin
-    from router.logs.recorder import Recorder
+    from router.logs.record import Text
+    from router.logs.recorder import Recorder, outcome_of
     from router.records import AskOptions, RouteDecision
 
     origin = Origin("toy", ("small", "wide"), "e", dimension=2, features=("temperature",))
@@ -333,10 +333,10 @@ def test_every_feature_is_logged(tmp_path: Path) -> None:
         DecisionLog(tmp_path), engine, ConstantPolicy(origin, np.array([0.5, 0.5])), "e"
     )
     x = np.array([1.0, 2.0, 0.0], dtype=np.float32)
-    result = engine.decode("wide", [1, 2], Request())
+    outcome = outcome_of(engine.decode("wide", [1, 2], Request()), 0.0)
     context = RequestContext([1, 2, 1, 2], Request().max_new_tokens, running=3)
     decision = RouteDecision("wide", context, 0.5, x=x, embedding=x[:2], drawn=True)
-    recorder.answered(decision, Request(), AskOptions(), None, result)
+    recorder.write(decision, Request(), AskOptions(), outcome, Text())
     logged = read_log(tmp_path).decisions[0].features
     assert list(logged) == list(FEATURES)
     assert logged["repeated-bigrams"] == pytest.approx(1 / 3)
@@ -354,8 +354,7 @@ def test_the_benchmark_logs_what_it_measures_and_not_its_warm_up(
     tmp_path: Path, question_file: Path
 ) -> None:
     from decoders.records import Request
-    from router.specbench.bench import specbench
-    from router.specbench.protocol import load_questions
+    from router.specbench.bench import load_questions, specbench
 
     router = Router(FakeEngine(), FakePolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
     asked = load_questions([question_file])

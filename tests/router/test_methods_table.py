@@ -14,8 +14,7 @@ from toy_engine import ToyEngine
 from decoders import Engine, Request
 from decoders.arms import load_arms
 from router.routing.router import Router
-from router.specbench.bench import ask_all
-from router.specbench.protocol import load_questions
+from router.specbench.bench import ask_all, load_questions
 from router.specbench.run import Asker
 
 ARMS = """

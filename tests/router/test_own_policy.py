@@ -13,8 +13,7 @@ from tiny_models import target_model
 import policies
 from collect.features import RequestContext, feature_vector
 from decoders.arms import load_arms
-from decoders.arms.file import own_arms
-from decoders.arms.fingerprint import fingerprint
+from decoders.arms.file import fingerprint, own_arms
 from decoders.options import EngineOptions
 from decoders.testing.fake_engine import FakeEngine
 from router import cli

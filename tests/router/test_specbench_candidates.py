@@ -16,10 +16,9 @@ from decoders.testing.fake_engine import FakeEngine
 from policies import PolicyError
 from router.cli import main
 from router.routing.router import Router
-from router.specbench.bench import specbench
+from router.specbench.bench import load_questions, specbench
 from router.specbench.candidates import candidates_of, named_folders
 from router.specbench.journal import read_rows
-from router.specbench.protocol import load_questions
 
 REQUEST = Request(16, seed=0)
 

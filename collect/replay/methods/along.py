@@ -1,28 +1,31 @@
-"""A drafter asked from round to round along a known answer, as the loop would ask it."""
+"""Drafters asked from round to round along a known answer, as the loop would ask them: those whose
+drafts follow from the text alone, and others one after another."""
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import torch
 
-from decoders.protocols import Drafter, DraftRequest, decoder_prefix
+from decoders.methods.max_gram.drafter import MaxGramDrafter
+from decoders.methods.neural.translated import TranslatedDrafter
+from decoders.methods.suffix.drafter import SuffixDrafter
+from decoders.methods.tree.widened import WidenedDrafter
+from decoders.protocols import Backend, Drafter, DraftRequest, decoder_prefix
 from decoders.records import Sampling
 from decoders.sampling.randomness import Generator
 
 from ..protocols import KnownAnswers, ReplayedLoop
-from ..records import Replay
+from ..records import Replay, Written
+from ..registry import ReplayAdapter, adapter_of
 from ..replay import Draft, replay_with_agreement
 
 
 def along(
-    drafter: Drafter,
-    answers: KnownAnswers,
-    row: int,
-    min_confidence: float,
-    counted: bool = True,
+    drafter: Drafter, answers: KnownAnswers, row: int, min_confidence: float, counted: bool = True
 ) -> Draft:
-    """The drafter asked from round to round along one of the answers.
+    """Ask the drafter from round to round along one of the answers.
 
     counted: whether a model takes steps to draft.
     """
@@ -49,7 +52,7 @@ def along(
 def all_along(
     drafter: Drafter, answers: KnownAnswers, loop: ReplayedLoop, counted: bool = True
 ) -> list[Replay]:
-    """The loop along each answer, of a drafter that reads nothing along with the target."""
+    """Replay the loop along each answer, of a drafter that reads nothing along with the target."""
 
     def begin(row: int, min_confidence: float) -> Draft:
         return along(drafter, answers, row, min_confidence, counted)
@@ -58,3 +61,59 @@ def all_along(
         replay_with_agreement(answer, partial(begin, row), loop)
         for row, answer in enumerate(answers.ids)
     ]
+
+
+class CopiedReplay(ReplayAdapter):
+    """Copies follow from the text, those of suffixes also from earlier answers, and from how often
+    the answer's own copies were right."""
+
+    drafter: MaxGramDrafter | SuffixDrafter
+
+    def write(
+        self,
+        target: Backend,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        eos_ids: tuple[int, ...],
+    ) -> Written:
+        """Token by token, until nothing matches."""
+        started, answers = time.perf_counter(), []
+        for prompt in prompts:
+            self.drafter.reset(prompt)
+            start = decoder_prefix(target, prompt)
+            context = list(start)
+            while len(context) < len(start) + max_new_tokens:
+                self.drafter.commit(context)
+                token = self.drafter.copy(context, 1).ids
+                context += token
+                if not token or token[0] in eos_ids:
+                    break
+            answers.append(context[len(start) :])
+        return Written.without_states(answers, 0.0, time.perf_counter() - started)
+
+    def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
+        """None for trees, of which a token that is not the first child may be accepted too."""
+        if isinstance(self.drafter, SuffixDrafter) and self.drafter.branches:
+            return None
+        return all_along(self.drafter, answers, loop, counted=False)
+
+
+class TranslatedReplay(ReplayAdapter):
+    """A draft model with another tokenizer: every place is read anew, as the tokenizers may cut the
+    text differently from each. Its calls are counted, as the target's tokens are fewer or more than
+    the model's."""
+
+    drafter: TranslatedDrafter
+    counts_calls = True
+
+    def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay]:
+        return all_along(self.drafter, answers, loop)
+
+
+class WidenedReplay(ReplayAdapter):
+    """Trees are run as they are, since any branch may be accepted; their tokens are the chain's."""
+
+    drafter: WidenedDrafter
+
+    def steps(self, answers: int) -> float:
+        return adapter_of(self.drafter.inner).steps(answers)

@@ -12,13 +12,11 @@ from decoders.methods.hybrid.drafter import HybridDrafter
 from decoders.protocols import Backend, Drafter, DraftRequest, decoder_prefix
 from decoders.records import Proposal
 
-from ..chain import HasScript, sure_part
 from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Replay
 from ..registry import ReplayAdapter, adapter_of
-from ..replay import Draft, replay_with_agreement
-from .along import all_along, along
-from .translated import TranslatedReplay
+from ..replay import Draft, HasScript, replay_with_agreement, sure_part
+from .along import TranslatedReplay, all_along, along
 
 
 class ScriptedDrafter:

@@ -21,8 +21,8 @@ from decoders.methods.recurrent.drafter import RecurrentDrafter
 from decoders.protocols import decoder_prefix
 from decoders.sampling import race
 
-from ..chain import ChainReplay, DraftTokens
 from ..protocols import KnownAnswers
+from ..replay import ChainReplay, DraftTokens
 from ..stack import Clocks, DraftToken, draft_tokens
 
 ROWS = 1024  # places whose logits are held at once

@@ -10,9 +10,9 @@ from decoders.methods.early_exit.drafter import EarlyExitDrafter
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import Backend
 
-from ..chain import ChainReplay, DraftTokens
 from ..protocols import KnownAnswers
 from ..records import Written
+from ..replay import ChainReplay, DraftTokens
 from ..stack import DraftToken, Stack, score
 from ..writer import write
 

@@ -38,7 +38,7 @@ TOKENS = (8, 16, 32, 64, 128, 256, 512)  # of a recording
 
 @dataclass(frozen=True)
 class ChainsRead:
-    """What a pass over N tokens gives.
+    """The outcome of a pass over N tokens.
 
     logits: [N, V].
     likeliest: of each, as `numbered` has it.
@@ -101,11 +101,7 @@ class RecordedChains:
         return h.clone(), left
 
     def _replayed(
-        self,
-        readings: Sequence[SequenceSlice],
-        ids: Tensor,
-        exits: Collection[int],
-        finish: bool,
+        self, readings: Sequence[SequenceSlice], ids: Tensor, exits: Collection[int], finish: bool
     ) -> tuple[Tensor, dict[int, Tensor]]:
         n = len(ids)
         total = TOKENS[bisect_left(TOKENS, n)]

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..llama.eight_bits import to_read, to_store
-from ..llama.kv import KVCache
+from ..llama.kv import KVCache, to_read, to_store
 from ..llama.model import (
     POINTWISE,
     LayerWeights,
@@ -84,7 +83,7 @@ def shared_layer(
 
 
 class SharedPass:
-    """What all layers need to know of one pass.
+    """The facts of one pass that all layers need.
 
     readings: at least two, by growing row.
     pointwise: as of `layer`.

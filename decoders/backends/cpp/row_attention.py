@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..llama.eight_bits import to_store
-from ..llama.kv import KVCache
+from ..llama.kv import KVCache, to_store
 from ..llama.model import (
     POINTWISE,
     LayerWeights,
@@ -102,11 +101,10 @@ def row_layer(
 
 
 class Runs(Protocol):
-    """What runs layers as machine code."""
+    """Layers as machine code."""
 
     def read(self, h: Tensor, first: int, last: int, spans: AttentionSpans) -> Tensor:
         """h [N, d] through the model's layers first..last-1; the rest as of `row_layer`."""
-        ...
 
 
 class RowPass:

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import torch
 
-from ...sampling.kernels import ON_CUDA
+from ...sampling.race import ON_CUDA
 
 
 def use_kernels(device: torch.device) -> None:

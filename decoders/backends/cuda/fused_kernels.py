@@ -661,14 +661,7 @@ def _added(
 
 @triton.jit(do_not_specialize=["stride"])
 def _normed(
-    x_ptr,
-    norm_ptr,
-    out_ptr,
-    stride,
-    eps,
-    K: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    x_ptr, norm_ptr, out_ptr, stride, eps, K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()

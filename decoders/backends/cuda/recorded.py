@@ -76,15 +76,12 @@ class Layers(Protocol):
 
         start: int64 [1] on the device. h stays as it is.
         """
-        ...
 
     def normed(self, h: Tensor, out: Tensor) -> Tensor:
         """out [T, d], the final norm of states [T, d]."""
-        ...
 
     def logits(self, normed: Tensor) -> Tensor:
         """[T, V] of states [T, d] that `normed` gave."""
-        ...
 
 
 class TorchLayers:
@@ -119,7 +116,7 @@ Through = Callable[[Tensor, Tensor, Layers], Tensor]
 
 @dataclass(frozen=True)
 class Read:
-    """What a whole pass gives.
+    """The outcome of a whole pass.
 
     logits: [T, V].
     states: [T, d], final ones as the head reads them, in memory that the next whole pass of this

@@ -100,7 +100,7 @@ TIMED = 5  # replays by which a round is timed when it is recorded
 
 @dataclass(frozen=True)
 class Written:
-    """What one round wrote.
+    """The tokens that one round wrote.
 
     ids: the accepted tokens and the target's own.
     drafted: how many were drafted.
@@ -140,19 +140,15 @@ class Rounded(Protocol):
     @property
     def kept_states(self) -> tuple[int, ...]:
         """After which layers it keeps states."""
-        ...
 
     def pass_through(self, h: Tensor, start: Tensor, layers: Layers) -> Tensor:
         """h [T, d] through all layers at positions start.., within a recording."""
-        ...
 
     def keep_final(self, states: Tensor, start: Tensor) -> None:
         """The final states [T, d] of these positions are there, where any are kept."""
-        ...
 
     def hold(self, length: int) -> None:
         """So many positions are read."""
-        ...
 
 
 class RecordedRounds:
@@ -194,11 +190,7 @@ class RecordedRounds:
         return self._counts.setdefault(self._sampling.kind, Counter())
 
     def begin(
-        self,
-        prompt_ids: list[int],
-        context: list[int],
-        sampling: Sampling,
-        key: int,
+        self, prompt_ids: list[int], context: list[int], sampling: Sampling, key: int
     ) -> None:
         """An answer to a prompt goes on from `context`, whose last token the target has not
         read. key: of its clocks, where it is sampled."""
@@ -226,7 +218,7 @@ class RecordedRounds:
         self._flying.append(self._sent(shape, made))
 
     def read(self) -> Written:
-        """What the oldest round wrote. Raises NotANumber where its scores were none."""
+        """Read the oldest round. Raises NotANumber where its scores were none."""
         flying = self._flying.popleft()
         if flying.event is not None:
             flying.event.synchronize()

@@ -15,8 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ...common.errors import Damaged, DraftpickError
-from ...common.naming import below
-from ...common.tensor_files import header_of, require
+from ...common.tensor_files import below, header_of, require
 from ...protocols import StateBackend
 from ...sampling.draft_vocab import DraftVocab
 from ..llama.kv import KVCache, Slot

@@ -17,9 +17,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ...common.errors import DraftpickError
-from ...common.naming import below
 from ...common.tensor_files import Shape as TensorShape
-from ...common.tensor_files import header_of, indexed, require
+from ...common.tensor_files import below, header_of, indexed, require
 from ..config import config_of
 from ..cpp_kernels import loaded
 from ..gguf.folder import saved_header

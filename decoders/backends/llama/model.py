@@ -120,7 +120,7 @@ def _rotate(x: Tensor, rope: Rope) -> Tensor:
 
 @dataclass(frozen=True)
 class PointwiseOps:
-    """What a layer does between its products; another implementation may stand for each."""
+    """Operations of a layer between its products; another implementation may stand for each."""
 
     normed: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     turned: Callable[[Tensor, Tensor | None, Shape, Rope], Tensor] = turned
@@ -332,13 +332,7 @@ def all_heads(rope: Rope, shape: Shape) -> Rope:
     )
 
 
-def skip_layer(
-    h: Tensor,
-    w: LayerWeights,
-    shape: Shape,
-    rope: Rope,
-    slot: Slot,
-) -> None:
+def skip_layer(h: Tensor, w: LayerWeights, shape: Shape, rope: Rope, slot: Slot) -> None:
     """Write the keys and values of a layer that h [T, d] does not go through, as if it had come
     to it unchanged (Schuster et al., Confident Adaptive Language Modeling, section 3.1)."""
     qkv = queries_keys_values(h, w, shape, rope)

@@ -238,10 +238,7 @@ class HFSeq2SeqBackend(KeptStates):
     def _through(self, block: Any, h: Tensor, mask: Tensor) -> Tensor:
         """[1, T, d] through one block, which appends to its cache."""
         out = block(
-            h,
-            attention_mask=mask,
-            encoder_hidden_states=self._states,
-            past_key_values=self._cache,
+            h, attention_mask=mask, encoder_hidden_states=self._states, past_key_values=self._cache
         )
         after: Tensor = out[0] if isinstance(out, tuple) else out  # [1, T, d]
         return after
@@ -278,7 +275,7 @@ class HFSeq2SeqBackend(KeptStates):
 
 
 def start_token(model: PreTrainedModel) -> int:
-    """What the decoder begins with. Raises DraftpickError where the model does not say."""
+    """The decoder's first token. Raises DraftpickError where the model does not say."""
     start = model.config.decoder_start_token_id
     if start is None:
         start = model.generation_config.decoder_start_token_id

@@ -84,9 +84,6 @@ class Int8Blocks(KernelWeight):
     def stored(self) -> tuple[Tensor, Tensor]:
         return self.values, self.scale
 
-    def numel(self) -> int:
-        return self.values.numel()
-
     def dequantised(self) -> Tensor:
         values = self.values.permute(0, 3, 1, 2, 4).reshape(len(self.scale), -1)
         return values.to(self.scale.dtype) * self.scale.unsqueeze(1)
@@ -112,9 +109,6 @@ class Bf16Blocks(KernelWeight):
     def stored(self) -> tuple[Tensor, Tensor]:
         """The values, and nothing for a scale."""
         return self.values, self.values.new_empty(0)
-
-    def numel(self) -> int:
-        return self.values.numel()
 
     def dequantised(self) -> Tensor:
         values = self.values.permute(0, 3, 1, 2, 4)

@@ -43,9 +43,6 @@ class Int8Weight(KernelWeight):
     def stored(self) -> tuple[Tensor, Tensor]:
         return self.values, self.scale
 
-    def numel(self) -> int:
-        return self.values.numel()
-
     def dequantised(self) -> Tensor:
         return self.values.to(self.scale.dtype) * self.scale.unsqueeze(1)
 

@@ -1,4 +1,4 @@
-"""What all weights with products of their own have in common."""
+"""The base of all weights with products of their own."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class KernelWeight(ABC):
 
     precision: ClassVar[str]
     narrow: ClassVar[int]
+    values: Tensor
     wide: Tensor | None
 
     @property
@@ -25,12 +26,12 @@ class KernelWeight(ABC):
     def stored(self) -> tuple[Tensor, Tensor]:
         """The two tensors that it is made of."""
 
-    @abstractmethod
-    def numel(self) -> int: ...
+    def numel(self) -> int:
+        return self.values.numel()
 
     @abstractmethod
     def dequantised(self) -> Tensor:
-        """What is multiplied by, as bfloat16 [out, in]."""
+        """The values that are multiplied by, as bfloat16 [out, in]."""
 
     @abstractmethod
     def products(self, rows: Tensor) -> Tensor:

@@ -17,14 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .blocked import (
-    Int4Blocks,
-    Int8Blocks,
-    fits,
-    to_bf16_blocks,
-    to_int4_blocks,
-    to_int8_blocks,
-)
+from .blocked import Int4Blocks, Int8Blocks, fits, to_bf16_blocks, to_int4_blocks, to_int8_blocks
 from .file_blocks import FileBlocks
 from .int4 import Int4Weight, rounded_values, to_int4
 from .int8 import WIDE, Int8Weight, to_int8

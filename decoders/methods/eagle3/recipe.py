@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import model_validator
 
 from ...common.errors import DraftpickError
-from ...recipes.base import DraftingRecipe
 from ...recipes.mistakes import naming, require_trees
 from ...recipes.model_name import ModelName
 from ...sampling.tree_shape import TreeShape
-from ..tree.recipe import Branch, require_bounds, widened
+from ..tree.recipe import WidenedRecipe, widened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,33 +21,25 @@ if TYPE_CHECKING:
     from ...protocols import Backend, Drafter
 
 
-class Eagle3Recipe(DraftingRecipe):
+class Eagle3Recipe(WidenedRecipe):
     """drafter: a head's folder or hub id, in the form of the package `speculators` or of the EAGLE
         authors.
-    branch: children at the leading drafted positions, for the target to verify as a tree.
     every: all nodes of a depth have children, else only the most likely one.
     """
 
     kind: Literal["eagle3"] = "eagle3"
     drafter: ModelName
-    branch: Branch = ()
     every: bool = False
 
     @model_validator(mode="after")
-    def _in_bounds(self) -> Eagle3Recipe:
-        if self.branch:
-            require_bounds(TreeShape(self.branch, self.every), self.length.longest)
-        elif self.every:
+    def _of_trees(self) -> Eagle3Recipe:
+        if self.every and not self.branch:
             raise ValueError("every: it is for trees; give `branch`, for instance [3, 2]")
         return self
 
     @property
-    def branches(self) -> bool:
-        return bool(self.branch)
-
-    @property
-    def doubts(self) -> bool:
-        return True
+    def shape(self) -> TreeShape:
+        return TreeShape(self.branch, self.every)
 
     def check_target(self, target: TargetInfo) -> None:
         from ...models.heads import check_eagle3

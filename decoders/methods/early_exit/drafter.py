@@ -32,22 +32,18 @@ class ExitHead(Protocol):
     @property
     def adapter_parameters(self) -> int:
         """The adapter's own, which are all that `read` needs."""
-        ...
 
     @property
     def parameters(self) -> int:
         """Weights that `read` and `score` read for a drafted token: the adapter's, and the head's
         rows of the draft tokens, be they shared with the target or copied."""
-        ...
 
     def read(self, states: Tensor, start: int) -> Tensor:
         """States [T, d] at the exit, of positions start.. -> [d] for `score`, what follows the last
         of them. What was read of these positions before is forgotten."""
-        ...
 
     def score(self, state: Tensor) -> Tensor:
         """[d] -> [N] logits over draft tokens."""
-        ...
 
 
 @runtime_checkable
@@ -56,7 +52,6 @@ class RecordedExit(ExitHead, Protocol):
 
     def recorded_draft(self) -> Make | None:
         """How; None where the target's passes are not recorded."""
-        ...
 
 
 class EarlyExitDrafter:

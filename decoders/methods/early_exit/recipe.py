@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from ...common.errors import DraftpickError
-from ...recipes.base import DraftingRecipe
 from ...recipes.mistakes import naming
 from ...recipes.model_name import ModelName
-from ...sampling.tree_shape import TreeShape
-from ..tree.recipe import Branch, require_bounds, widened
+from ..tree.recipe import WidenedRecipe, widened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,19 +20,17 @@ if TYPE_CHECKING:
     from ...protocols import Backend, Drafter
 
 
-class EarlyExitRecipe(DraftingRecipe):
+class EarlyExitRecipe(WidenedRecipe):
     """Give drafter or layer.
 
     drafter: an exit adapter, a shipped name or a local folder.
     layer: how many of the target's layers draft, read by its own norm and head, untrained.
-    branch: children at the leading drafted positions, for the target to verify as a tree; those
-        next to the draft have none.
     """
 
     kind: Literal["early_exit"] = "early_exit"
     drafter: ModelName | None = None
     layer: Annotated[int, Field(ge=1)] | None = None
-    branch: Branch = ()
+    on_target: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _one(self) -> EarlyExitRecipe:
@@ -43,21 +39,7 @@ class EarlyExitRecipe(DraftingRecipe):
                 "give either `drafter`, a trained exit, or `layer`, to draft with the target's own "
                 "norm and head after this number of layers"
             )
-        if self.branch:
-            require_bounds(TreeShape(self.branch), self.length.longest)
         return self
-
-    @property
-    def on_target(self) -> bool:
-        return True
-
-    @property
-    def branches(self) -> bool:
-        return bool(self.branch)
-
-    @property
-    def doubts(self) -> bool:
-        return True
 
     def check_target(self, target: TargetInfo) -> None:
         from ...models.drafts import draft_vocab_of, require_layers

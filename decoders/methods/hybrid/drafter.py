@@ -36,19 +36,15 @@ class Copying(Protocol):
 
     def reset(self, prompt_ids: list[int]) -> None:
         """Begin a new query."""
-        ...
 
     def commit(self, context: list[int]) -> None:
         """Keep what is accepted."""
-        ...
 
     def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
         """At most k tokens along a path, whatever passes cost."""
-        ...
 
     def learn(self, written: list[int]) -> None:
-        """What was written where the last copy was made, whether it was proposed or not."""
-        ...
+        """Learn from what was written where the last copy was made, proposed or not."""
 
 
 class HybridDrafter:

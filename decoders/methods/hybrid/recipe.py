@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,8 @@ class HybridRecipe(DraftingRecipe):
     suffix: bool = False
     draft_cost: Annotated[float, Field(ge=0)] | None = None
     length: Length = LengthRecipe(k=16)
+    uses_cost_model: ClassVar[bool] = True
+    copies: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _possible(self) -> HybridRecipe:
@@ -42,14 +44,6 @@ class HybridRecipe(DraftingRecipe):
         if self.length.min_confidence:
             raise ValueError("length.min_confidence: a copy has no confidence; leave it out")
         return self
-
-    @property
-    def uses_cost_model(self) -> bool:
-        return True
-
-    @property
-    def copies(self) -> bool:
-        return True
 
     @property
     def reads_earlier(self) -> bool:
@@ -67,7 +61,7 @@ class HybridRecipe(DraftingRecipe):
         from ...costs.pass_costs import PassCosts
         from ...costs.passes import draft_cost, in_turn, known
         from ...protocols import EncoderDecoder
-        from ..max_gram.copy_chances import CopyChances
+        from ..max_gram.copying import CopyChances
         from ..max_gram.drafter import MaxGramDrafter
         from ..suffix.recipe import suffix_drafter
         from .drafter import Copying, HybridDrafter

@@ -5,18 +5,18 @@ transformers has prompt lookup as `prompt_lookup_num_tokens` (here k) and
 `max_matching_ngram_size` (here `longest`). Beside it this one has a shortest match, goes on into
 what it has just copied, and takes the latest match where transformers takes the first.
 
-The index maps every n-gram of the context to where it ended, and grows by one entry per n for each
-new token, so that a proposal looks up at most `longest` keys whatever the context's length. In a
-cascade the context may end in drafted tokens; when they are rejected, their entries are removed.
-Where nothing matches, a table made from the target's own outputs answers.
+A token's earlier places are found by one comparison with the whole text, and thinned token by token
+to those of longer matches. In a cascade the context may end in drafted tokens; where they are
+rejected, the text is cut back. Where nothing matches, a table made from the target's own outputs
+answers.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from ...costs.pass_costs import PassCosts
@@ -25,7 +25,7 @@ from ...earlier.prefixes import agreeing
 from ...earlier.votes import Draft
 from ...protocols import DraftRequest
 from ...records import Proposal
-from .copy_chances import HOPELESS, CopyChances, copied_acceptance
+from .copying import HOPELESS, CopyChances, Matches, copied, copied_acceptance
 from .next_token_table import NextTokenTable
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class MaxGramDrafter:
         chances: CopyChances | None = None,
     ) -> None:
         self.device, self._table = device, table
-        self._shortest, self._longest, self._earliest = shortest, longest, earliest
+        self._matches = Matches(shortest, longest, earliest)
         self._stop_below = stop_below if passes is None else HOPELESS
         self._passes, self._chances = passes, chances
         self._acceptance = copied_acceptance if chances is None else chances
@@ -72,55 +72,27 @@ class MaxGramDrafter:
         self.calls = 0
         self._copied = Draft()
         self._source: list[int] = []
-        self._ends: dict[tuple[int, ...], list[int]] = {}  # ascending
-        self._line: list[int] = []  # the text that is indexed
+        self._line: list[int] = []  # the text that is looked through
+        self._known = np.zeros(0, dtype=np.int64)  # the same
 
     def reset(self, prompt_ids: list[int]) -> None:
-        if prompt_ids != self._source:  # of the same prompt only what followed it is forgotten
-            self._ends, self._line = {}, []
-        self._source = prompt_ids
-        self.calls = 0
+        self._source, self.calls = prompt_ids, 0
         self._copied = Draft()
         if self._chances is not None:
             self._chances.reset()
-        self._index(prompt_ids)
+        self._read(prompt_ids)
 
     def commit(self, context: list[int]) -> None:
-        self._index(self._text(context))
+        self._read(self._text(context))
 
     def _text(self, context: list[int]) -> list[int]:
         """All text there is to copy from."""
         return self._source + context[1:] if self._source_apart else context
 
-    def _index(self, context: list[int]) -> None:
-        """Enter every n-gram that ends before the last token: each has a successor, and the suffix
-        never matches itself."""
-        same = agreeing(self._line, context)
-        first = max(1, same)
-        for end in reversed(range(first, len(self._line))):  # what was rejected
-            for key in self._keys(end):
-                ends = self._ends[key]
-                ends.pop()
-                if not ends:
-                    del self._ends[key]
-        self._line[same:] = context[same:]
-        for end in range(first, len(context)):
-            for key in self._keys(end):
-                self._ends.setdefault(key, []).append(end)
-
-    def _keys(self, end: int) -> Iterator[tuple[int, ...]]:
-        """The n-grams that end before position `end`."""
-        for n in range(self._shortest, min(self._longest, end) + 1):
-            yield tuple(self._line[end - n : end])
-
-    def match(self, line: list[int]) -> tuple[int, int] | None:
-        """Place where the longest known suffix of `line` was followed by a token, and how long it
-        is."""
-        for n in range(min(self._longest, len(line)), self._shortest - 1, -1):
-            ends = self._ends.get(tuple(line[-n:]))
-            if ends is not None:
-                return ends[0 if self._earliest else -1], n
-        return None
+    def _read(self, text: list[int]) -> None:
+        same = agreeing(self._line, text)
+        self._line[same:] = new = text[same:]
+        self._known = np.concatenate([self._known[:same], np.array(new, dtype=np.int64)])
 
     def guess(self, context: list[int], k: int) -> list[int]:
         """At most k tokens, as many as pay; a copy that reaches the end goes on into what it has
@@ -130,40 +102,13 @@ class MaxGramDrafter:
         return made.ids[:most]
 
     def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
-        """Copy at most k tokens.
-
-        Where k is 3, the context [1, 2, 3, 4, 2, 3] gives [4, 2, 3]: the last two tokens, 2 and 3,
-        came before, and were followed by 4, 2, 3.
-        """
-        context = self._text(context)
-        line = context[-self._longest :]
-        self._copied = made = Draft()
         if self._chances is not None:
             self._chances.temperature = temperature
-        copying = self.match(line)
-        chance = 1.0
-        while len(made.ids) < k:
-            matched = 0
-            if copying is not None:
-                source, matched = copying
-                at = source - len(context)
-                token = context[source] if at < 0 else made.ids[at]
-                share = self._acceptance(matched)
-                copying = source + 1, matched + 1
-            else:
-                found = self._table.next(line + made.ids) if self._table is not None else None
-                if found is None:
-                    break
-                token, share = found
-            chance *= share
-            if chance < self._stop_below:
-                break
-            made.ids.append(token)
-            made.chances.append(chance)
-            made.matched.append(matched)
-            if copying is None:  # the table's token may complete a known n-gram
-                copying = self.match((line + made.ids)[-self._longest :])
-        return made
+        self._copied = copied(
+            self._known, self._text(context), k, self._matches, self._acceptance, self._stop_below,
+            self._table,
+        )  # fmt: skip
+        return self._copied
 
     def learn(self, written: list[int]) -> None:
         copied, self._copied = self._copied, Draft()
@@ -174,7 +119,8 @@ class MaxGramDrafter:
     def round_draft(self) -> Copies | None:
         from .device import Copies
 
-        if self._source_apart or self._longest > BEFORE or (self._stop_below and not self._passes):
+        own = self._matches
+        if self._source_apart or own.longest > BEFORE or (self._stop_below and not self._passes):
             return None
         after = None
         if self._table is not None:
@@ -184,10 +130,10 @@ class MaxGramDrafter:
                 after[token] = follows
             after = after.to(self.device)
         by_cost = self._passes is not None
-        return Copies(self._shortest, self._longest, self._earliest, after, by_cost)
+        return Copies(own.shortest, own.longest, own.earliest, after, by_cost)
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         self.calls += 1
-        self._index(self._text(context))  # the first round's token comes without a commit
+        self._read(self._text(context))  # the first round's token comes without a commit
         ids = torch.tensor(self.guess(context, asked.k), dtype=torch.int64, device=self.device)
         return Proposal(ids)

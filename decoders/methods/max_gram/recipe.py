@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -34,14 +34,11 @@ class MaxGramRecipe(DraftingRecipe):
     earliest: bool = False
     stop_below: Annotated[float, Field(ge=0, lt=1)] = 0.0
     by_cost: bool = False
+    copies: ClassVar[bool] = True
 
     @property
     def uses_cost_model(self) -> bool:
         return self.by_cost or super().uses_cost_model
-
-    @property
-    def copies(self) -> bool:
-        return True
 
     @model_validator(mode="after")
     def _in_order(self) -> MaxGramRecipe:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...recipes.base import DraftingRecipe
 from ...recipes.model_name import ModelName
@@ -21,6 +21,7 @@ class DraftModelRecipe(DraftingRecipe):
 
     drafter: ModelName
     fetch: bool = True
+    doubts: ClassVar[bool] = True
 
     @property
     def found(self) -> str:
@@ -30,10 +31,6 @@ class DraftModelRecipe(DraftingRecipe):
         if not self.fetch:
             require_on_disk(self.name, self.drafter)
         return self.drafter
-
-    @property
-    def doubts(self) -> bool:
-        return True
 
     def check_target(self, target: TargetInfo) -> None:
         self.check_same_tokenizer(target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...recipes.base import ArmRecipe
 
@@ -14,14 +14,8 @@ class AutoregressiveRecipe(ArmRecipe):
     """D1: one target pass a token."""
 
     kind: Literal["autoregressive"] = "autoregressive"
-
-    @property
-    def lossless(self) -> bool:
-        return True
-
-    @property
-    def takes_grammars(self) -> bool:
-        return True
+    lossless: ClassVar[bool] = True
+    takes_grammars: ClassVar[bool] = True
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ...lengths import FixedLength

@@ -35,11 +35,9 @@ class Steps(Protocol):
 
         Returns the next states [n, d], and logits [n, N] over draft tokens for what follows.
         """
-        ...
 
     def draft(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
         """From `state` [1, d], read `ids` [U], then draft k >= 1 tokens greedily; [k]."""
-        ...
 
 
 @runtime_checkable
@@ -50,7 +48,6 @@ class DrawnSteps(Steps, Protocol):
         self, state: Tensor, ids: Tensor, k: int, temperature: float, key: int, place: int
     ) -> Tensor:
         """Draft, each token the first by the clocks of `key`, from those of `place` on."""
-        ...
 
 
 @runtime_checkable
@@ -59,7 +56,6 @@ class RecordedSteps(Steps, Protocol):
 
     def drafted(self, state: Tensor, ids: Tensor, k: int, choose: DraftChooser) -> Tensor:
         """Draft within a recording."""
-        ...
 
 
 class Cell(Protocol):
@@ -76,15 +72,12 @@ class Cell(Protocol):
 
     def drafts(self, state: Tensor, token: Tensor, wanted: Sequence[CellTokens]) -> list[Tensor]:
         """What is wanted of each of the n sequences, target ids. state, token: as of `step`."""
-        ...
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
         """The next states alone."""
-        ...
 
     def steps_on(self, target: StateBackend) -> Steps | None:
         """Its steps as calls of which one makes a whole draft; None where none can."""
-        ...
 
 
 @runtime_checkable

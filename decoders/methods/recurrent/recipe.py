@@ -4,43 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import model_validator
-
 from ...common.errors import DraftpickError
-from ...recipes.base import DraftingRecipe
 from ...recipes.mistakes import naming
 from ...recipes.model_name import ModelName
-from ...sampling.tree_shape import TreeShape
-from ..tree.recipe import Branch, require_bounds, widened
+from ..tree.recipe import WidenedRecipe, widened
 
 if TYPE_CHECKING:
     from ...models.drafts import TargetInfo
     from ...protocols import Backend, Drafter
 
 
-class RecurrentRecipe(DraftingRecipe):
-    """drafter: a cell trained on the target's states, a shipped name or a local folder.
-    branch: children at the leading drafted positions, for the target to verify as a tree; those
-        next to the draft have none.
-    """
+class RecurrentRecipe(WidenedRecipe):
+    """drafter: a cell trained on the target's states, a shipped name or a local folder."""
 
     kind: Literal["recurrent"] = "recurrent"
     drafter: ModelName
-    branch: Branch = ()
-
-    @model_validator(mode="after")
-    def _in_bounds(self) -> RecurrentRecipe:
-        if self.branch:
-            require_bounds(TreeShape(self.branch), self.length.longest)
-        return self
-
-    @property
-    def branches(self) -> bool:
-        return bool(self.branch)
-
-    @property
-    def doubts(self) -> bool:
-        return True
 
     def check_target(self, target: TargetInfo) -> None:
         from ...models.heads import recurrent_files

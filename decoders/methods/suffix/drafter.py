@@ -21,7 +21,7 @@ from ...earlier.votes import Draft, Wanted, draft
 from ...protocols import DraftRequest, RequestScope
 from ...records import Proposal
 from ...sampling.tree_shape import lead, lead_first
-from ..max_gram.copy_chances import CopyChances
+from ..max_gram.copying import CopyChances
 
 
 class SuffixDrafter:

@@ -3,7 +3,7 @@ followed (D25)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -34,6 +34,8 @@ class SuffixRecipe(DraftingRecipe):
     nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] = 16
     by_cost: bool = True
     length: Length = LengthRecipe(k=16)
+    copies: ClassVar[bool] = True
+    reads_earlier: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _without_confidence(self) -> SuffixRecipe:
@@ -46,16 +48,8 @@ class SuffixRecipe(DraftingRecipe):
         return self.by_cost or super().uses_cost_model
 
     @property
-    def copies(self) -> bool:
-        return True
-
-    @property
     def branches(self) -> bool:
         return self.width > 1
-
-    @property
-    def reads_earlier(self) -> bool:
-        return True
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ...recipes.mistakes import require_trees
@@ -79,7 +73,7 @@ def suffix_drafter(
     from ...costs.passes import known
     from ...earlier.votes import Wanted
     from ...protocols import EncoderDecoder
-    from ..max_gram.copy_chances import HOPELESS
+    from ..max_gram.copying import HOPELESS
     from .drafter import SuffixDrafter
 
     passes = known(target) if by_cost else None

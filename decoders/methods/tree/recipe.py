@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ...recipes.base import DraftingRecipe
 from ...sampling.tree_shape import TreeShape
 from ..neural.recipe import DraftModelRecipe
 
@@ -41,6 +42,31 @@ def widened(arm: str, drafter: Drafter, branch: tuple[int, ...], target: Backend
     return WidenedDrafter(drafter, branch, target.context)
 
 
+class WidenedRecipe(DraftingRecipe):
+    """A chain by a model that says how sure it is of each token.
+
+    branch: children at the leading drafted positions, for the target to verify as a tree; those
+        next to the draft have none.
+    """
+
+    branch: Branch = ()
+    doubts: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _in_bounds(self) -> Self:
+        if self.branch:
+            require_bounds(self.shape, self.length.longest)
+        return self
+
+    @property
+    def shape(self) -> TreeShape:
+        return TreeShape(self.branch)
+
+    @property
+    def branches(self) -> bool:
+        return bool(self.branch)
+
+
 class TreeRecipe(DraftModelRecipe):
     """drafter: as for `neural`.
     branch: children at the leading depths, one after them; `length` is the depth.
@@ -50,15 +76,12 @@ class TreeRecipe(DraftModelRecipe):
     kind: Literal["tree"] = "tree"
     branch: Annotated[Branch, Field(min_length=1)]
     every: bool = False
+    branches: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _in_bounds(self) -> TreeRecipe:
         require_bounds(self.shape, self.length.longest)
         return self
-
-    @property
-    def branches(self) -> bool:
-        return True
 
     @property
     def shape(self) -> TreeShape:

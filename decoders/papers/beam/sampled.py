@@ -28,7 +28,7 @@ from ...protocols import DraftLength, Job, decoder_prefix
 from ...records import DecodeResult, Proposal, Sampling, Verdict
 from ...sampling.filters import penalised, probabilities
 from ...sampling.randomness import Apart, RandomSource
-from ..rules.lossless import Lossless
+from ..rules.lossy import Lossless
 from ..rules.step import draft_distribution, residual, target_distribution
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,10 +27,7 @@ class CalmRecipe(ArmRecipe):
     threshold: Annotated[float, Field(ge=0, le=1)]
     confidence: Literal["saturation", "softmax"] = "saturation"
     decay: Annotated[float, Field(ge=0)] = 4.0
-
-    @property
-    def lossless(self) -> bool:
-        return False
+    lossless: ClassVar[bool] = False
 
     def check_target(self, target: TargetInfo) -> None:
         from ...models.drafts import require_layers

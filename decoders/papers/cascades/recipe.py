@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator
 
@@ -23,6 +23,7 @@ class CascadeRecipe(ArmRecipe):
 
     drafter: Nested
     alpha: Annotated[float, Field(ge=0, le=1)]
+    lossless: ClassVar[bool] = False
 
     @field_validator("drafter")
     @classmethod
@@ -30,10 +31,6 @@ class CascadeRecipe(ArmRecipe):
         if "length" in drafter.model_fields_set:
             raise ValueError("leave out `length`: this arm asks its drafter for one token a time")
         return drafter
-
-    @property
-    def lossless(self) -> bool:
-        return False
 
 
 class EachTokenRecipe(CascadeRecipe):
@@ -48,6 +45,14 @@ class EachTokenRecipe(CascadeRecipe):
             )
         return drafter
 
+    def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        from .strategies import OracleCascade, TokenCascade
+
+        made = TokenCascade if self.kind == "token_cascade" else OracleCascade
+        drafter = self.drafter.named(self.name).make_drafter(target, tokenizer)
+        strategy: TokenCascade | OracleCascade = made(self.name, drafter, self.alpha)
+        return strategy
+
 
 class TokenCascadeRecipe(EachTokenRecipe):
     """D9: the target writes a token where the draft model's greatest probability is below
@@ -55,24 +60,12 @@ class TokenCascadeRecipe(EachTokenRecipe):
 
     kind: Literal["token_cascade"] = "token_cascade"
 
-    def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from .strategies import TokenCascade
-
-        drafter = self.drafter.named(self.name).make_drafter(target, tokenizer)
-        return TokenCascade(self.name, drafter, self.alpha)
-
 
 class OracleCascadeRecipe(EachTokenRecipe):
     """D11: the target writes a token where its greatest probability exceeds the draft model's by
     more than alpha. Both models run at every position: for analysis, never fast."""
 
     kind: Literal["oracle_cascade"] = "oracle_cascade"
-
-    def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from .strategies import OracleCascade
-
-        drafter = self.drafter.named(self.name).make_drafter(target, tokenizer)
-        return OracleCascade(self.name, drafter, self.alpha)
 
 
 class SequenceCascadeRecipe(CascadeRecipe):

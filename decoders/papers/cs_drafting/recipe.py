@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -177,6 +177,8 @@ class CSDraftingRecipe(ArmRecipe):
     K: list[list[int]]
     lenience: Annotated[float, Field(ge=1)] = 1.0
     branch: Branch = ()
+    lossless: ClassVar[bool] = True
+    takes_grammars: ClassVar[bool] = True
 
     @field_validator("models", mode="before")
     @classmethod
@@ -208,14 +210,6 @@ class CSDraftingRecipe(ArmRecipe):
                 )
         require_bounds(TreeShape(self.branch), MAX_DRAFT)  # more than K may be accepted
         return self
-
-    @property
-    def lossless(self) -> bool:
-        return True
-
-    @property
-    def takes_grammars(self) -> bool:
-        return True
 
     @property
     def drafter(self) -> str:

@@ -39,7 +39,7 @@ Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class SpeculativeCascade:
-    """rule: (target, draft, target_raw, draft_raw) -> pi, one of the functions below."""
+    """rule: (target, draft, target_raw, draft_raw) -> pi, `deferral` or `bild_star`."""
 
     rule: Rule
     lossless = False
@@ -60,45 +60,26 @@ class SpeculativeCascade:
         return accept_and_resample(proposal, pi, draft, target, chance)
 
 
-def chow(
+def deferral(
     target: Tensor,
     draft: Tensor,
     target_raw: Tensor,
     draft_raw: Tensor,
     *,
+    rule: str,
     alpha: float,
     log_loss: bool = False,
 ) -> Tensor:
-    """Defer where the draft's loss exceeds alpha, whatever the target says."""
-    return _mixed(loss(draft_raw, log_loss) > alpha, target, draft)
+    """Defer where the draft's loss exceeds what is allowed.
 
-
-def diff(
-    target: Tensor,
-    draft: Tensor,
-    target_raw: Tensor,
-    draft_raw: Tensor,
-    *,
-    alpha: float,
-    log_loss: bool = False,
-) -> Tensor:
-    """Defer where the draft's loss exceeds the target's by more than alpha."""
-    return _mixed(loss(draft_raw, log_loss) > loss(target_raw, log_loss) + alpha, target, draft)
-
-
-def opt(
-    target: Tensor,
-    draft: Tensor,
-    target_raw: Tensor,
-    draft_raw: Tensor,
-    *,
-    alpha: float,
-    log_loss: bool = False,
-) -> Tensor:
-    """The rule `diff` with alpha weighed by how likely deferring is to reject the draft (Lemmas 3
-    and 4)."""
-    cost = alpha * total_variation(target, draft)
-    return _mixed(loss(draft_raw, log_loss) > loss(target_raw, log_loss) + cost, target, draft)
+    chow: alpha, whatever the target says. diff: the target's loss and alpha. opt: the same with
+    alpha weighed by how likely deferring is to reject the draft (Lemmas 3 and 4).
+    """
+    allowed: Tensor | float = alpha
+    if rule != "chow":
+        weight = total_variation(target, draft) if rule == "opt" else 1.0
+        allowed = loss(target_raw, log_loss) + alpha * weight
+    return _mixed(loss(draft_raw, log_loss) > allowed, target, draft)
 
 
 def bild_star(

@@ -1,6 +1,6 @@
 """Lossy verification (D4; Narasimhan et al., "Faster Cascades via Speculative Decoding", Lemma 2,
-after Tran-Thien, "An optimal lossy variant of speculative decoding"), and the lenient one inside a
-cascade.
+after Tran-Thien, "An optimal lossy variant of speculative decoding"), the lossless one beside it,
+and the lenient one inside a cascade.
 
 pi = max(min(q, p / (1 - alpha)), p / beta): the draft's q, held between two multiples of the
 target's p. With beta = 1 pi sums to more than 1, and the residual makes up for it. `lossy_star`
@@ -24,7 +24,7 @@ from ...records import Proposal, Sampling, Verdict
 from ...sampling.argmax import likeliest, numbered
 from ...sampling.filters import probabilities, raw_probabilities
 from ...sampling.randomness import RandomSource
-from .lossless import Lossless
+from ...verify import Coupled
 from .step import (
     accept_and_resample,
     acceptance,
@@ -40,14 +40,20 @@ TINY = 1e-300  # instead of a zero to divide by
 LARGEST = 700.0  # whose exponential is a finite float64
 
 
-@dataclass(frozen=True)
-class Lossy:
-    """mixture: (target [K, V], draft [K, V]) -> pi [K, V], one of the functions below."""
+class Lossless:
+    """Speculative sampling (D2; Leviathan et al., "Fast Inference from Transformers via Speculative
+    Decoding", Algorithm 1): a drafted x, drawn from q, is accepted with min(1, p(x) / q(x)), the
+    most that independent draws allow.
 
-    mixture: Callable[[Tensor, Tensor], Tensor]
-    lossless: bool = False
-    needs_raw = False
-    needs_probs = True
+    Answers are distributed as the target's own, but not the ones that it writes to the same seed.
+    """
+
+    lossless: bool = True
+    needs_raw, needs_probs = False, True
+
+    def wanted(self, target: Tensor, draft: Tensor) -> Tensor:
+        """[K, V] pi of [K, V] each, the distribution that is drawn towards."""
+        return target
 
     def verify(
         self,
@@ -57,12 +63,23 @@ class Lossy:
         chance: RandomSource,
         place: int,
     ) -> Verdict:
-        if sampling.greedy or len(proposal.ids) == 0:  # pi is the target's, or there is none
-            return Lossless().verify(proposal, target_logits, sampling, chance, place)
+        if sampling.greedy:  # pi is the target's
+            return Coupled().verify(proposal, target_logits, sampling, chance, place)
         target = probabilities(target_logits, sampling)  # [K + 1, V]
         draft = draft_distribution(proposal, target)  # [K, V]
-        pi = self.mixture(target[:-1], draft)
+        pi = self.wanted(target[:-1], draft) if len(proposal.ids) else target[:-1]
         return accept_and_resample(proposal, pi, draft, target, chance)
+
+
+@dataclass(frozen=True)
+class Lossy(Lossless):
+    """mixture: (target [K, V], draft [K, V]) -> pi [K, V], one of the functions below."""
+
+    mixture: Callable[[Tensor, Tensor], Tensor]
+    lossless: bool = False
+
+    def wanted(self, target: Tensor, draft: Tensor) -> Tensor:
+        return self.mixture(target, draft)
 
 
 def lossy(target: Tensor, draft: Tensor, *, alpha: float, beta: float = 1.0) -> Tensor:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, model_serializer, model_validator
+from pydantic import Field, model_validator
 
-from ...recipes.verifier import Nats, Share, VerifierRecipe
+from ...recipes.verifier import NamedRule, Nats, Share, VerifierRecipe
 
 if TYPE_CHECKING:
     from ...protocols import Verifier
 
 
-class LosslessRule(VerifierRecipe):
-    """D2, speculative sampling. Written as its name alone."""
+class LosslessRule(NamedRule):
+    """D2, speculative sampling."""
 
     rule: Literal["lossless"]
 
-    @model_serializer
-    def _as_name(self) -> str:
-        return self.rule
-
-    @property
-    def lossless(self) -> bool:
-        return True
-
     def build(self) -> Verifier:
-        from .lossless import Lossless
+        from .lossy import Lossless
 
         return Lossless()
 
@@ -94,6 +86,7 @@ class DeferralRule(VerifierRecipe):
     rule: Literal["chow", "diff", "opt"]
     alpha: Nats
     log_loss: bool = False
+    compares_confidences: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _sometimes_defers(self) -> DeferralRule:
@@ -104,22 +97,11 @@ class DeferralRule(VerifierRecipe):
             )
         return self
 
-    @property
-    def lossless(self) -> bool:
-        return False
-
-    @property
-    def compares_confidences(self) -> bool:
-        return True
-
     def build(self) -> Verifier:
-        from . import deferral
-        from .deferral import SpeculativeCascade
+        from .deferral import SpeculativeCascade, deferral
 
-        rules = {"chow": deferral.chow, "diff": deferral.diff, "opt": deferral.opt}
-        return SpeculativeCascade(
-            partial(rules[self.rule], alpha=self.alpha, log_loss=self.log_loss)
-        )
+        rule = partial(deferral, rule=self.rule, alpha=self.alpha, log_loss=self.log_loss)
+        return SpeculativeCascade(rule)
 
 
 class BiLDStarRule(VerifierRecipe):
@@ -128,15 +110,10 @@ class BiLDStarRule(VerifierRecipe):
     rule: Literal["bild_star"]
     alpha: Nats
 
-    @property
-    def lossless(self) -> bool:
-        return False
-
     def build(self) -> Verifier:
-        from . import deferral
-        from .deferral import SpeculativeCascade
+        from .deferral import SpeculativeCascade, bild_star
 
-        return SpeculativeCascade(partial(deferral.bild_star, alpha=self.alpha))
+        return SpeculativeCascade(partial(bild_star, alpha=self.alpha))
 
 
 class BiLDRule(VerifierRecipe):

@@ -12,15 +12,7 @@ import typer
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
 
-from ..options import (
-    AsJson,
-    Embedder,
-    EngineRecord,
-    LogOptions,
-    Policy,
-    RequestRecord,
-    router_for,
-)
+from ..options import AsJson, Embedder, EngineRecord, LogOptions, Policy, RequestRecord, router_for
 
 
 def generate(

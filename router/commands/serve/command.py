@@ -6,7 +6,6 @@ import sys
 from functools import partial
 
 from .plan import ServeOptions, ServePlan, plan
-from .served import save_earlier
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -49,7 +48,6 @@ def run(plan: ServePlan) -> None:
             server.serve(app, scheduler, listening, plan.asked.drain, reload)
         finally:
             scheduler.routers[DEFAULT].save_learned()
-            save_earlier(scheduler.routers[DEFAULT].engine)
         return
     from ...serve import on_ray
     from .ray import application_of

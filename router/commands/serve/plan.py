@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.secrets import secret
 
 from ..options import Embedder, EngineRecord, LogOptions, answer_request
-from .served import Earlier, Served
+from .served import Served
 
 ENGINES = ("local", "ray")
 MOST_S = 1e8  # three years; no system waits for longer than its clock counts
@@ -60,8 +60,7 @@ class ServeOptions:
     )
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024
     slots: Annotated[
-        int,
-        typer.Option(min=1, help="Most answers at once; a native backend batches them."),
+        int, typer.Option(min=1, help="Most answers at once; a native backend batches them.")
     ] = 8
     batch_invariant: Annotated[
         bool,
@@ -96,14 +95,6 @@ class ServeOptions:
             "online policy, such as thompson.",
         ),
     ] = None
-    drafter_memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Most memory for all drafters, such as 2GB or 512MiB. The least recently used "
-            "drafter is unloaded when another does not fit. Default: no limit.",
-        ),
-    ] = None
     isolate_by: Annotated[
         str,
         typer.Option(
@@ -125,12 +116,6 @@ class ServeOptions:
             max=MOST_S,
             metavar="HOURS",
             help="Forget earlier answers after this many hours.",
-        ),
-    ] = None
-    earlier_store: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Keep earlier answers on disk, for when the server starts again."
         ),
     ] = None
     prefix_memory: Annotated[
@@ -193,7 +178,7 @@ def plan(asked: ServeOptions) -> ServePlan:
             f"'.[{'serve,ray' if asked.on_ray else 'serve'}]'`"
         )
     from ...serve.app import Settings
-    from ...serve.isolation import checked
+    from ...serve.middleware import checked
     from ...serve.parsing import Limits
 
     if asked.engine not in ENGINES:
@@ -206,7 +191,6 @@ def plan(asked: ServeOptions) -> ServePlan:
             "the logs: draftpick learn"
         )
     usual = answer_request(asked.max_tokens, asked.temperature)
-    memory = bytes_of(asked.drafter_memory, "--drafter-memory")
     key = None
     if asked.api_key is not None:
         key = secret(asked.api_key, "--api-key or DRAFTPICK_API_KEY")
@@ -219,18 +203,10 @@ def plan(asked: ServeOptions) -> ServePlan:
         origins=origins_of(asked.allow_origin or []),
         isolate_by=checked(asked.isolate_by),
     )
-    if asked.earlier_store is not None and asked.on_ray:
-        raise DraftpickError(
-            "replicas would write over each other's earlier answers; serve without --earlier-store"
-        )
-    earlier = None
-    if asked.earlier_tokens:
-        age_s = None if asked.earlier_age is None else 3600 * asked.earlier_age
-        earlier = Earlier(asked.earlier_tokens, age_s, asked.earlier_store)
-    elif asked.earlier_store is not None:
-        raise DraftpickError("--earlier-tokens 0 keeps nothing; leave --earlier-store out")
+    age_s = None if asked.earlier_age is None else 3600 * asked.earlier_age
+    earlier = (asked.earlier_tokens, age_s) if asked.earlier_tokens else None
     served = Served(
-        replace(asked.options, drafter_memory=memory),
+        asked.options,
         named,
         asked.embedder,
         asked.log,

@@ -1,4 +1,4 @@
-"""What a serving process answers with, and how it is loaded."""
+"""The parts of a serving process, and how they are loaded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
 from decoders.options import EngineOptions
+from decoders.records import Request
 
 from ...protocols import Elsewhere
 from ..options import LogOptions
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     import torch
     from fastapi import FastAPI
 
+    from decoders.continuous_batching import BatchEngine
+
     from ...protocols import RoutingEngine
     from ...routing.router import Router
     from ...serve.app import Settings
     from ...serve.scheduler import Scheduler
+
 
 SHARE = 16  # of the memory that is free, one part is for kept prefixes
 
@@ -33,22 +37,11 @@ BUSY = (
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """What is kept of earlier answers, for arms that draft from them; as of EarlierAnswers.
-
-    folder: where they are kept on disk; None keeps them in memory alone.
-    """
-
-    tokens: int
-    age_s: float | None = None
-    folder: Path | None = None
-
-
-@dataclass(frozen=True)
 class Served:
     """What a process serves, before anything is loaded; the fields are the command's options.
 
-    earlier: None keeps none.
+    earlier: how many tokens of earlier answers are kept for arms that draft from them, and for how
+        many seconds; None keeps none.
     prefix_memory: bytes for what was read of prompts, 0 for none; None for a share of what is free.
     """
 
@@ -62,7 +55,7 @@ class Served:
     queue: int
     warm_up: bool
     learn: Path | None = None
-    earlier: Earlier | None = None
+    earlier: tuple[int, float | None] | None = None
     prefix_memory: int | None = None
 
     def make(self) -> tuple[FastAPI, Scheduler]:
@@ -74,12 +67,9 @@ class Served:
         from ...serve.app import make_app
         from ...serve.queue import FairQueue
         from ...serve.scheduler import DEFAULT, Scheduler
-        from ...serve.warm_up import warm_up
 
         if self.learn is not None:
             check_folder(self.learn, "--learn")
-        if self.earlier is not None and self.earlier.folder is not None:
-            check_folder(self.earlier.folder, "--earlier-store")
         if self.prefix_memory:
             from decoders.models.targets import device_of
 
@@ -132,17 +122,11 @@ class Served:
         """Let the arms draft from earlier answers, where any of them does."""
         from decoders import Engine
         from decoders.earlier.answers import EarlierAnswers
-        from decoders.earlier.stored import StoredAnswers
 
         if self.earlier is None or not isinstance(engine, Engine):
             return
         if any(arm.reads_earlier for arm in engine.arms.values()):
-            kept = self.earlier
-            if kept.folder is None:
-                engine.remember(EarlierAnswers(kept.tokens, kept.age_s))
-            else:
-                target = engine.target_fingerprint
-                engine.remember(StoredAnswers(kept.folder, target, kept.tokens, kept.age_s))
+            engine.remember(EarlierAnswers(*self.earlier))
 
     def keep_prefixes(self, engine: RoutingEngine) -> None:
         """Keep what is read of prompts, where the target's positions can be kept; with no memory
@@ -199,18 +183,6 @@ def check_prefix_memory(limit: int, device: torch.device) -> None:
         )
 
 
-def save_earlier(engine: RoutingEngine) -> None:
-    """Write earlier answers that are kept on disk; what goes wrong is told on standard error."""
-    from decoders.earlier.stored import StoredAnswers
-
-    earlier = getattr(engine, "earlier", None)
-    if isinstance(earlier, StoredAnswers):
-        try:
-            earlier.close()
-        except OSError as error:
-            print(f"earlier answers could not be written: {error}", file=sys.stderr)
-
-
 def _absolute(place: str) -> str:
     """A path that is there; what is none stays."""
     try:
@@ -237,3 +209,24 @@ def load_routers(
         reader = embedder_of(policy, None, options.device)
         routers[name] = Router(first.engine, policy, reader, book)
     return routers
+
+
+def warm_up(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> None:
+    """Answer a few tokens through every arm. An arm that fails is reported on standard error and
+    stays.
+
+    batch: will answer the requests; its slots load the arms too.
+    """
+    from decoders import Engine
+
+    from ...records import AskOptions
+
+    router = next(iter(routers.values())).unlogged()
+    slots = batch.slots if batch is not None and isinstance(router.engine, Engine) else []
+    for arm in router.engine.arm_names:
+        try:
+            router.respond("Hello", Request(max_new_tokens=4, user=None), AskOptions(arm))
+            for slot in slots:
+                slot.engine.strategy(arm)
+        except DraftpickError as error:
+            print(f"arm {arm} cannot answer: {error}", file=sys.stderr)

@@ -15,7 +15,7 @@ from decoders.common.files import check_folder
 from policies import PolicyError, report
 from policies.evaluation.evaluate import OPTIMISTIC
 from policies.fitting import OWN_GUARDS, GuardReport
-from policies.selection.subsample import subsample
+from policies.selection.crossfit import subsample
 from policies.tracking.run import HELD_OUT, Task, train_run
 from policies.tracking.run_log import MODEL_LOGGERS
 

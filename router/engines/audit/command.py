@@ -46,8 +46,7 @@ def audit(
     ] = 12,
     temperature: Annotated[float, typer.Option(help="Of the sampled answers.")] = 1.0,
     texts: Annotated[
-        bool,
-        typer.Option("--texts", help="Compare texts alone, without log-probabilities."),
+        bool, typer.Option("--texts", help="Compare texts alone, without log-probabilities.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Random seed of the tests.")] = 0,
     out: Annotated[

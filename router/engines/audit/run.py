@@ -29,8 +29,7 @@ from .greedy import (
     tie_of,
 )
 from .requests import CHAT, TOP, AuditRequest
-from .sampled import LEVEL, TwoSample, two_sample
-from .seeded import Seeded, of_one_kind, same_seeds
+from .sampled import LEVEL, Seeded, TwoSample, of_one_kind, same_seeds, two_sample
 
 if TYPE_CHECKING:
     import httpx
@@ -228,9 +227,7 @@ def _sampled(
     width = 2 * options.draws
     blocks = [said[row * width : (row + 1) * width] for row in rows]
     return two_sample(
-        [block[::2] for block in blocks],
-        [block[1::2] for block in blocks],
-        options.seed,
+        [block[::2] for block in blocks], [block[1::2] for block in blocks], options.seed
     )
 
 

@@ -1,10 +1,8 @@
 """Arms in the words of other engines: a table of how each spells the kinds that it has.
 
 vLLM: `SpeculativeConfig` in vllm/config/speculative.py, as of November 2026. SGLang:
-`speculative_*` in python/sglang/srt/server_args.py, and for lengths by load
-speculative/adaptive_spec_params.py, as of 0.5.23. TensorRT-LLM: `DecodingBaseConfig` and its kinds
-in tensorrt_llm/llmapi/llm_args.py, as of 1.4; `draft_len_schedule` as in pull request 10860.
-llama.cpp: common/arg.cpp and docs/speculative.md since pull request 22397.
+`speculative_*` in python/sglang/srt/server_args.py, as of 0.5.23. llama.cpp:
+common/arg.cpp and docs/speculative.md since pull request 22397.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 MODEL = "MODEL"
 SAFE_MATCH = 8  # tokens of a match, in vLLM
-Ranges = Sequence[tuple[int, int, int]]  # (least, most, tokens of a draft) by requests running
 Spelled = tuple[dict[str, Any], Sequence[str]]  # settings, and what differs
 
 
@@ -33,12 +30,10 @@ class Exported:
 
     options: to be added to the server's command line.
     differs: in what the engine does otherwise than the arm, a sentence each.
-    file: the name and the text of a file that the options name.
     """
 
     options: tuple[str, ...]
     differs: tuple[str, ...] = ()
-    file: tuple[str, str] | None = None
 
 
 PLAIN = Exported(())
@@ -54,21 +49,18 @@ class Engine:
 
     command: the words that start its server.
     kinds: for each kind that it has, the settings of an arm and what is lost.
-    written: options, and a file that they name, of settings.
-    scheduled: the settings with draft lengths by the number of requests that run, and what is lost;
-        raises NoCounterpart where the engine has none for them.
+    written: options of settings.
     stops: whether a draft ends before a token of little confidence.
     """
 
     name: str
     command: tuple[str, ...]
     kinds: Mapping[str, Callable[[Any], Spelled]]
-    written: Callable[[dict[str, Any]], Exported]
-    scheduled: Callable[[dict[str, Any], Ranges], Spelled]
+    written: Callable[[dict[str, Any]], tuple[str, ...]]
     stops: bool = False
 
-    def exported(self, arm: Any, ranges: Ranges | None = None) -> Exported:
-        """ranges: draft lengths by load, in place of the arm's own. Raises NoCounterpart."""
+    def exported(self, arm: Any) -> Exported:
+        """Spell an arm. Raises NoCounterpart."""
         if arm.kind == "autoregressive":
             return PLAIN
         if arm.remote:
@@ -79,15 +71,11 @@ class Engine:
         if not arm.lossless:
             raise NoCounterpart(f"the lossy verifier {arm.verifier.rule!r} is draftpick's own")
         lost = [*differs, *_of_length(arm, self.stops and arm.kind == "neural")]
-        if ranges is not None:
-            settings, more = self.scheduled(settings, ranges)
-            lost += more
-        made = self.written(settings)
-        return Exported(made.options, tuple(lost), made.file)
+        return Exported(self.written(settings), tuple(lost))
 
 
 def _of_length(arm: Any, stops: bool) -> list[str]:
-    """What is lost of a draft length. stops: as of `Engine`."""
+    """Sentences on what is lost of a draft length. stops: as of `Engine`."""
     lost = []
     if arm.length.kind != "fixed":
         lost.append(
@@ -158,11 +146,6 @@ def _vllm_suffixes(arm: Any) -> Spelled:
     return _vllm("suffix", arm), lost
 
 
-def _vllm_scheduled(settings: dict[str, Any], ranges: Ranges) -> Spelled:
-    lengths = {"num_speculative_tokens_per_batch_size": [list(each) for each in ranges]}
-    return settings | lengths, ()
-
-
 # SGLang, whose drafts count the newest token, which is verified too
 
 
@@ -187,56 +170,6 @@ def _sglang_copies(arm: Any) -> Spelled:
         f"matches of {arm.shortest} to {arm.longest} tokens are looked for by the arm; SGLang "
         "keeps a tree of what all requests wrote",
     ]
-
-
-def _sglang_scheduled(settings: dict[str, Any], ranges: Ranges) -> Spelled:
-    """Candidate steps of the adaptive configuration, one for each range, which SGLang keeps."""
-    if settings["speculative-algorithm"] != "EAGLE3":
-        raise NoCounterpart("SGLang changes draft lengths by load for EAGLE heads alone")
-    steps = {str(least): {"candidate_steps": [tokens]} for least, _, tokens in ranges}
-    return settings | {"file": json.dumps(steps)}, ()
-
-
-def _sglang_written(settings: dict[str, Any]) -> Exported:
-    steps = settings.pop("file", None)
-    if steps is None:
-        return Exported(_flags(settings))
-    file = "adaptive.json"
-    adaptive = ("--speculative-adaptive", "--speculative-adaptive-config", file)
-    return Exported((*_flags(settings), *adaptive), file=(file, steps))
-
-
-# TensorRT-LLM
-
-
-def _tensorrt(decoding_type: str, arm: Any, **more: Any) -> dict[str, Any]:
-    return {"decoding_type": decoding_type, **more, "max_draft_len": arm.length.longest}
-
-
-def _tensorrt_copies(arm: Any) -> Spelled:
-    differs = _copying(arm)
-    if arm.shortest > 1:
-        differs.append(
-            f"TensorRT-LLM copies after a match of any length, the arm after {arm.shortest} "
-            "tokens or more"
-        )
-    own = {"max_matching_ngram_size": arm.longest, "is_public_pool": False}  # not others' tokens
-    return _tensorrt("NGram", arm, **own), differs
-
-
-def _tensorrt_scheduled(settings: dict[str, Any], ranges: Ranges) -> Spelled:
-    """From the most requests of a range to its length; above the last one nothing is drafted."""
-    drafting = {most: tokens for _, most, tokens in ranges if tokens}
-    above = f"TensorRT-LLM drafts nothing while more than {max(drafting)} requests run"
-    return settings | {"draft_len_schedule": drafting}, [above]
-
-
-def _tensorrt_written(settings: dict[str, Any]) -> Exported:
-    import yaml
-
-    file = "speculation.yaml"
-    text = yaml.safe_dump({"speculative_config": settings}, sort_keys=False)
-    return Exported(("--extra_llm_api_options", file), file=(file, text))
 
 
 # llama.cpp, whose `--spec-type` takes several kinds, joined by commas
@@ -283,11 +216,7 @@ def _llama_hybrid(arm: Any) -> Spelled:
     ]
 
 
-def _llama_scheduled(settings: dict[str, Any], ranges: Ranges) -> Spelled:
-    raise NoCounterpart("llama.cpp has one draft length for all loads")
-
-
-def _flags(settings: Mapping[str, Any]) -> tuple[str, ...]:
+def _written(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(word for name, value in settings.items() for word in (f"--{name}", str(value)))
 
 
@@ -301,8 +230,7 @@ ENGINES = {
             "eagle3": lambda arm: (_vllm("eagle3", arm, model=arm.drafter), _chain(arm)),
             "neural": lambda arm: (_vllm("draft_model", arm, model=_draft_model(arm)), ()),
         },
-        lambda settings: Exported(("--speculative-config", json.dumps(settings))),
-        _vllm_scheduled,
+        lambda settings: ("--speculative-config", json.dumps(settings)),
     ),
     "sglang": Engine(
         "SGLang",
@@ -312,25 +240,7 @@ ENGINES = {
             "eagle3": lambda arm: (_sglang("EAGLE3", arm, arm.drafter), _chain(arm)),
             "neural": lambda arm: (_sglang("STANDALONE", arm, _draft_model(arm)), ()),
         },
-        _sglang_written,
-        _sglang_scheduled,
-    ),
-    "tensorrt-llm": Engine(
-        "TensorRT-LLM",
-        ("trtllm-serve", MODEL),
-        {
-            "max_gram": _tensorrt_copies,
-            "eagle3": lambda arm: (
-                _tensorrt("Eagle3", arm, speculative_model=arm.drafter),
-                _chain(arm),
-            ),
-            "neural": lambda arm: (
-                _tensorrt("Draft_Target", arm, speculative_model=_draft_model(arm)),
-                (),
-            ),
-        },
-        _tensorrt_written,
-        _tensorrt_scheduled,
+        _written,
     ),
     "llama.cpp": Engine(
         "llama.cpp",
@@ -340,8 +250,7 @@ ENGINES = {
             "neural": lambda arm: ({"spec-type": "draft-simple", **_llama_model(arm, arm)}, ()),
             "hybrid": _llama_hybrid,
         },
-        lambda settings: Exported(_flags(settings)),
-        _llama_scheduled,
+        _written,
         stops=True,
     ),
 }
@@ -372,12 +281,5 @@ def exported(
 
 
 def command_line(words: Sequence[str], one: Exported, model: str = MODEL) -> str:
-    """A server's command line, for a shell; before it, what writes the file that it reads.
-
-    words: the engine's command.
-    """
-    line = shlex.join([*(model if word == MODEL else word for word in words), *one.options])
-    if one.file is None:
-        return line
-    name, text = one.file
-    return f"cat > {shlex.quote(name)} <<'END'\n{text.rstrip()}\nEND\n{line}"
+    """A server's command line, for a shell. words: the engine's command."""
+    return shlex.join([*(model if word == MODEL else word for word in words), *one.options])

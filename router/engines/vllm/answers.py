@@ -1,4 +1,4 @@
-"""What became of each decision: counted while a request runs, logged and learnt from at its end."""
+"""The end of each decision: counted while a request runs, logged and learnt from at its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from decoders.arms import ArmRecipe
-from decoders.arms.fingerprint import LoadedFingerprints
+from decoders.arms.file import LoadedFingerprints
 from decoders.earlier.votes import Draft
 
 from ...logs.record import Asked, LoggedDecision, Result, Vector
@@ -55,7 +55,7 @@ class Stretch:
 
 @dataclass
 class RequestState:
-    """What the proposer keeps of a request.
+    """The proposer's state of a request.
 
     id: which its lines in the log share.
     draft: the last one, before what would not pay was cut off.

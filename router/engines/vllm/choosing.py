@@ -102,7 +102,7 @@ class ByPolicy:
         explore: float = 0.0,
         learns: bool = False,
     ) -> None:
-        from decoders.arms.fingerprint import fingerprint
+        from decoders.arms.file import fingerprint
         from policies.learners.exploring import ExploringPolicy
         from policies.records import ANY, check_compatible
 

@@ -1,4 +1,4 @@
-"""What the arms of a proposer are made of: entries of KINDS, by the `kind` of their recipe."""
+"""Drafters of a proposer's arms: entries of KINDS, by the `kind` of their recipe."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-import numpy as np
-from numpy.typing import NDArray
-
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
 from decoders.earlier.answers import EarlierAnswers
 from decoders.earlier.index import MAX_MATCH, SuffixIndex
 from decoders.earlier.votes import Draft, Wanted, draft
-from decoders.methods.max_gram.copy_chances import CopyChances
+from decoders.methods.max_gram.copying import HOPELESS, CopyChances, Matches, copied
 
 from .engine import EngineFacts
 from .rows import TrackedRequest
@@ -31,16 +28,15 @@ class ArmDrafter(Protocol):
 
     def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
         """A draft for each request, of at most this many tokens."""
-        ...
 
     def learn(self, request: TrackedRequest, draft: Draft) -> None:
-        """What came after a draft of this arm, `request.came`. draft: as it was before what would
-        not pay was cut off."""
-        ...
+        """Learn from what came after a draft of this arm, `request.came`.
+
+        draft: as it was before what would not pay was cut off.
+        """
 
     def forget(self, request: TrackedRequest) -> None:
         """It has ended, or another arm drafts for it now."""
-        ...
 
 
 # Makes the drafter of an arm; raises DraftpickError where the engine cannot have it.
@@ -70,6 +66,7 @@ class CopyingDrafts:
 
     def __init__(self, recipe: Any) -> None:
         self._recipe = recipe
+        self._matches = Matches(recipe.shortest, recipe.longest, recipe.earliest)
         self.by_cost = bool(recipe.by_cost)
         self._chances: WeakKeyDictionary[TrackedRequest, CopyChances] = WeakKeyDictionary()
 
@@ -77,16 +74,9 @@ class CopyingDrafts:
         return [self._of(request, k) for request, k in zip(requests, most, strict=True)]
 
     def _of(self, request: TrackedRequest, k: int) -> Draft:
-        recipe = self._recipe
-        return copied(
-            request.ids,
-            min(k, recipe.length.longest),
-            recipe.shortest,
-            recipe.longest,
-            self._learnt(request),
-            recipe.earliest,
-            recipe.stop_below,
-        )
+        most, chances = min(k, self._recipe.length.longest), self._learnt(request)
+        ids, below = request.ids, self._recipe.stop_below
+        return copied(ids, ids, most, self._matches, chances, below)
 
     def _learnt(self, request: TrackedRequest) -> CopyChances:
         if request not in self._chances:
@@ -164,62 +154,7 @@ def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:
     return KINDS[recipe.kind](recipe, engine)
 
 
-def longest_match(
-    ids: NDArray[np.int32], shortest: int, longest: int, earliest: bool = False
-) -> tuple[int, int] | None:
-    """Place where the longest suffix of `ids` that occurred before was followed by a token, and how
-    many tokens it has; of several places the last, or the first.
-
-    shortest, longest: tokens of the suffix.
-    """
-    end = len(ids)
-    ends = np.flatnonzero(ids[: end - 1] == ids[end - 1]) + 1  # ends of matches of one token
-    best: tuple[int, int] | None = None
-    n = 1
-    while len(ends) and n <= min(longest, end - 1):
-        if n >= shortest:
-            best = int(ends[0 if earliest else -1]), n
-        n += 1
-        ends = ends[ends >= n]
-        ends = ends[ids[ends - n] == ids[end - n]]
-    return best
-
-
-def copied(
-    ids: NDArray[np.int32],
-    k: int,
-    shortest: int,
-    longest: int,
-    acceptance: Callable[[int], float],
-    earliest: bool = False,
-    stop_below: float = 0.0,
-) -> Draft:
-    """At most k tokens that followed the longest earlier match; a copy that reaches the end goes on
-    into what it has just copied.
-
-    acceptance: the chance that a copied token is accepted, by the length of its match.
-    stop_below: end before the chance that the whole draft is accepted is below this.
-    """
-    made = Draft()
-    match = longest_match(ids, shortest, longest, earliest)
-    if match is None:
-        return made
-    source, matched = match
-    chance = 1.0
-    while len(made.ids) < k:
-        chance *= acceptance(matched)
-        if chance < stop_below:
-            break
-        at = source - len(ids)
-        made.ids.append(int(ids[source]) if at < 0 else made.ids[at])
-        made.chances.append(chance)
-        made.matched.append(matched)
-        source, matched = source + 1, matched + 1
-    return made
-
-
 EVERYONE = ""  # whose answers are drafted from: vLLM does not say who asks
-HOPELESS = 0.02  # a draft is followed while it is accepted this often
 
 
 @dataclass

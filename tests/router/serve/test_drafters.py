@@ -1,4 +1,4 @@
-"""Drafters in a server: warmed by what the policy picks, told where somebody waited for one, passed
+"""Drafters in a server: warmed, told where somebody waited for one, passed
 over where one cannot be loaded."""
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from decoders import Engine
 from decoders.arms import arms_of
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import batch_engine
-from decoders.models.drafter_memory import DrafterMemory
 from decoders.testing.tokenizers import Letters
 from router.commands.serve.plan import bytes_of
+from router.commands.serve.served import warm_up
 from router.routing.router import Router
-from router.serve.warm_up import likely_first, warm_up
 
 CHAT = "/v1/chat/completions"
 SIZES = {"vocab_size": len(LETTERS) + 1, "max_position_embeddings": 4096}
@@ -40,14 +39,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def engine_of(folders: dict[str, Path], limit: int | None = None) -> Engine:
+def engine_of(folders: dict[str, Path]) -> Engine:
     """The arms that the toy policy knows, `copy` with a draft model, and one it never picks."""
     kinds: dict[str, Any] = {
         name: {"kind": "neural", "drafter": str(folders[name]), "length": {"k": 3}}
         for name in ("other", "copy")
     }
     arms = arms_of({"arms": kinds}, Path("toys"))
-    own = {"tokenizer": Letters(LETTERS), "eos_ids": (EOS,), "drafters": DrafterMemory(limit)}
+    own = {"tokenizer": Letters(LETTERS), "eos_ids": (EOS,)}
     return Engine(native(folders["target"]), arms, name="tiny", **own)  # type: ignore[arg-type]
 
 
@@ -189,25 +188,14 @@ def test_the_reward_is_not_charged_for_loading(
     assert line["outcome"]["wall_s"] <= took_s - 0.5
 
 
-def test_what_the_policy_picks_most_is_loaded_first(
-    folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+def test_every_arm_answers_once_in_all_slots(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    engine = engine_of(folders)
-    for each in (engine, *(slot.engine for slot in batch_engine(engine, 2).slots)):
-        each.strategy("copy")
-    limit = engine.drafters.bytes * 5 // 4  # room for one, in all slots
-    engine = engine_of(folders, limit)
-    routers = {"default": Router(engine, ToyPolicy())}  # type: ignore[arg-type]
-    assert engine.arm_names.index("other") < engine.arm_names.index("copy")
-    assert likely_first(routers["default"])[-1] == "other"
+    engine = engine_of({**folders, "other": tmp_path})
     batch = batch_engine(engine, 2)
-    warm_up(routers, batch)
-    assert "other did not fit" in capsys.readouterr().err
+    warm_up({"default": Router(engine, ToyPolicy())}, batch)  # type: ignore[arg-type]
+    assert "arm other cannot answer" in capsys.readouterr().err
     assert all(slot.engine.made("copy") is not None for slot in batch.slots)
-    assert engine.made("other") is None
-    assert routers["default"].generate("ab", max_new_tokens=4).result.load_s is None
-    engine.strategy("other")  # nothing is at work: it takes the room
-    assert engine.made("copy") is None
 
 
 def test_sizes() -> None:
@@ -215,7 +203,7 @@ def test_sizes() -> None:
     assert bytes_of("2GB", "--x") == 2_000_000_000 and bytes_of("512MiB", "--x") == 2**29
     for wrong in ("much", "-1GB", ""):
         with pytest.raises(DraftpickError, match="for instance 2GB"):
-            bytes_of(wrong, "--drafter-memory")
+            bytes_of(wrong, "--prefix-memory")
 
 
 def test_the_metric_is_there_before_anything_was_loaded(toy: Any) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from decoders.common.errors import DraftpickError
 from router.commands.serve.plan import ServeOptions, ServePlan, plan
-from router.commands.serve.served import Earlier
 from router.commands.with_records import made
 
 
@@ -40,7 +39,6 @@ def test_options_reach_what_is_served() -> None:
         temperature=0.5,
         queue=3,
         timeout=5.0,
-        drafter_memory="1KB",
         folder=Path("log"),
         text=True,
         device="cpu",
@@ -55,13 +53,13 @@ def test_options_reach_what_is_served() -> None:
     served, settings = found.served, found.served.settings
     assert served.named == {"default": "here", "mine": "there"} and served.queue == 3
     assert (served.log.folder, served.log.text) == (Path("log"), True)
-    assert (served.options.device, served.options.drafter_memory) == ("cpu", 1000)
+    assert served.options.device == "cpu"
     assert settings.api_key is not None and settings.timeout_s == 5.0
     assert settings.api_key.get_secret_value() == "key"
     assert settings.origins == ("https://chat.example",)
     assert (settings.limits.most_tokens, settings.limits.most_answers) == (32, 3)
     assert settings.limits.usual.temperature == 0.5
-    assert settings.isolate_by == "x-user" and served.earlier == Earlier(99, 7200.0)
+    assert settings.isolate_by == "x-user" and served.earlier == (99, 7200.0)
     assert planned(earlier_tokens=0).served.earlier is None
     assert (served.prefix_memory, planned().served.prefix_memory) == (2_000_000, None)
     asked = found.asked
@@ -80,12 +78,10 @@ def test_options_reach_what_is_served() -> None:
         ({"api_key": ""}, "DRAFTPICK_API_KEY is empty"),
         ({"policy": ["a=b", "a=c"]}, "two policies called a"),
         ({"allow_origin": ["chat.example"]}, "--allow-origin is a scheme and a host"),
-        ({"drafter_memory": "much"}, "--drafter-memory is a size"),
+        ({"prefix_memory": "much"}, "--prefix-memory is a size"),
         ({"prefix_memory": "-1GB"}, "--prefix-memory is a size"),
         ({"temperature": -1.0}, "temperature"),
         ({"isolate_by": "a b"}, "--isolate-by is key, none or the name of a header"),
-        ({"earlier_store": Path("s"), "engine": "ray"}, "serve without --earlier-store"),
-        ({"earlier_store": Path("s"), "earlier_tokens": 0}, "--earlier-tokens 0 keeps nothing"),
         ({"text": True}, "--log FOLDER"),
     ],
 )
