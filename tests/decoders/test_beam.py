@@ -271,6 +271,16 @@ def test_any_draft_finds_the_same_beams(
     assert target.length == len(prompt)  # nothing of the search is left
 
 
+def test_what_a_part_of_the_vocabulary_drafts_has_the_target_s_ids() -> None:
+    """A model that knows the target's odds among three tokens spares passes."""
+    target, kept = ToyBackend.random(V, 5), [1, 3, 4]
+    vocab = DraftVocab(kept, V)
+    table = ToyBackend.random(vocab.size, 5).table
+    table[:3, :3, :3] = target.table[kept][:, kept][:, :, kept]
+    strategy = drafted(ToyBackend(table), 2, vocab=vocab)
+    assert search(strategy, target, [1, 3], Request(20)).result.rounds < 15
+
+
 def test_fewer_passes_than_tokens(tiny: Tiny) -> None:
     target = native(tiny(seed=1))
     alone = search(plain(3), target, PROMPTS[1], Request(21)).result

@@ -25,6 +25,7 @@ from decoders.papers.rules import step
 from decoders.papers.rules.deferral import BiLD
 from decoders.protocols import DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling
+from decoders.sampling import race
 from decoders.sampling.randomness import Generator
 from decoders.testing.toys import (
     ListedLengths,
@@ -154,6 +155,7 @@ def test_nothing_is_read_from_the_device_but_the_verdict(
     said: Any, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step, "read_freely", lambda tensor: False)  # as on a GPU
+    monkeypatch.setattr(race, "_among_few", race._among_all)
     probs = torch.full((3, 5), 0.2)
     proposal = Proposal(torch.tensor([1, 4, 2]), probs if temperature else None, probs)
     logits, chance = torch.eye(5)[:4], Generator(CPU, 0)
