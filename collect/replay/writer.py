@@ -212,15 +212,8 @@ class Writer:
                 "the prompts or the answers"
             )
         device, dtype = self._device, stack.embedding.dtype
-        self._cache = KVCache(
-            len(stack.layers),
-            rows,
-            shape.kv_heads,
-            rounded(capacity),
-            shape.head_dim,
-            dtype,
-            device,
-        )
+        size = len(stack.layers), rows, shape.kv_heads, rounded(capacity), shape.head_dim
+        self._cache = KVCache(*size, dtype, device)
         self._rope = stack.rope()
         if fast is None:
             fast = kernels_for(shape, stack.layers, device)

@@ -328,17 +328,8 @@ def _event(record: dict[str, Any], of: str = "delta") -> Event:
         raise Unavailable(str(error)) from error
     except (AttributeError, TypeError, IndexError, KeyError) as error:
         raise Unavailable(f"sent what is no event: {json.dumps(record)[:80]!r}") from error
-    return Event(
-        text,
-        fields,
-        logprobs,
-        reason,
-        pending,
-        stopped_by,
-        _counted(read),
-        _counted(written),
-        drafts,
-    )
+    counts = _counted(read), _counted(written)
+    return Event(text, fields, logprobs, reason, pending, stopped_by, *counts, drafts)
 
 
 def _counted(count: Any) -> int | None:

@@ -200,27 +200,11 @@ def judgement_tables(found: Judgement, width: int) -> list[Table]:
          *(_figures(each.always) if each.always else ["-", "-"]), f"{each.effective:.0f}"]
         for each in found.arms
     ]  # fmt: skip
+    chosen = ["policy", "choice", "rows", "mean", "95% interval"]
+    heads = ["arm", "taken", "failed", "mean when taken", "always", "95% interval"]
     made = [
-        *tables(
-            f"Who chose: {found.reward}",
-            ["policy", "choice", "rows", "mean", "95% interval"],
-            versions,
-            width,
-        ),
-        *tables(
-            f"Arms: {found.reward}",
-            [
-                "arm",
-                "taken",
-                "failed",
-                "mean when taken",
-                "always",
-                "95% interval",
-                "effective rows",
-            ],
-            arms,
-            width,
-        ),
+        *tables(f"Who chose: {found.reward}", chosen, versions, width),
+        *tables(f"Arms: {found.reward}", [*heads, "effective rows"], arms, width),
     ]
     for way, each in found.comparisons.items():
         rows = [["logged", *_figures(each.logged), "", "", str(each.rows)]] + [

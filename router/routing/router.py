@@ -327,15 +327,9 @@ class Router:
             said = Text(prompt=text, answer=result.text)
             self._recorder.write(decision, request, options, outcome, said)
         self._learn(decision, outcome)
-        return RoutedResult(
-            result,
-            decision.arm,
-            decision.propensity,
-            list(decision.scores.values()),
-            decision.embed_s,
-            decision.policy_s,
-            passed_over(first, decision.arm, down),
-        )
+        how = decision.arm, decision.propensity, list(decision.scores.values())
+        took = decision.embed_s, decision.policy_s
+        return RoutedResult(result, *how, *took, passed_over(first, decision.arm, down))
 
     def _context(
         self, prompt_ids: Sequence[int], request: Request, running: int, cached: int = 0

@@ -193,15 +193,8 @@ class Service:
         except Exception:
             self.metrics.ended("", "refused")
             raise
-        reply = kind(
-            body,
-            requests,
-            route,
-            answers.all,
-            self._fingerprint,
-            self._tokenizer,
-            partial(self._parser.call_reader, body),
-        )
+        parts = answers.all, self._fingerprint, self._tokenizer
+        reply = kind(body, requests, route, *parts, partial(self._parser.call_reader, body))
         handed_on = False
 
         async def end() -> None:

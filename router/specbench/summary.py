@@ -124,13 +124,8 @@ def best_fixed(by_arm: dict[str, dict[str, Any]], tasks: Sequence[str]) -> dict[
     if overall is None:
         return None
     arm, figures = overall
-    kept = (
-        "speedup_vs_ar",
-        "ci95",
-        "speedup_mean_over_tasks",
-        "speedup_mean_over_questions",
-        "tokens_per_s",
-    )
+    averages = "speedup_mean_over_tasks", "speedup_mean_over_questions"
+    kept = ("speedup_vs_ar", "ci95", *averages, "tokens_per_s")
     return {
         "arm": arm,
         "overall": {name: figures[name] for name in kept},

@@ -134,16 +134,10 @@ class ByPolicy:
             embedding = self._embed(ids)
             x = np.concatenate([embedding, x])
         decision = self.policy.choose(x, rng if self._draws else None)
-        return Choice(
-            decision.arm,
-            decision.propensity,
-            probabilities(self.policy, decision.arm, decision.probabilities, x, self._draws),
-            self._draws,
-            self._name,
-            x,
-            embedding,
-            features,
-        )
+        arm, drawn = decision.arm, self._draws
+        chances = probabilities(self.policy, arm, decision.probabilities, x, drawn)
+        about = drawn, self._name, x, embedding, features
+        return Choice(arm, decision.propensity, chances, *about)
 
 
 def chooser(
