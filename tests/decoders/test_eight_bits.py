@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collect.replay.batch import Batch
-from decoders.backends.llama.kv import decoded, encoded, width
+from decoders.backends.llama.eight_bits import decoded, encoded, width
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch

@@ -17,7 +17,7 @@ from torch import Tensor
 from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.backends.cpp.layers import KernelLayers
 from decoders.backends.cpp.row_attention import SPAN, AttentionSpans
-from decoders.backends.llama.kv import decoded, encoded
+from decoders.backends.llama.eight_bits import decoded, encoded
 from decoders.backends.llama.reading import SequenceSlice
 from decoders.backends.llama.tree import Tree
 from decoders.backends.native import LlamaBackend

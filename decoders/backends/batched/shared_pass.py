@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..llama.kv import KVCache, to_read, to_store
+from ..llama.eight_bits import to_read, to_store
+from ..llama.kv import KVCache
 from ..llama.model import (
     POINTWISE,
     LayerWeights,

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..llama.kv import KVCache, to_store
+from ..llama.eight_bits import to_store
+from ..llama.kv import KVCache
 from ..llama.model import (
     POINTWISE,
     LayerWeights,
