@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .features import FEATURES, RequestContext, feature_vector
     from .queries import Query, read_queries, shipped
     from .replay.protocols import KnownAnswers, ReplayedLoop
-    from .replay.records import Replay, Written
+    from .replay.records import Replay, ToWrite, Written
     from .replay.registry import ADAPTERS, Replayable, ReplayAdapter
     from .rewards import REWARDS, Reward
     from .store.collection import Collection
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ADAPTERS", "EMBEDDERS", "FEATURES", "REWARDS", "Collection", "Embedder", "KnownAnswers",
     "Query", "Replay", "ReplayAdapter", "Replayable", "ReplayedLoop", "RequestContext", "Reward",
-    "SweepOptions", "TableOptions", "Written", "feature_vector", "load", "load_embedder",
-    "read_manifest", "read_queries", "reward_table", "shipped", "summarise", "sweep",
+    "SweepOptions", "TableOptions", "ToWrite", "Written", "feature_vector", "load",
+    "load_embedder", "read_manifest", "read_queries", "reward_table", "shipped", "summarise",
+    "sweep",
 ]  # fmt: skip
 
 _HOMES = {
@@ -39,7 +40,7 @@ _HOMES = {
     "features": ("FEATURES", "RequestContext", "feature_vector"),
     "queries": ("Query", "read_queries", "shipped"),
     "replay.protocols": ("KnownAnswers", "ReplayedLoop"),
-    "replay.records": ("Replay", "Written"),
+    "replay.records": ("Replay", "ToWrite", "Written"),
     "replay.registry": ("ADAPTERS", "ReplayAdapter", "Replayable"),
     "rewards": ("REWARDS", "Reward"),
     "store.collection": ("Collection",),

@@ -33,7 +33,7 @@ from .costs import (
 )
 from .known import Before, Draws, SomeAnswers, TeacherForcing
 from .protocols import ReplayedLoop
-from .records import Replay, Written
+from .records import Replay, ToWrite, Written
 from .registry import adapter_of
 from .stack import Stack
 from .unbatched import live, replayed_to_context, written_to_context
@@ -198,9 +198,10 @@ class Batch:
         strategy = self._lossless(name)
         if strategy is None:
             return self.live(name, prompts, max_new_tokens)
-        target, eos_ids = self._engine.target, self._engine.eos_ids
+        engine = self._engine
+        asked = ToWrite(engine.target, prompts, max_new_tokens, engine.eos_ids)
         with self._in_turn(name, strategy, 0.0):
-            return written_to_context(strategy, target, prompts, max_new_tokens, eos_ids)
+            return written_to_context(strategy, asked)
 
     def is_replayable(self, name: str, temperature: float = 0.0) -> bool:
         """Whether the arm's answers are the target's, so that `replay` can follow them."""

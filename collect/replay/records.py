@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
+
+    from decoders.protocols import Backend
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,15 @@ class Replay:
         """The target alone: the prompt's own pass gives the first token, each round one more."""
         rounds = max(len(answer) - 1, 0)
         return cls(agree=[], rounds=rounds, drafted=0, accepted=0, widths=[rounds])
+
+
+class ToWrite(NamedTuple):
+    """Prompts that a drafter answers on its own, greedily. target: its arm's."""
+
+    target: Backend
+    prompts: list[list[int]]
+    max_new_tokens: int
+    eos_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)

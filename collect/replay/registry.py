@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from decoders.common.plugins import watched
 
 if TYPE_CHECKING:
-    from decoders.protocols import Backend, Drafter
+    from decoders.protocols import Drafter
 
     from .protocols import KnownAnswers, ReplayedLoop
-    from .records import Replay, Written
+    from .records import Replay, ToWrite, Written
 
 
 class Replayable(Protocol):
@@ -42,13 +42,7 @@ class Replayable(Protocol):
         answer; the default drafts for one answer after the other."""
         return float(answers)
 
-    def write(
-        self,
-        target: Backend,
-        prompts: list[list[int]],
-        max_new_tokens: int,
-        eos_ids: tuple[int, ...],
-    ) -> Written | None:
+    def write(self, asked: ToWrite) -> Written | None:
         """The drafter's own greedy answers; None where it must be run for one query at a time."""
         return None
 

@@ -25,7 +25,7 @@ from decoders.sampling.tree_shape import lead
 
 from .known import SomeAnswers
 from .protocols import KnownAnswers, ReplayedLoop
-from .records import Replay, Written
+from .records import Replay, ToWrite, Written
 from .registry import adapter_of
 from .replay import Draft, agreement
 from .replay import replay as replay_loop
@@ -128,14 +128,13 @@ class UnbatchedReplay:
     strategy: SpeculativeDecoding
     target: Backend
 
-    def write(
-        self, prompts: list[list[int]], max_new_tokens: int, eos_ids: tuple[int, ...]
-    ) -> Written:
+    def write(self, asked: ToWrite) -> Written:
         drafter, answers, decode_s = UnbatchedDrafter(self.strategy.drafter, self.target), [], 0.0
-        for prompt in prompts:
+        limits = asked.max_new_tokens, asked.eos_ids
+        for prompt in asked.prompts:
             self.target.prefill(prompt)
             started = time.perf_counter()
-            answers.append(drafter.write(prompt, max_new_tokens, eos_ids, self.strategy.length))
+            answers.append(drafter.write(prompt, *limits, self.strategy.length))
             decode_s += time.perf_counter() - started
         return Written.without_states(answers, 0.0, decode_s)
 
@@ -195,18 +194,10 @@ def replayed(
     return UnbatchedReplay(strategy, known.target).replay(known, loop) if found is None else found
 
 
-def written(
-    strategy: SpeculativeDecoding,
-    target: Backend,
-    prompts: list[list[int]],
-    most: int,
-    eos_ids: tuple[int, ...],
-) -> Written:
-    """What its drafter writes alone, likewise."""
-    found = adapter_of(strategy.drafter).write(target, prompts, most, eos_ids)
-    if found is None:
-        return UnbatchedReplay(strategy, target).write(prompts, most, eos_ids)
-    return found
+def written(strategy: SpeculativeDecoding, asked: ToWrite) -> Written:
+    """Let its drafter write alone, likewise."""
+    found = adapter_of(strategy.drafter).write(asked)
+    return UnbatchedReplay(strategy, asked.target).write(asked) if found is None else found
 
 
 def prompts_past_context(
@@ -235,25 +226,19 @@ def replayed_to_context(
     return [made[row] for row in range(len(known.ids))]
 
 
-def written_to_context(
-    strategy: SpeculativeDecoding,
-    target: Backend,
-    prompts: list[list[int]],
-    max_new_tokens: int,
-    eos_ids: tuple[int, ...],
-) -> Written:
-    """What the drafter writes on its own: as many tokens as its context has room for."""
-    context = strategy.drafter.context
-    rows = prompts_past_context(prompts, max_new_tokens, context)
+def written_to_context(strategy: SpeculativeDecoding, asked: ToWrite) -> Written:
+    """Let the drafter write on its own: as many tokens as its context has room for."""
+    context, prompts = strategy.drafter.context, asked.prompts
+    rows = prompts_past_context(prompts, asked.max_new_tokens, context)
     if not rows:
-        return written(strategy, target, prompts, max_new_tokens, eos_ids)
+        return written(strategy, asked)
     others = [row for row in range(len(prompts)) if row not in rows]
-    groups = [(others, max_new_tokens)] if others else []
+    groups = [(others, asked.max_new_tokens)] if others else []
     groups += [([row], context - len(prompts[row])) for row in rows if len(prompts[row]) < context]
     ids, prefill_s, decode_s = [list[int]() for _ in prompts], 0.0, 0.0
     for group, most in groups:
         own = [prompts[row] for row in group]
-        made = written(strategy, target, own, most, eos_ids)
+        made = written(strategy, asked._replace(prompts=own, max_new_tokens=most))
         prefill_s, decode_s = prefill_s + made.prefill_s, decode_s + made.decode_s
         for row, answer in zip(group, made.ids, strict=True):
             ids[row] = answer

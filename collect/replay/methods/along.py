@@ -12,12 +12,12 @@ from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.neural.translated import TranslatedDrafter
 from decoders.methods.suffix.drafter import SuffixDrafter
 from decoders.methods.tree.widened import WidenedDrafter
-from decoders.protocols import Backend, Drafter, DraftRequest, decoder_prefix
+from decoders.protocols import Drafter, DraftRequest, decoder_prefix
 from decoders.records import Sampling
 from decoders.sampling.randomness import Generator
 
 from ..protocols import KnownAnswers, ReplayedLoop
-from ..records import Replay, Written
+from ..records import Replay, ToWrite, Written
 from ..registry import ReplayAdapter, adapter_of
 from ..replay import Draft, replay_with_agreement
 
@@ -69,24 +69,18 @@ class CopiedReplay(ReplayAdapter):
 
     drafter: MaxGramDrafter | SuffixDrafter
 
-    def write(
-        self,
-        target: Backend,
-        prompts: list[list[int]],
-        max_new_tokens: int,
-        eos_ids: tuple[int, ...],
-    ) -> Written:
+    def write(self, asked: ToWrite) -> Written:
         """Token by token, until nothing matches."""
         started, answers = time.perf_counter(), []
-        for prompt in prompts:
+        for prompt in asked.prompts:
             self.drafter.reset(prompt)
-            start = decoder_prefix(target, prompt)
+            start = decoder_prefix(asked.target, prompt)
             context = list(start)
-            while len(context) < len(start) + max_new_tokens:
+            while len(context) < len(start) + asked.max_new_tokens:
                 self.drafter.commit(context)
                 token = self.drafter.copy(context, 1).ids
                 context += token
-                if not token or token[0] in eos_ids:
+                if not token or token[0] in asked.eos_ids:
                     break
             answers.append(context[len(start) :])
         return Written.without_states(answers, 0.0, time.perf_counter() - started)

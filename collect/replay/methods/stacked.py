@@ -8,10 +8,9 @@ from decoders.backends.native import LlamaBackend
 from decoders.methods.chain import LATER
 from decoders.methods.early_exit.drafter import EarlyExitDrafter
 from decoders.methods.neural.drafter import NeuralDrafter
-from decoders.protocols import Backend
 
 from ..protocols import KnownAnswers
-from ..records import Written
+from ..records import ToWrite, Written
 from ..replay import ChainReplay, DraftTokens
 from ..stack import DraftToken, Stack, score
 from ..writer import write
@@ -30,15 +29,9 @@ class StackedReplay(ChainReplay):
     def parts(self) -> tuple[object, ...]:
         raise NotImplementedError
 
-    def write(
-        self,
-        target: Backend,
-        prompts: list[list[int]],
-        max_new_tokens: int,
-        eos_ids: tuple[int, ...],
-    ) -> Written | None:
+    def write(self, asked: ToWrite) -> Written | None:
         stack = self.stack
-        return None if stack is None else write(stack, prompts, max_new_tokens, eos_ids)
+        return None if stack is None else write(stack, *asked[1:])
 
     def tokens(self, answers: KnownAnswers) -> DraftTokens | None:
         stack = self.stack
