@@ -88,6 +88,8 @@ def trained(
 ) -> tuple[list[str], dict[str, Gain]]:
     """Names of the drafters, the one of all groups first, none where nothing is to gain; and what
     there was to gain by group."""
+    from collect.align.training_stage import finished
+
     from .drafters import UNION
 
     took = lesson.take_over(traffic.train, traffic, train.stem)
@@ -105,21 +107,24 @@ def trained(
             typer.echo(f"{group}: the drafter that ships is right often enough; none is trained.")
     if not worth:
         return [], gains
-    with progress("the target reads", "tokens") as tick:
-        lesson.states.read(tokens, lesson.target.teacher, tick)
     several = worth if len(worth) > 1 else []
     plan: list[tuple[str, tuple[str, ...], float]] = [
         (UNION, (), asked.minutes / (2 if several else 1))
     ]
     plan += [(group, (group,), asked.minutes / 2 / len(several)) for group in several]
-    for name, tasks, minutes in plan:
-        with progress(f"training {name}", "%") as tick:
+    stages = [lesson.stage(*each) for each in plan]
+    todo = [(stage, recipe) for stage, recipe in stages if finished(stage, recipe) is None]
+    if todo:
+        with progress("the target reads", "tokens") as tick:
+            lesson.states.read(tokens, lesson.target.teacher, tick)
+    for stage, recipe in todo:
+        with progress(f"training {stage.out.name}", "%") as tick:
 
             def told(now: dict[str, float]) -> None:
                 figures = f"loss {now['loss']:.3f}, {now['tokens_per_s']:.0f} tok/s"
                 tick(100 * now["progress"], 100, figures)
 
-            lesson.train(name, tasks, minutes, tokens, held_out, told)
+            lesson.train(stage, recipe, tokens, held_out, told)
     return [name for name, *_ in plan], gains
 
 

@@ -19,7 +19,7 @@ from collect.align.recipe import RecurrentRecipe
 from collect.align.recurrent import Point
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
-from collect.align.training_stage import Target, TrainingStage, finished, run_stage
+from collect.align.training_stage import Target, TrainingStage, run_stage
 from collect.align.weights import training_dtype
 from collect.align.write import write_outputs
 from collect.queries import Query, read_queries, text_name
@@ -191,16 +191,10 @@ class Lesson:
         rounds = sum(each.rounds for each in found)
         return 1 - rounds / max(1, sum(len(each.ids) - 1 for each in texts))
 
-    def train(
-        self,
-        name: str,
-        tasks: Sequence[str],
-        minutes: float,
-        tokens: Tokens,
-        held_out: HeldOut,
-        report: Callable[[dict[str, float]], None],
-    ) -> Point:
-        """Train a drafter, or go on; OUT/drafters/NAME/model is its folder."""
+    def stage(
+        self, name: str, tasks: Sequence[str], minutes: float
+    ) -> tuple[TrainingStage, RecurrentRecipe]:
+        """A drafter to train: OUT/drafters/NAME/model is its folder."""
         gentler = 1.0 if self.start is None else GENTLER
         usual = RecurrentRecipe()
         recipe = replace(
@@ -211,14 +205,17 @@ class Lesson:
             matrix_lr=gentler * usual.matrix_lr,
             prompts=False,
         )
-        stage = TrainingStage(
-            self._out / "drafters" / name,
-            self.start,
-            tuple(tasks),
-            new_rows=self.start is not None,
-        )
-        done = finished(stage, recipe)
-        if done is not None:
-            return done
+        where, anew = self._out / "drafters" / name, self.start is not None
+        return TrainingStage(where, self.start, tuple(tasks), new_rows=anew), recipe
+
+    def train(
+        self,
+        stage: TrainingStage,
+        recipe: RecurrentRecipe,
+        tokens: Tokens,
+        held_out: HeldOut,
+        report: Callable[[dict[str, float]], None],
+    ) -> Point:
+        """Train it, or go on."""
         parts = (tokens, held_out, recipe, "draftpick", report, self.states)
-        return run_stage(stage, self.target, *parts, texts=self._texts(tasks))
+        return run_stage(stage, self.target, *parts, texts=self._texts(stage.tasks))

@@ -65,6 +65,11 @@ class Judgement:
     choices: Mapping[str, tuple[Ratio, Ratio]]
     elsewhere: Mapping[str, Ratio]
 
+    @property
+    def several_pay(self) -> bool:
+        """Whether each group's own drafter beats the common one beyond doubt."""
+        return self.choices[BY_GROUP][1].low > 1
+
 
 def shipped_arm(options: EngineOptions) -> ArmRecipe:
     """The arm that users of the target have now: its `hybrid` over a recurrent drafter, else prompt

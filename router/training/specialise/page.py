@@ -10,7 +10,7 @@ from decoders.arms import AUTOREGRESSIVE
 from decoders.common.files import replacing, write_atomically
 
 from .drafters import UNION, Gain
-from .judging import ALONE, ELSEWHERE, Judgement, Ratio
+from .judging import ALONE, ELSEWHERE, SHIPPED, Judgement, Ratio
 
 GAIN_HEADS = ["group", "tokens", "no row", "first right", "two", "three", "saved by copying"]
 PICTURE, PAGE = "matrix.png", "README.md"
@@ -45,11 +45,15 @@ class Found:
     @property
     def conclusion(self) -> str:
         """What was saved, in a sentence."""
+        several = set(self.arms) - {AUTOREGRESSIVE, SHIPPED, UNION}
+        words = (
+            ""
+            if several or len(self.groups) == 1
+            else ("One drafter for all groups is as good as one for each. ")
+        )
         if self.saved != "best-fixed":
-            return f"A policy ({self.saved}) picks among {', '.join(self.arms)}."
-        if self.best_fixed == UNION:
-            return "One drafter, trained on all groups, is as good as choosing: it is saved alone."
-        return f"The arm {self.best_fixed} is saved alone: no choice was better beyond doubt."
+            return f"{words}A policy ({self.saved}) picks among {', '.join(self.arms)}."
+        return f"{words}No choice was better beyond doubt than {self.best_fixed}, which is saved."
 
 
 def write_page(out: Path, found: Found) -> None:

@@ -62,6 +62,8 @@ def judge_and_save(
     collection = replay(options, queries, out / "rewards", how, bar)
     judged = {temperature: judge(collection, temperature) for temperature in temperatures}
     arms, lost = [AUTOREGRESSIVE, SHIPPED, *names], Ratio(1.0, 1.0, 1.0)
+    if len(names) > 1 and not any(each.several_pay for each in judged.values()):
+        arms = arms[:3]  # what ships, and the common drafter
     while True:
         table, _ = read_rewards(collection, TableOptions(arms=arms))
         task = Task(table, plain=AUTOREGRESSIVE, out=out / POLICY, run_name="specialise")
