@@ -11,7 +11,7 @@ A query counts once, however many rows it has, and queries of one group are not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +22,11 @@ from ..evaluation.bounds import MIN_BOUNDED_GROUPS, Gain, gain_of, resamples
 from ..evaluation.scale import in_words, percent
 from ..evaluation.units import Units, units_of
 from ..fitting import check_name, check_options, fit, options_of
-from ..fixed import fit_best_fixed
+from ..fixed import fit_best_fixed, one_hot
 from ..learners.binned import splitting_features, splitting_pairs
 from ..records import Fitted, Float64, RewardTable
 from .crossfit import (
     MIN_GROUPS,
-    best_fixed,
     cross_fit,
     earned,
     folds_of,
@@ -38,6 +37,7 @@ from .crossfit import (
 )
 
 AUTO = "auto"
+Objection = Callable[[RewardTable, Float64], str]  # of a table and choices [n, A]
 FIXED = "best-fixed"
 CONSTANT = (FIXED, "fixed", "uniform")  # nothing in them is learnt from a query
 LEARNERS: dict[str, dict[str, Any]] = {  # what `auto` tries after the binned policies
@@ -85,7 +85,7 @@ class Guarded:
     best_fixed: the arm that is best on average.
     best_fixed_mean: what that arm earns; nan where nothing was estimated.
     tried: every candidate, simplest first; empty where there were too few queries.
-    skipped: candidates of `auto` that could not be trained, and why.
+    skipped: candidates of `auto` that could not be trained or may not be saved, and why.
     queries: how many count; groups: how many independent groups they are in.
     left_out: words about rows and answers that failed; empty where none did.
     verdict: all of it in a sentence or two.
@@ -149,6 +149,8 @@ def guarded(
     *,
     policy: str = AUTO,
     options: Mapping[str, Any] | None = None,
+    fixed: str | None = None,
+    objection: Objection = lambda table, probs: "",
 ) -> Guarded:
     """Train the candidates, and save the simplest that beats the best fixed arm with 95%
     confidence.
@@ -159,18 +161,24 @@ def guarded(
     where there are fewer than 20 queries or groups of them. The same seed gives the same numbers.
 
     validation: measured, and never chosen by.
+    fixed: the arm that takes the place of the best fixed one, for a caller who may not save that.
+    objection: why a candidate that chooses so on other folds may not be saved, "" where it may.
 
-    Raises PolicyError for an unknown policy or option, and for a table that `usable` refuses.
+    Raises PolicyError for an unknown policy, option or arm, and for a table that `usable` refuses.
     """
     asked = candidates(policy, table, options)
     rows = usable(table)
     judged, units = rows.table, units_of(rows.table)
-    best = fit_best_fixed(table, validation, seed)
+    if fixed is None:
+        best = fit_best_fixed(table, validation, seed)
+    else:
+        best = fit("fixed", table, validation, seed, arm=fixed)
     arm = str(best.policy.origin.options["arm"])
-    probs, skipped = {FIXED: best_fixed(judged, judged)}, dict[str, str]()
+    always = np.tile(one_hot(len(judged.arms), judged.arms.index(arm)), (len(judged), 1))
+    probs, skipped = {FIXED: always}, dict[str, str]()
     tried, saved, base_mean = list[Tried](), FIXED, float("nan")
     if units.groups >= MIN_GROUPS and len(judged.arms) > 1:
-        crossed, skipped = _cross_fitted(asked, judged, seed, strict=policy != AUTO)
+        crossed, skipped = _cross_fitted(asked, judged, seed, policy != AUTO, objection)
         probs |= crossed
         values = {name: units.by_query(earned(judged, each)) for name, each in probs.items()}
         base_mean = float(values[FIXED].mean())
@@ -194,15 +202,20 @@ def guarded(
         queries=units.queries,
         groups=units.groups,
         left_out=rows.words(),
-        verdict=verdict(saved, arm, gains, units, len(judged.arms)),
+        verdict=verdict(saved, arm, gains, units, len(judged.arms), fixed is None),
         probs=every_row,
     )
 
 
 def _cross_fitted(
-    asked: Sequence[Candidate], judged: RewardTable, seed: int, strict: bool
+    asked: Sequence[Candidate],
+    judged: RewardTable,
+    seed: int,
+    strict: bool,
+    objection: Objection,
 ) -> tuple[dict[str, Float64], dict[str, str]]:
-    """Each candidate's cross-fitted distribution [m, A]; and which could not be trained, and why.
+    """Each candidate's cross-fitted distribution [m, A]; and which could not be trained or may not
+    be saved, and why.
 
     strict: raise what training raises.
     """
@@ -210,7 +223,11 @@ def _cross_fitted(
     probs, skipped = dict[str, Float64](), dict[str, str]()
     for one in asked:
         try:
-            probs[one.name] = cross_fit(judged, folds, learned(one.policy, seed, one.options))
+            made = cross_fit(judged, folds, learned(one.policy, seed, one.options))
+            if why := objection(judged, made):
+                skipped[one.name] = why
+            else:
+                probs[one.name] = made
         except PolicyError as error:
             if strict:
                 raise
@@ -249,19 +266,26 @@ def _selected(
 
 
 def verdict(
-    saved: str, best_fixed: str, gains: Mapping[str, tuple[Gain, str]], units: Units, arms: int
+    saved: str,
+    fixed: str,
+    gains: Mapping[str, tuple[Gain, str]],
+    units: Units,
+    arms: int,
+    is_best: bool = True,
 ) -> str:
-    """Say what was saved and why; of the best fixed arm also how many queries would settle it.
+    """Say what was saved and why; of the fixed arm also how many queries would settle it.
 
-    gains: each candidate's gain over the best fixed arm, and how much that is in words.
+    gains: each candidate's gain over the fixed arm, and how much that is in words.
+    is_best: whether that arm was taken as the best.
     """
+    named = f"the {'best ' * is_best}fixed arm ({fixed})"
     if saved in gains:
         gain, words = gains[saved]
         return (
-            f"Saved: {saved}. It gains {words} over the best fixed arm "
-            f"({best_fixed}), and at least {gain.low:.3g} ({_tests(len(gains))})."
+            f"Saved: {saved}. It gains {words} over {named}, and at least {gain.low:.3g} "
+            f"({_tests(len(gains))})."
         )
-    kept = f"Saved: the best fixed arm ({best_fixed})."
+    kept = f"Saved: {named}."
     if arms < 2:
         return f"{kept} The table has no other arm to choose."
     if units.groups < MIN_GROUPS:

@@ -18,7 +18,7 @@ from ..evaluation.evaluate import Evaluation, aligned, report
 from ..fitting import fit
 from ..mlflow_store import outer_run, own_run, place_of, sqlite_path, using
 from ..records import Fitted, RewardTable
-from ..selection.guard import AUTO, CONSTANT, Guarded, check_policy, guarded
+from ..selection.guard import AUTO, CONSTANT, Guarded, Objection, check_policy, guarded
 from .card import FILE as CARD
 from .card import Judged, card, write_card
 from .registry import CHAMPION, TRAINING_IDS, check_name, holder, write_training_ids
@@ -65,6 +65,7 @@ class Task:
     """A training that is asked for.
 
     policy: a name in `POLICIES`, or "auto", which tries several and needs the guard.
+    fixed, objection: as of `guarded`.
     guard: save the policy only if it beats the best fixed arm with confidence, and that arm
         otherwise (see `guarded`). Policies that learn nothing are saved as they are.
     plain: the arm that does not draft, to count the queries that the policy makes slower.
@@ -83,6 +84,8 @@ class Task:
     policy: str = AUTO
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     guard: bool = True
+    fixed: str | None = None
+    objection: Objection = lambda table, probs: ""
     plain: str | None = None
     seed: int = 0
     held_out: float | None = None
@@ -155,7 +158,9 @@ def _run(task: Task, client: MlflowClient, uri: str, experiment: str) -> Trained
         mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
         judged = None
         if task.guards:
-            judged = guarded(table, validation, task.seed, policy=task.policy, options=task.options)
+            asked: dict[str, Any] = {"policy": task.policy, "options": task.options}
+            asked |= {"fixed": task.fixed, "objection": task.objection}
+            judged = guarded(table, validation, task.seed, **asked)
             fitted = judged.fitted
         else:
             fitted = fit(task.policy, table, validation, task.seed, **dict(task.options))

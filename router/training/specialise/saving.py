@@ -15,6 +15,7 @@ from collect.table_options import TableOptions
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.terminal import progress
 from decoders.records import Request
+from policies.records import Float64
 from policies.tracking.run import Task, train_run
 
 from ...routing.router import Router
@@ -26,7 +27,6 @@ from .timing import timed
 if TYPE_CHECKING:
     from decoders.arms import ArmRecipe
     from policies import RewardTable
-    from policies.tracking.run import TrainedRun
 
     from .options import SpecialiseOptions
     from .traffic import Traffic
@@ -61,20 +61,21 @@ def judge_and_save(
     options, bar = replace(asked.engine, arms=out / JUDGED), progress("judging", "outcomes")
     collection = replay(options, queries, out / "rewards", how, bar)
     judged = {temperature: judge(collection, temperature) for temperature in temperatures}
-    arms, lost = [AUTOREGRESSIVE, SHIPPED, *names], Ratio(1.0, 1.0, 1.0)
+    arms = [AUTOREGRESSIVE, SHIPPED, *names]
     if len(names) > 1 and not any(each.several_pay for each in judged.values()):
         arms = arms[:3]  # what ships, and the common drafter
-    while True:
-        table, _ = read_rewards(collection, TableOptions(arms=arms))
-        task = Task(table, plain=AUTOREGRESSIVE, out=out / POLICY, run_name="specialise")
-        trained = train_run(task, tracking_uri=asked.tracking_uri)
-        lost = _elsewhere(trained, table)
-        if lost.mean >= 1 - MOST_LOST or arms == [AUTOREGRESSIVE, SHIPPED]:
-            break
-        # what was to be saved makes other traffic slower: without the arm that does
-        arms.remove(_worst_elsewhere(table, arms[2:]))
-    write_arms(out / ARMS, shipped_arm, arms[2:], alone=False)
+    table, _ = read_rewards(collection, TableOptions(arms=arms))
+    task = Task(
+        table,
+        fixed=_fixed(table, arms[1:]),
+        objection=_objection,
+        plain=AUTOREGRESSIVE,
+        out=out / POLICY,
+        run_name="specialise",
+    )
+    trained = train_run(task, tracking_uri=asked.tracking_uri)
     assert trained.guarded is not None
+    write_arms(out / ARMS, shipped_arm, arms[2:], alone=False)
     found = Found(
         target=asked.target,
         groups=traffic.groups,
@@ -86,7 +87,7 @@ def judge_and_save(
         best_fixed=trained.guarded.best_fixed,
         verdict=trained.guarded.verdict,
         arms=tuple(arms),
-        elsewhere=lost,
+        elsewhere=elsewhere_of(table, trained.guarded.probs),
         timed=_timed(asked, traffic) if asked.timed else {},
     )
     write_page(out, found)
@@ -101,19 +102,27 @@ def elsewhere() -> list[Query]:
     ]
 
 
-def _elsewhere(trained: TrainedRun, table: RewardTable) -> Ratio:
-    """What is saved over the arm that ships, on queries unlike all groups."""
-    assert trained.guarded is not None
+def elsewhere_of(table: RewardTable, probs: Float64) -> Ratio:
+    """Speed of choices [n, A] over the arm that ships, on queries unlike all groups."""
     rows = np.flatnonzero(np.array(table.tasks) == ELSEWHERE)
-    chosen = trained.guarded.probs[rows].argmax(axis=1)
     logs = np.log(table.rewards[rows])
-    gained = logs[np.arange(len(rows)), chosen] - logs[:, table.arms.index(SHIPPED)]
+    gained = logs[np.arange(len(rows)), probs[rows].argmax(axis=1)]
+    gained -= logs[:, table.arms.index(SHIPPED)]
     return ratio(gained, [table.groups[row] for row in rows])
 
 
-def _worst_elsewhere(table: RewardTable, arms: Sequence[str]) -> str:
-    rows = np.array(table.tasks) == ELSEWHERE
-    return min(arms, key=lambda arm: np.log(table.rewards[rows, table.arms.index(arm)]).mean())
+def _objection(table: RewardTable, probs: Float64) -> str:
+    lost = 1 - elsewhere_of(table, probs).mean
+    return f"it loses {lost:.1%} on queries unlike all groups" if lost > MOST_LOST else ""
+
+
+def _fixed(table: RewardTable, arms: Sequence[str]) -> str:
+    """The best of these that loses nothing to what ships on queries unlike all groups."""
+    whole = table.filled()
+    means = dict(zip(table.arms, whole.rewards.mean(axis=0).tolist(), strict=True))
+    always = dict(zip(table.arms, np.eye(len(table.arms)), strict=True))
+    safe = [arm for arm in arms if not _objection(whole, np.tile(always[arm], (len(table), 1)))]
+    return max(safe, key=lambda arm: means[arm])
 
 
 def _timed(asked: SpecialiseOptions, traffic: Traffic) -> dict[str, tuple[Ratio, Ratio]]:
