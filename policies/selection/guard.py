@@ -164,7 +164,8 @@ def guarded(
     fixed: the arm that takes the place of the best fixed one, for a caller who may not save that.
     objection: why a candidate that chooses so on other folds may not be saved, "" where it may.
 
-    Raises PolicyError for an unknown policy, option or arm, and for a table that `usable` refuses.
+    Raises PolicyError for an unknown policy or option, and for a table that `usable` refuses,
+    NoSuchName for an unknown arm.
     """
     asked = candidates(policy, table, options)
     rows = usable(table)

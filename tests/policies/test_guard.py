@@ -147,6 +147,26 @@ def test_bins_are_saved_where_the_temperature_decides() -> None:
     assert policies.value(policy, banded(), greedy=True).mean > 1.1
 
 
+def test_another_arm_may_stand_for_the_best_one_and_candidates_may_be_objected_to() -> None:
+    """For a caller to whom some choices are forbidden, whatever they earn."""
+    data, worst = separable(160), ARMS[int(separable(160).rewards.mean(axis=0).argmin())]
+    usual, over_worst = guarded(data, seed=0), guarded(data, seed=0, fixed=worst)
+    assert over_worst.best_fixed == worst != usual.best_fixed
+    assert f"the fixed arm ({worst})" in over_worst.verdict and over_worst.saved == usual.saved
+    gains = [one.tried[-1].gain.mean for one in (usual, over_worst)]
+    assert gains[1] > gains[0]
+
+    def objection(table: RewardTable, probs: np.ndarray) -> str:
+        assert probs.shape == table.rewards.shape
+        return "it leaves the arm" if (probs.argmax(axis=1) != ARMS.index(worst)).any() else ""
+
+    none = guarded(data, seed=0, fixed=worst, objection=objection)
+    assert none.saved == "best-fixed" and none.fitted.policy.origin.options["arm"] == worst
+    assert none.skipped and set(none.skipped.values()) == {"it leaves the arm"}
+    with pytest.raises(NoSuchName, match="nobody"):
+        guarded(data, fixed="nobody")
+
+
 def test_the_same_seed_gives_the_same_numbers() -> None:
     one, two = (guarded(noise(3, "normal"), seed=5, policy="knn") for _ in range(2))
     assert (one.tried, one.verdict, one.best_fixed_mean) == (
