@@ -104,6 +104,13 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         "--max-prompt": "count", "--max-new-tokens": "count", "--seed": "integer",
         "--target": "target", "--device": "name", "--context": "count", "--chat-template": "text",
     }),
+    "specialise": (("specialise", "--queries", "queries.jsonl", "--out", "out"), {
+        "--out": "out folder", "--from-logs": "file", "--queries": "file", "--held-out": "file",
+        "--minutes": "number", "--write-minutes": "number", "--groups": "count", "--limit": "count",
+        "--max-prompt": "count", "--max-new-tokens": "count", "--temperatures": "numbers",
+        "--at-once": "numbers", "--timed": "natural", "--target": "target", "--device": "name",
+        "--chat-template": "text", "--tracking-uri": "store",
+    }),
     "demo": (("demo", "--out", "out"), {
         "--out": "out folder", "--collect-limit": "count", "--limit": "count",
         "--max-new-tokens": "count",

@@ -14,6 +14,7 @@ from ...commands.options import at_once_in, temperatures_in
 from .options import SpecialiseOptions
 
 if TYPE_CHECKING:
+    from collect.sweeps.batch import SweepOptions
     from decoders.arms import ArmRecipe
 
     from .drafters import Gain, Lesson
@@ -36,8 +37,7 @@ def specialise(asked: SpecialiseOptions) -> None:
     from .drafters import Lesson
     from .judging import shipped_arm
 
-    check_folder(asked.out, "--out")
-    temperatures, at_once = temperatures_in(asked.temperatures), at_once_in(asked.at_once)
+    how = checked(asked)
     shipped = shipped_arm(asked.engine)
     traffic = traffic_of(asked)
     for sentence in traffic.said:
@@ -52,11 +52,38 @@ def specialise(asked: SpecialiseOptions) -> None:
         return
     from .saving import judge_and_save
 
-    found = judge_and_save(asked, traffic, gains, shipped, names, temperatures, at_once)
+    found = judge_and_save(asked, traffic, gains, shipped, names, how)
     typer.echo(found.conclusion)
     for way, (decode, whole) in found.timed.items():
         typer.echo(f"Timed, {way}: decoding {decode}, whole answers {whole} times what ships.")
     typer.echo(f"page: {asked.out / 'README.md'}")
+
+
+def checked(asked: SpecialiseOptions) -> SweepOptions:
+    """How the drafters will be judged. Raises DraftpickError for what would stop a run later: a
+    file, a folder, a store; and last the target, which may have to be fetched."""
+    from collect.queries import read_queries
+    from collect.sweeps.batch import SweepOptions
+    from collect.traffic.reading import read_logs
+    from decoders.models import targets
+    from policies.mlflow_store import using
+
+    how = SweepOptions(
+        max_new_tokens=asked.max_new_tokens,
+        similarity=False,
+        temperatures=temperatures_in(asked.temperatures),
+        at_once=at_once_in(asked.at_once),
+    )
+    check_folder(asked.out, "--out")
+    targets.device_of(asked.device)
+    targets.check_template(asked.chat_template)
+    if asked.queries:
+        read_queries([*asked.queries, *(asked.held_out or [])])
+    else:
+        read_logs(asked.from_logs or [])
+    with using(asked.tracking_uri):
+        targets.resolve(asked.target)
+    return how
 
 
 def traffic_of(asked: SpecialiseOptions) -> Traffic:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collect.queries import Query, first_per_task, shipped
-from collect.sweeps.batch import SweepOptions
 from collect.table import read_rewards
 from collect.table_options import TableOptions
 from decoders.arms import AUTOREGRESSIVE
@@ -25,6 +24,7 @@ from .page import Found, write_page
 from .timing import timed
 
 if TYPE_CHECKING:
+    from collect.sweeps.batch import SweepOptions
     from decoders.arms import ArmRecipe
     from policies import RewardTable
 
@@ -42,8 +42,7 @@ def judge_and_save(
     gains: dict[str, Gain],
     shipped_arm: ArmRecipe,
     names: Sequence[str],
-    temperatures: tuple[float, ...],
-    at_once: tuple[int, ...],
+    how: SweepOptions,
 ) -> Found:
     """Replay all arms on what was held out, train a policy under the guard, time it, and save.
 
@@ -51,16 +50,10 @@ def judge_and_save(
     """
     out = asked.out
     write_arms(out / JUDGED, shipped_arm, names, alone=True)
-    how = SweepOptions(
-        max_new_tokens=asked.max_new_tokens,
-        similarity=False,
-        temperatures=temperatures,
-        at_once=at_once,
-    )
     queries = [*traffic.held_out, *elsewhere()]
     options, bar = replace(asked.engine, arms=out / JUDGED), progress("judging", "outcomes")
     collection = replay(options, queries, out / "rewards", how, bar)
-    judged = {temperature: judge(collection, temperature) for temperature in temperatures}
+    judged = {temperature: judge(collection, temperature) for temperature in how.temperatures}
     arms = [AUTOREGRESSIVE, SHIPPED, *names]
     if len(names) > 1 and not any(each.several_pay for each in judged.values()):
         arms = arms[:3]  # what ships, and the common drafter
