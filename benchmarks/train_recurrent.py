@@ -54,7 +54,7 @@ GROUPS = {
 }
 GOING_ON = 0.3  # of the rates: a specialist is not begun anew
 SIZES = ("width", "blocks", "vocab_size")
-RECIPE = tuple(field.name for field in fields(RecurrentRecipe))
+RECIPE = tuple(field.name for field in fields(RecurrentRecipe) if field.name != "prompts")
 FLAGS = {
     "--minutes": "of training, the figures included",
     "--epochs": "passes over the texts, without --minutes",
