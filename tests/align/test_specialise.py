@@ -138,6 +138,9 @@ def test_groups_hold_out_their_last_conversations(queries: Path, tmp_path: Path)
     assert len(traffic.groups) == 1 and [q.task for q in traffic.train].count(REST) == 75
     assert [q.id for q in traffic.held_out] == [f"bills of sale{i}" for i in range(50, 70)]
     apart = lines(tmp_path / "apart.jsonl", [{"id": "x", "task": "qa", "turns": ["w1"]}])
+    rows = [{"id": str(i), "task": "union", "turns": [f"w{i}"]} for i in range(MIN_GROUP)]
+    taken = lines(tmp_path / "taken.jsonl", rows)
+    assert of_files([taken], [], most=1, limit=None).groups == ("of-union",)
     named = of_files([queries], [apart], most=1, limit=None)
     assert named.groups == ("qa",) and [q.id for q in named.held_out] == ["x"]
 

@@ -22,6 +22,7 @@ HELD_OUT = 0.1  # of each group's conversations, the last
 MIN_HELD_OUT, MAX_HELD_OUT = 20, 120  # conversations of a group
 MIN_GROUP = 60  # conversations, those held out among them, that a drafter of their own needs
 NO_TEXT = "(no text)"
+TAKEN = ("autoregressive", "shipped", "union", "elsewhere", REST)
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,9 @@ def _conversation(query: Query) -> str:
 
 
 def _slug(task: str) -> str:
-    """The task as an arm and a folder can be called."""
-    return re.sub(r"[^\w.-]+", "-", task).strip("-.") or REST
+    """The task as an arm and a folder can be called, and none of those that are there anyway is."""
+    name = re.sub(r"[^\w.-]+", "-", task).strip("-.") or REST
+    return f"of-{name}" if name in TAKEN or name.startswith("alone-") else name
 
 
 def _record(query: Query) -> dict[str, object]:
