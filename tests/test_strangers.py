@@ -499,7 +499,7 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
     assert results[8][2].startswith("error: unknown backend 'onnx'; use auto, native, hf, fused,")
     assert "compiled, rereading" in results[8][2]
     assert results[9][1] == "code: 6\nqa: 6\ncooking: 1\n"
-    assert "  count      Count the queries of each task." in results[10][1]
+    assert "  count       Count the queries of each task." in results[10][1]
 
     # a module that the arms file names will do, where nothing is installed
     shutil.rmtree(site / "my_parts-1.2.dist-info")

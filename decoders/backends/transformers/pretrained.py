@@ -7,15 +7,17 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
 from ...common.errors import DraftpickError
 from ...common.loggers import quiet
 from ...common.tensor_files import require_all
 from ..config import config_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def method_of(config: dict[str, Any]) -> str | None:
