@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -171,10 +171,17 @@ def _chosen(table: RewardTable, some: RewardTable, seed: int) -> dict[str, NDArr
     probs = cross_fit(some, folds_of(some, seed), learned(LEARNER, seed, {}))
     return {
         **fixed,
-        BY_GROUP: np.array([at.get(task, at[SHIPPED]) for task in table.tasks]),
+        BY_GROUP: np.array([at[_own(task, at)] for task in table.tasks]),
         ROUTED: columns[probs.argmax(axis=1)],
         HINDSIGHT: columns[some.rewards.argmax(axis=1)],
     }
+
+
+def _own(task: str, arms: Container[str]) -> str:
+    """The arm of a task's own drafter, which of a single group is the union."""
+    if task == ELSEWHERE:
+        return SHIPPED
+    return task if task in arms else UNION
 
 
 def ratio(gained: NDArray[np.float64], groups: Sequence[str], seed: int = 0) -> Ratio:
