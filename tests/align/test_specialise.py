@@ -32,6 +32,7 @@ from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import make_app
 from router.training.specialise import saving
 from router.training.specialise.drafters import Lesson
+from router.training.specialise.judging import own_arm
 from router.training.specialise.traffic import (
     MIN_GROUP,
     REST,
@@ -207,6 +208,11 @@ def test_only_answers_of_the_target_are_taken_over(target: Path, tmp_path: Path)
     assert {row["id"] for row in found} == kept
     assert [row["temperature"] for row in found] == [0, 0, 0.7]
     assert lesson.take_over(rows, traffic, "train") == 0  # once
+
+
+def test_a_group_of_its_own_has_the_union() -> None:
+    found = [own_arm(task, ["shipped", "union", "qa"]) for task in ("qa", "french", "elsewhere")]
+    assert found == ["qa", "union", "shipped"]
 
 
 @pytest.mark.parametrize(

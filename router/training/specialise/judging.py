@@ -171,13 +171,13 @@ def _chosen(table: RewardTable, some: RewardTable, seed: int) -> dict[str, NDArr
     probs = cross_fit(some, folds_of(some, seed), learned(LEARNER, seed, {}))
     return {
         **fixed,
-        BY_GROUP: np.array([at[_own(task, at)] for task in table.tasks]),
+        BY_GROUP: np.array([at[own_arm(task, at)] for task in table.tasks]),
         ROUTED: columns[probs.argmax(axis=1)],
         HINDSIGHT: columns[some.rewards.argmax(axis=1)],
     }
 
 
-def _own(task: str, arms: Container[str]) -> str:
+def own_arm(task: str, arms: Container[str]) -> str:
     """The arm of a task's own drafter, which of a single group is the union."""
     if task == ELSEWHERE:
         return SHIPPED
