@@ -22,7 +22,7 @@ def print_json(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold of a record, a dict or a list; a number that is none is null."""
+    """Make a record, a dict or a list ready for JSON; a number that is none is null."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, dict):

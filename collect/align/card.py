@@ -140,7 +140,7 @@ def facts(
     recipe: Recipe | None,
     texts: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """What every drafter's card says of its run.
+    """Entries of every drafter's card about its run.
 
     started: by `time.time`.
     texts: names of the queries that were trained on (`text_name`), as far as they are known.

@@ -240,6 +240,8 @@ def test_a_target_without_an_end_token(
     config = config_for(kind, tmp_path / "out", endless, written, start=start, exit_layer=1)
     assert align(config, replace(RECIPE, epochs=1), silent)
     options = EngineOptions(str(endless), dtype="float32", device="cpu")
+    own = write_outputs([written[0]], tmp_path / "own", options, 3, ["qa"], minutes=1e-9)
+    assert not own.read_text()  # no batch begins after the time
     own = write_outputs([written[0]], tmp_path / "own", options, 3, ["qa"])
     rows = [json.loads(line) for line in own.read_text().splitlines()]
     assert {(len(row["ids"]), row["ended"]) for row in rows} == {(3, False)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -553,6 +554,17 @@ def test_a_specialist_goes_on_from_a_generalist(
         assert record["finished"] and record["recipe"] == asdict(recipe)
     vocabs = [DraftVocab.load(stage.out / "model") for stage in (general, math)]
     assert vocabs[0] and vocabs[1] and torch.equal(vocabs[0].to_target, vocabs[1].to_target)
+    own = replace(math, out=tmp_path / "own", new_rows=True)
+    run_stage(own, a_target(teacher), tokens, held_out, recipe, "test", nothing)
+    chosen, old = DraftVocab.load(own.out / "model"), set(vocabs[0].to_target.tolist())
+    assert chosen is not None and chosen.size == vocabs[0].size
+    some, counts = of_tasks(tokens, ["math"]), Counter[int]()
+    for row in range(len(some)):
+        counts.update(some.text(row)[some.answer[row] :].tolist())
+    rows = set(chosen.to_target.tolist())
+    ends = set(a_target(teacher).eos)
+    assert rows != old and ends <= rows  # the commonest of its own answers
+    assert min(counts[i] for i in rows - ends) >= max(counts[i] for i in set(counts) - rows)
     # figures are those of what was written
     loaded = RecurrentCell.load(math.out / "model", CPU, torch.float32)
     again = held_out.figures(loaded, vocabs[1])["overall"]["overlap"]

@@ -23,6 +23,7 @@ from collect.align.tokens import Tokens
 from collect.queries import Query, read_queries, text_name
 from collect.store.collection import Collection
 from collect.summary import cautions
+from collect.traffic.reading import read_logs
 from decoders import Engine, Request
 from decoders.arms import load_arms
 from decoders.backends.recurrent.cell import CellConfig
@@ -38,8 +39,8 @@ from router.training.specialise.traffic import (
     REST,
     Traffic,
     Written,
-    of_files,
     of_logs,
+    of_queries,
 )
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -106,6 +107,7 @@ def test_it_saves_what_serves_the_traffic(made: Path, target: Path) -> None:
     arms = load_arms(made / "arms.yaml")
     assert {"autoregressive", "shipped"} <= set(arms)  # others where they pay
     page = (made / "README.md").read_text()
+    assert page.count("| as saved |") == 3  # at two temperatures, and timed
     assert "| bills-of-sale |" in page and "By replay, temperature 0.7" in page and "Timed" in page
     assert (made / "matrix.png").read_bytes().startswith(b"\x89PNG")
     app, asked = CliRunner(), ["generate", "w1 w2", "--target", str(target), "--device", "cpu"]
@@ -135,14 +137,14 @@ def test_no_drafter_is_trained_on_what_judges_it(made: Path) -> None:
 
 
 def test_groups_hold_out_their_last_conversations(queries: Path, tmp_path: Path) -> None:
-    traffic = of_files([queries], [], most=1, limit=10)
+    traffic = of_queries(read_queries(queries), None, most=1, limit=10)
     assert len(traffic.groups) == 1 and [q.task for q in traffic.train].count(REST) == 75
     assert [q.id for q in traffic.held_out] == [f"bills of sale{i}" for i in range(50, 70)]
     apart = lines(tmp_path / "apart.jsonl", [{"id": "x", "task": "qa", "turns": ["w1"]}])
     rows = [{"id": str(i), "task": "union", "turns": [f"w{i}"]} for i in range(MIN_GROUP)]
     taken = lines(tmp_path / "taken.jsonl", rows)
-    assert of_files([taken], [], most=1, limit=None).groups == ("of-union",)
-    named = of_files([queries], [apart], most=1, limit=None)
+    assert of_queries(read_queries(taken), None, most=1, limit=None).groups == ("of-union",)
+    named = of_queries(read_queries([queries, apart]), {"x"}, most=1, limit=None)
     assert named.groups == ("qa",) and [q.id for q in named.held_out] == ["x"]
 
 
@@ -166,7 +168,7 @@ def test_a_log_gives_prompts_and_its_own_answers(target: Path, tmp_path: Path) -
     ]
     log = lines(tmp_path / "log.jsonl", rows)
     model = model_of(TrafficOptions(from_logs=[log], target=str(target)))
-    traffic = of_logs([log], model, most=3, limit=None, show_words=False)
+    traffic = of_logs(read_logs([log]), model, most=3, limit=None, show_words=False)
     assert traffic.groups and all(name.startswith("group-") for name in traffic.groups)
     held = {query.group for query in traffic.held_out}
     assert held and not held & {query.group for query in traffic.train}  # whole conversations
@@ -207,7 +209,7 @@ def test_only_answers_of_the_target_are_taken_over(target: Path, tmp_path: Path)
     found = [json.loads(line) for line in path.read_text().splitlines()]
     assert {row["id"] for row in found} == kept
     assert [row["temperature"] for row in found] == [0, 0, 0.7]
-    assert lesson.take_over(rows, traffic, "train") == 0  # once
+    assert lesson.take_over(rows, traffic, "train") is None  # once
 
 
 def test_a_group_of_its_own_has_the_union() -> None:

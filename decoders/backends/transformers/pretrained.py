@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def method_of(config: dict[str, Any]) -> str | None:
-    """What a config says its weights are quantised by; None where they are not."""
+    """Name the method that a config's weights are quantised by; None where they are not."""
     text = config.get("text_config") or {}
     found = config.get("quantization_config") or text.get("quantization_config")
     if not found:

@@ -14,7 +14,9 @@ from ...commands.options import at_once_in, temperatures_in
 from .options import SpecialiseOptions
 
 if TYPE_CHECKING:
+    from collect.queries import Query
     from collect.sweeps.batch import SweepOptions
+    from collect.traffic.reading import Logs
     from decoders.arms import ArmRecipe
 
     from .drafters import Gain, Lesson
@@ -37,9 +39,9 @@ def specialise(asked: SpecialiseOptions) -> None:
     from .drafters import Lesson
     from .judging import shipped_arm
 
-    how = checked(asked)
+    how, read = checked(asked)
     shipped = shipped_arm(asked.engine)
-    traffic = traffic_of(asked)
+    traffic = traffic_of(asked, read)
     for sentence in traffic.said:
         typer.echo(f"Note: {sentence}.")
     train, apart = traffic.save(asked.out / "queries")
@@ -59,9 +61,10 @@ def specialise(asked: SpecialiseOptions) -> None:
     typer.echo(f"page: {asked.out / 'README.md'}")
 
 
-def checked(asked: SpecialiseOptions) -> SweepOptions:
-    """How the drafters will be judged. Raises DraftpickError for what would stop a run later: a
-    file, a folder, a store; and last the target, which may have to be fetched."""
+def checked(asked: SpecialiseOptions) -> tuple[SweepOptions, list[Query] | Logs]:
+    """How the drafters will be judged, and what the files hold. Raises DraftpickError for what
+    would stop a run later: a file, a folder, a store; and last the target, which may have to be
+    fetched."""
     from collect.queries import read_queries
     from collect.sweeps.batch import SweepOptions
     from collect.traffic.reading import read_logs
@@ -77,26 +80,29 @@ def checked(asked: SpecialiseOptions) -> SweepOptions:
     check_folder(asked.out, "--out")
     targets.device_of(asked.device)
     targets.check_template(asked.chat_template)
+    read: list[Query] | Logs
     if asked.queries:
-        read_queries([*asked.queries, *(asked.held_out or [])])
+        read = read_queries([*asked.queries, *(asked.held_out or [])])
     else:
-        read_logs(asked.from_logs or [])
+        read = read_logs(asked.from_logs or [])
     with using(asked.tracking_uri):
         targets.resolve(asked.target)
-    return how
+    return how, read
 
 
-def traffic_of(asked: SpecialiseOptions) -> Traffic:
-    from .traffic import of_files, of_logs
+def traffic_of(asked: SpecialiseOptions, read: list[Query] | Logs) -> Traffic:
+    from collect.queries import read_queries
 
-    if asked.queries:
-        return of_files(asked.queries, asked.held_out or [], asked.groups, asked.limit)
+    from .traffic import of_logs, of_queries
+
+    if isinstance(read, list):
+        apart = {query.id for query in read_queries(asked.held_out)} if asked.held_out else None
+        return of_queries(read, apart, asked.groups, asked.limit)
     from ...engines.logs.options import TrafficOptions
     from ...engines.logs.replaying import model_of
 
-    assert asked.from_logs is not None
     model = model_of(TrafficOptions(from_logs=asked.from_logs, target=asked.target))
-    return of_logs(asked.from_logs, model, asked.groups, asked.limit, asked.show_words)
+    return of_logs(read, model, asked.groups, asked.limit, asked.show_words)
 
 
 def start_of(shipped: ArmRecipe) -> Path | None:
@@ -119,9 +125,8 @@ def trained(
 
     from .drafters import UNION
 
-    took = lesson.take_over(traffic.train, traffic, train.stem)
-    if traffic.written:
-        many = len(traffic.train)
+    took, many = lesson.take_over(traffic.train, traffic, train.stem), len(traffic.train)
+    if took is not None:
         typer.echo(f"{took:,} of {many:,} logged answers are the target's own; it writes the rest.")
     judged = lesson.tokens(apart, lesson.write(apart, None))
     tokens = lesson.tokens(train, lesson.write(train, asked.write_minutes))

@@ -44,7 +44,7 @@ NOT_NATIVE = (
 
 @dataclass(frozen=True)
 class Gain:
-    """What there is to gain for a group, before any training.
+    """Room for improvement in a group, before any training.
 
     tokens: of its answers.
     outside: the share of them that the drafter that ships has no row for; None where none ships.
@@ -100,8 +100,9 @@ class Lesson:
         where, kept = self._out / "answers" / queries.stem, self.states
         return write_outputs([queries], where, options, self._most_new, None, minutes, kept)
 
-    def take_over(self, queries: Sequence[Query], traffic: Traffic, part: str) -> int:
-        """Keep the log's answers that the target wrote, as if it had written them now; how many.
+    def take_over(self, queries: Sequence[Query], traffic: Traffic, part: str) -> int | None:
+        """Keep the log's answers that the target wrote, as if it had written them now; how many,
+        None where an earlier call has.
 
         Those of its weights, where the log names them. Else a greedy answer is the target's where
         OWN_SHARE of its tokens are the likeliest; of one that was drawn that cannot be told, and
@@ -109,7 +110,7 @@ class Lesson:
         """
         path = self._out / "answers" / part / "outputs.jsonl"
         if path.is_file() or not traffic.written:
-            return 0
+            return None
         _, weights = targets.tokenizer_and_fingerprint(self.folder, self._options.chat_template)
         rows = list[str]()
         for query in queries:

@@ -1,11 +1,11 @@
-"""What every drafter would have earned on every group, by replay, and what choosing earns."""
+"""Replay: every drafter on every group, and the choices among them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,14 @@ from decoders.methods.hybrid.recipe import HybridRecipe
 from decoders.methods.recurrent.recipe import RecurrentRecipe
 from decoders.options import EngineOptions
 from policies.evaluation.bootstrap import group_index, group_sums, interval, resample
-from policies.records import RewardTable
-from policies.selection.crossfit import cross_fit, folds_of, learned, usable
+from policies.selection.crossfit import usable
 
 from .drafters import UNION
 
 SHIPPED = "shipped"  # the arm that users of the target have now
 ALONE = "alone-"  # before the name of an arm without copying
 ELSEWHERE = "elsewhere"  # the task of queries unlike all groups
-LEARNER = "regression"  # which policy is judged by folds
-HINDSIGHT, ROUTED, BY_GROUP = "hindsight", "routed by a policy", "routed by group"
+HINDSIGHT, ROUTED, BY_GROUP = "hindsight", "as saved", "routed by group"
 LENGTH = 16  # most tokens of a hybrid's draft
 
 
@@ -53,7 +51,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What replay tells at one temperature.
+    """Speeds by replay at one temperature.
 
     matrix: arm -> group -> over the arm that ships.
     choices: how the arm is chosen -> over the arm that ships, and over the union, on all groups
@@ -125,16 +123,21 @@ def replay(
     return Collection.open(out)
 
 
-def judge(collection: Collection, temperature: float, seed: int = 0) -> Judgement:
-    """Compare arms and choices at one temperature, one answer at a time."""
+def judge(
+    collection: Collection, temperature: float, saved: Mapping[str, str] = {}, seed: int = 0
+) -> Judgement:
+    """Compare arms and choices at one temperature, one answer at a time.
+
+    saved: row -> the arm that what is saved takes there, judged by folds; without any it is left
+        out.
+    """
     options = TableOptions(temperatures=(temperature,), at_once=(1,))
     table = usable(read_rewards(collection, options)[0]).table
     logs = np.log(table.rewards)  # [n, A]
     at = {arm: column for column, arm in enumerate(table.arms)}
     tasks = np.array(table.tasks)
     own = tasks != ELSEWHERE
-    hybrids = [arm for arm in table.arms if not arm.startswith(ALONE)]
-    drafters = [arm for arm in hybrids if arm != AUTOREGRESSIVE]
+    drafters = [a for a in table.arms if not a.startswith(ALONE) and a != AUTOREGRESSIVE]
     groups = [task for task in dict.fromkeys(table.tasks) if task != ELSEWHERE]
 
     def over(values: NDArray[np.float64], rows: NDArray[np.bool_]) -> Ratio:
@@ -148,33 +151,20 @@ def judge(collection: Collection, temperature: float, seed: int = 0) -> Judgemen
             continue
         gained = logs[:, at[arm]] - logs[:, at[against]]
         matrix[arm] = {group: over(gained, tasks == group) for group in [*groups, ELSEWHERE]}
-    some = usable(read_rewards(collection, replace(options, arms=drafters))[0]).table
-    chosen = _chosen(table, some, seed)
-    rows = np.arange(len(table))
-    union = logs[:, at[UNION if UNION in at else SHIPPED]]
+    chosen = {
+        **{arm: [arm] * len(table) for arm in (SHIPPED, UNION)},
+        BY_GROUP: [own_arm(task, at) for task in table.tasks],
+        HINDSIGHT: [drafters[i] for i in logs[:, [at[arm] for arm in drafters]].argmax(axis=1)],
+    }
+    if saved:
+        chosen[ROUTED] = [saved[row] for row in table.query_ids]
+    rows, union = np.arange(len(table)), logs[:, at[UNION]]
     choices, elsewhere = {}, {}
-    for name, columns in chosen.items():
-        earned = logs[rows, columns]
+    for name, arms in chosen.items():
+        earned = logs[rows, [at[arm] for arm in arms]]
         choices[name] = over(earned - logs[:, at[SHIPPED]], own), over(earned - union, own)
         elsewhere[name] = over(earned - logs[:, at[SHIPPED]], ~own)
     return Judgement(matrix, choices, elsewhere)
-
-
-def _chosen(table: RewardTable, some: RewardTable, seed: int) -> dict[str, NDArray[np.intp]]:
-    """[n] columns of `table`, those of the arm that each choice takes.
-
-    some: the same rows with the arms that are chosen from.
-    """
-    at = {arm: column for column, arm in enumerate(table.arms)}
-    columns = np.array([at[arm] for arm in some.arms])
-    fixed = {arm: np.full(len(table), at[arm]) for arm in (SHIPPED, UNION) if arm in at}
-    probs = cross_fit(some, folds_of(some, seed), learned(LEARNER, seed, {}))
-    return {
-        **fixed,
-        BY_GROUP: np.array([at[own_arm(task, at)] for task in table.tasks]),
-        ROUTED: columns[probs.argmax(axis=1)],
-        HINDSIGHT: columns[some.rewards.argmax(axis=1)],
-    }
 
 
 def own_arm(task: str, arms: Container[str]) -> str:

@@ -1,4 +1,4 @@
-"""What `draftpick specialise` is given."""
+"""Options of `draftpick specialise`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PICTURE, PAGE = "matrix.png", "README.md"
 
 @dataclass(frozen=True)
 class Found:
-    """What came of a run.
+    """Results of a run.
 
     held_out: queries that it was judged by.
     gains: by group, before training.
@@ -44,7 +44,7 @@ class Found:
 
     @property
     def conclusion(self) -> str:
-        """What was saved, in a sentence."""
+        """Say in a sentence what was saved."""
         several = set(self.arms) - {AUTOREGRESSIVE, SHIPPED, UNION}
         words = (
             ""

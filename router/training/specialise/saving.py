@@ -53,9 +53,8 @@ def judge_and_save(
     queries = [*traffic.held_out, *elsewhere()]
     options, bar = replace(asked.engine, arms=out / JUDGED), progress("judging", "outcomes")
     collection = replay(options, queries, out / "rewards", how, bar)
-    judged = {temperature: judge(collection, temperature) for temperature in how.temperatures}
     arms = [AUTOREGRESSIVE, SHIPPED, *names]
-    if len(names) > 1 and not any(each.several_pay for each in judged.values()):
+    if not any(judge(collection, at).several_pay for at in how.temperatures):
         arms = arms[:3]  # what ships, and the common drafter
     table, _ = read_rewards(collection, TableOptions(arms=arms))
     task = Task(
@@ -68,6 +67,8 @@ def judge_and_save(
     )
     trained = train_run(task, tracking_uri=asked.tracking_uri)
     assert trained.guarded is not None
+    best = trained.guarded.probs.argmax(axis=1).tolist()
+    saved = {row: table.arms[i] for row, i in zip(table.query_ids, best, strict=True)}
     write_arms(out / ARMS, shipped_arm, arms[2:], alone=False)
     found = Found(
         target=asked.target,
@@ -75,7 +76,7 @@ def judge_and_save(
         said=traffic.said,
         held_out=len(traffic.held_out),
         gains=gains,
-        judged=judged,
+        judged={at: judge(collection, at, saved) for at in how.temperatures},
         saved=trained.guarded.saved,
         best_fixed=trained.guarded.best_fixed,
         verdict=trained.guarded.verdict,

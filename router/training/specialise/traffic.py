@@ -1,4 +1,4 @@
-"""What users asked, by kind of work, and the part of it that no drafter is trained on."""
+"""Queries by kind of work, and the part of them that no drafter is trained on."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collect.queries import Query, read_queries, text_name
+from collect.queries import Query, text_name
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 
 if TYPE_CHECKING:
+    from collect.traffic.reading import Logs
+
     from ...engines.logs.replaying import Model
 
 REST = "rest"  # the task of queries whose own is too small for a drafter
@@ -69,20 +71,19 @@ class Traffic:
         return paths
 
 
-def of_files(files: Sequence[Path], apart: Sequence[Path], most: int, limit: int | None) -> Traffic:
-    """Queries of files, whose tasks are the groups.
+def of_queries(
+    queries: Sequence[Query], apart: set[str] | None, most: int, limit: int | None
+) -> Traffic:
+    """Queries whose tasks are the groups.
 
-    apart: files of those that are held out; without any it is the last tenth.
+    apart: ids of those that are held out; None is the last tenth.
     most: groups. limit: queries of each group that are trained on; None for all.
     """
-    queries = [replace(q, task=_slug(q.task)) for q in read_queries([*files, *apart])]
-    names = {query.id for query in read_queries(list(apart))} if apart else None
-    return _grouped(queries, names, most, limit, {}, [])
+    named = [replace(query, task=_slug(query.task)) for query in queries]
+    return _grouped(named, apart, most, limit, {}, [])
 
 
-def of_logs(
-    logs: Sequence[Path], model: Model, most: int, limit: int | None, show_words: bool
-) -> Traffic:
+def of_logs(logs: Logs, model: Model, most: int, limit: int | None, show_words: bool) -> Traffic:
     """Queries of logs, as `draftpick headroom --from-logs` reads them: groups are what lines call
     `task`, else clusters of what was asked.
 
@@ -90,11 +91,10 @@ def of_logs(
     show_words: whether clusters are called by their words, which stand in what users wrote.
     """
     from collect.traffic.clusters import tasks_of
-    from collect.traffic.reading import read_logs
     from collect.traffic.replayed import group_of
     from collect.traffic.tokens import tokenised
 
-    tokens = tokenised(read_logs(logs).answers, model.tokenizer, model.eos_ids)
+    tokens = tokenised(logs.answers, model.tokenizer, model.eos_ids)
     said = [f"{count:,} answers {reason} are left out" for reason, count in tokens.left_out.items()]
     answers = tokens.answers
     if all(each.span for each in answers):
