@@ -144,6 +144,9 @@ def test_groups_hold_out_their_last_conversations(queries: Path, tmp_path: Path)
     rows = [{"id": str(i), "task": "union", "turns": [f"w{i}"]} for i in range(MIN_GROUP)]
     taken = lines(tmp_path / "taken.jsonl", rows)
     assert of_queries(read_queries(taken), None, most=1, limit=None).groups == ("of-union",)
+    mixed = [Query(str(i), f"kind {i % 3}", (f"w{i}",)) for i in range(MIN_GROUP)]
+    together = of_queries(mixed, None, most=4, limit=None)
+    assert together.groups == ("all",) and "all are one group" in together.said[0]
     named = of_queries(read_queries([queries, apart]), {"x"}, most=1, limit=None)
     assert named.groups == ("qa",) and [q.id for q in named.held_out] == ["x"]
 

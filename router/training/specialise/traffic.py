@@ -24,6 +24,7 @@ HELD_OUT = 0.1  # of each group's conversations, the last
 MIN_HELD_OUT, MAX_HELD_OUT = 20, 120  # conversations of a group
 MIN_GROUP = 60  # conversations, those held out among them, that a drafter of their own needs
 NO_TEXT = "(no text)"
+ALL = "all"  # the task of all queries, where no kind of work is large enough
 TAKEN = ("autoregressive", "shipped", "union", "elsewhere", REST)
 
 
@@ -100,7 +101,7 @@ def of_logs(logs: Logs, model: Model, most: int, limit: int | None, show_words: 
     if all(each.span for each in answers):
         answers = sorted(answers, key=lambda each: each.span or (0.0, 0.0))
     logged = [each.logged for each in answers]
-    tasks = tasks_of(logged, most)
+    tasks = tasks_of(logged, min(most, len(logged) // (2 * MIN_GROUP)))
     if not show_words:
         found = list(dict.fromkeys(t for t, one in zip(tasks, logged, strict=True) if not one.task))
         called = {name: f"group {number}" for number, name in enumerate(found, 1)}
@@ -138,6 +139,10 @@ def _grouped(
     for query in queries:
         by_task.setdefault(query.task, {}).setdefault(_conversation(query), []).append(query)
     sizes = Counter({task: len(found) for task, found in by_task.items()})
+    if max(sizes.values()) < MIN_GROUP <= sizes.total():
+        said.append(f"no kind of work has {MIN_GROUP} conversations, so that all are one group")
+        together = [replace(query, task=ALL) for query in queries]
+        return _grouped(together, apart, most, limit, written, said)
     ranked = [task for task, size in sizes.most_common() if size >= MIN_GROUP]
     groups = tuple(ranked[:most])
     if not groups:
