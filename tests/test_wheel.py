@@ -13,25 +13,33 @@ from zipfile import ZipFile
 
 import pytest
 
+from decoders.backends.cpp_kernels import file_name, instructions
+from decoders.zoo.catalogue import TARGET, cache_dir
+
 ROOT = Path(__file__).resolve().parent.parent
-SHIPPED = ("collect", "decoders", "policies", "router", "pyproject.toml", "README.md", "LICENSE")
+PACKAGES = ("collect", "decoders", "policies", "router")
+SHIPPED = (*PACKAGES, "pyproject.toml", "setup.py", "README.md", "LICENSE")
+BEST = instructions()
 
 pytestmark = pytest.mark.slow
 
 
-def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """more: variables of the environment."""
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run(
-        [*map(str, command)], cwd=cwd, env=clean, capture_output=True, text=True, timeout=300
+        [*map(str, command)], cwd=cwd, env=clean | more, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done
 
 
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a new environment's programs. draftpick is installed there from a wheel; what
-    it depends on is this environment's, as it was installed from the same pyproject.toml."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built with kernels for this processor."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     for name in SHIPPED:
         if (ROOT / name).is_dir():
@@ -42,20 +50,42 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiled = source / "decoders" / "zoo" / "__pycache__"  # among the models' files
     compiled.mkdir()
     (compiled / "catalogue.cpython-311.pyc").touch()
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     build = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", made, source)
-    run(*pip, *build, cwd=made)
+    run(*PIP, *build, cwd=made, DRAFTPICK_KERNELS=BEST or "")
     (wheel,) = made.glob("draftpick-*.whl")
-    with ZipFile(wheel) as whole:
-        assert not [name for name in whole.namelist() if name.endswith(".pyc")]
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path) -> Path:
+    """The folder of a new environment's programs. draftpick is installed there from the wheel; what
+    it depends on is this environment's, as it was installed from the same pyproject.toml."""
+    made = wheel.parent
     place = made / "venv"
     venv.create(place)
     programs = place / ("Scripts" if os.name == "nt" else "bin")
-    run(*pip, "--python", programs / "python", "install", "--quiet", "--no-deps", wheel, cwd=made)
+    run(*PIP, "--python", programs / "python", "install", "--quiet", "--no-deps", wheel, cwd=made)
     where = run(programs / "python", "-c", "import sysconfig as s; print(s.get_path('purelib'))",
                 cwd=made).stdout.strip()  # fmt: skip
     Path(where, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return programs
+
+
+def test_it_holds_the_packages_their_models_and_kernels_alone(wheel: Path) -> None:
+    with ZipFile(wheel) as whole:
+        names = {name for name in whole.namelist() if ".dist-info/" not in name}
+        assert sum(each.compress_size for each in whole.infolist()) < 64e6
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES}
+    compiled = {f"decoders/backends/cpp/{file_name(BEST)}"} if BEST else set()
+    assert {name for name in names if name.endswith((".pyc", ".so"))} == compiled
+    assert ("py3-none-linux" if BEST else "py3-none-any") in wheel.name
+    tracked = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert names == tracked | compiled
 
 
 def test_it_answers_from_any_folder(environment: Path, tmp_path: Path) -> None:
@@ -67,6 +97,19 @@ def test_it_answers_from_any_folder(environment: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert answered.stdout.strip() and "[arm " in answered.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_it_answers_where_there_is_no_compiler(environment: Path, tmp_path: Path) -> None:
+    if BEST is None:
+        pytest.skip("there are no kernels for this processor")
+    (tmp_path / TARGET).symlink_to(cache_dir() / TARGET)
+    nothing = {"PATH": "/nonexistent", "CXX": "/nonexistent", "DRAFTPICK_CACHE": str(tmp_path)}
+    answered = run(
+        environment / "draftpick", "generate", "Why?", "--max-new-tokens", "8",
+        cwd=tmp_path, **nothing,
+    )  # fmt: skip
+    assert answered.stdout.strip() and "compil" not in answered.stderr
+    assert "slower" not in answered.stderr and not (tmp_path / "compiled").exists()
 
 
 def test_everything_that_ships_is_in_it(environment: Path, tmp_path: Path) -> None:

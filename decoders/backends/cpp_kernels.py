@@ -1,4 +1,4 @@
-"""The kernels in C++ (folder cpp): made by a compiler for this machine, kept, and loaded once."""
+"""The kernels in C++ (folder cpp): brought by a wheel, or compiled and kept; loaded once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 
 from ..common.loggers import quiet
-from ..common.machine import cpu_name
 from ..common.wording import in_words
 from ..sampling.race import ON_CPU
 from .weights.blocked import NARROW
@@ -45,7 +44,7 @@ SETS: dict[str, dict[str, str]] = {  # compiler flags by PyTorch's names, the be
     "NEON": {},  # what every 64-bit Arm has
 }
 ARM = "aarch64", "arm64"
-TUNED = [] if platform.machine() in ARM else ["-mtune=native"]
+ALWAYS = ["-g0"]  # no symbols for debuggers, which are four fifths of a file
 _LOADING = threading.Lock()
 
 
@@ -89,15 +88,17 @@ def version() -> str:
 
 
 def file_name(best: str) -> str:
-    """Name of the kernels' file for a set of instructions."""
-    where = (torch.__version__, cpu_name(), best, list(SETS[best].values()))
-    key = hashlib.sha256(repr((version(), where)).encode()).hexdigest()[:16]
-    return f"{key}-kernels.so"
+    """Name of the kernels' file for a set of instructions, in a wheel and where it is kept. Other
+    sources, flags and releases of PyTorch have other names; its patches and builds share one, as
+    they have one interface."""
+    release = "_".join(torch.__version__.split(".")[:2])
+    key = hashlib.sha256(repr((version(), SETS[best])).encode()).hexdigest()[:8]
+    return f"torch{release}_{best.lower()}_{key}.so"
 
 
 def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
-    """Whether the kernels are available: from `folder`, or compiled into it. `say` reports
-    compiling, and a missing C++ compiler."""
+    """Whether the kernels are available: from a wheel, from `folder`, or compiled into it. `say`
+    reports compiling, and a missing C++ compiler."""
     with _LOADING:
         if loaded():
             return True
@@ -105,9 +106,14 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
         if best is None:
             return False
         path = folder / file_name(best)
-        if not (path.exists() and _opened(path) is None):
+        there = (each for each in (FOLDER / path.name, path) if each.exists())
+        if not any(_opened(each) is None for each in there):
+            say(
+                f"compiling kernels for {best}, as none came for PyTorch {torch.__version__}: "
+                "once, about a minute"
+            )
             with quiet({"torch.utils.cpp_extension": logging.ERROR}):  # it misses CUDA
-                refused = _made(path, list(SETS[best].values()), say) or _opened(path)
+                refused = compile_kernels(path, [*SETS[best].values()]) or _opened(path)
             if refused is not None:
                 say(f"drafts are verified by PyTorch's own products, which are slower: {refused}")
                 return False
@@ -125,18 +131,17 @@ def _opened(path: Path) -> str | None:
     return None
 
 
-def _made(path: Path, flags: list[str], say: Callable[[str], None]) -> str | None:
+def compile_kernels(path: Path, flags: list[str]) -> str | None:
     """Compile to `path`, which is whole or not there; why that cannot be, or None."""
     from torch._inductor import config
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.exc import InvalidCxxCompiler
 
-    say("compiling kernels for this machine: once, about a minute")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         only = config.patch({"cpp.march": ""})  # no instructions but those asked for
-        with only, tempfile.TemporaryDirectory(dir=path.parent) as aside:
-            options = CppTorchOptions(extra_flags=[*TUNED, *flags])
+        with only, tempfile.TemporaryDirectory(dir=path.parent.absolute()) as aside:
+            options = CppTorchOptions(extra_flags=[*ALWAYS, *flags])
             libraries = options.get_libraries_dirs()
             libraries[:] = map(shlex.quote, libraries)
             # The builder's own run splits the command at spaces of folders' names.

@@ -150,9 +150,29 @@ def test_it_is_compiled_for_no_instructions_but_those_asked_for(
     lines = ["#if defined(__AVX2__) || defined(__AVX512F__)", "#error more", "#endif"]
     probe.write_text("\n".join([*lines, "int probe() { return 1; }\n"]))
     monkeypatch.setattr(cpp_kernels, "SOURCE", probe)
-    assert cpp_kernels._made(tmp_path / "probe.so", [], lambda said: None) is None
-    refused = cpp_kernels._made(tmp_path / "probe.so", ["-mavx2"], lambda said: None)
+    assert cpp_kernels.compile_kernels(tmp_path / "probe.so", []) is None
+    refused = cpp_kernels.compile_kernels(tmp_path / "probe.so", ["-mavx2"])
     assert cpp_kernels.instructions() == "NEON" or "more" in str(refused)
+
+
+def test_kernels_of_a_wheel_are_taken_where_they_fit_pytorch(
+    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = cpp_kernels.file_name(str(cpp_kernels.instructions()))
+    (tmp_path / name).touch()
+    opened: list[Path] = []
+    told: list[str] = []
+    monkeypatch.setattr(cpp_kernels, "FOLDER", tmp_path)
+    monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
+    monkeypatch.setattr(cpp_kernels, "_opened", opened.append)
+    monkeypatch.setattr(cpp_kernels, "compile_kernels", lambda path, flags: "no compiler")
+    assert cpp_kernels.load_kernel(tmp_path / "made", told.append)
+    assert opened == [tmp_path / name] and not told
+    monkeypatch.setattr(torch, "__version__", torch.__version__ + "+cu130")
+    assert cpp_kernels.load_kernel(tmp_path / "made", told.append) and not told
+    monkeypatch.setattr(torch, "__version__", "9.8.7")
+    assert not cpp_kernels.load_kernel(tmp_path / "made", told.append)
+    assert len(opened) == 2 and "none came for PyTorch 9.8.7" in told[0]
 
 
 def test_without_a_compiler_it_is_done_without_and_said(
@@ -183,7 +203,7 @@ import sys, torch
 from pathlib import Path
 from decoders.backends import cpp_kernels
 told = []
-cpp_kernels.TUNED = ["-O0", "-g0", "-w"]  # faster to make
+cpp_kernels.ALWAYS = ["-O0", "-g0", "-w"]  # faster to make
 assert cpp_kernels.load_kernel(Path(sys.argv[1]), told.append), told
 from decoders.backends.weights.blocked import to_int4_blocks
 made = to_int4_blocks(torch.eye(32).bfloat16())
