@@ -14,23 +14,20 @@ from collect import rouge
 from decoders import Engine, Request
 from decoders.common.provenance import provenance
 from decoders.zoo.catalogue import sha256_of
+from router.specbench.quality import bleu
 
-SCORERS = ("sacrebleu", "rouge_score")
 
-
-def missing() -> list[str]:
-    """The scorers that are not installed."""
-    return [name for name in SCORERS if find_spec(name) is None]
+def can_score() -> bool:
+    """Whether rouge-score is installed."""
+    return find_spec("rouge_score") is not None
 
 
 def quality(task: str, made: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """BLEU of translations (sacrebleu's default, 0 to 100); ROUGE-2 and ROUGE-L F of summaries
     (0 to 1), by stemmed English words, as papers on summaries report them; rewards and benchmarks
     do not stem."""
-    import sacrebleu
-
     if task == "en-de":
-        return {"bleu": round(sacrebleu.corpus_bleu(list(made), [list(references)]).score, 2)}
+        return {"bleu": round(100 * bleu(made, references), 2)}
     kinds = ("rouge2", "rougeL")
     pairs = zip(references, made, strict=True)
     found = [rouge.scores(kinds, *pair, rouge.ASCII_STEMMED) for pair in pairs]

@@ -38,7 +38,7 @@ import torch
 import torch.nn.functional as F
 from muon import Muon
 from recorded_steps import Recorded, Step
-from t5_scores import acceptance, missing, quality, write_card
+from t5_scores import acceptance, can_score, quality, write_card
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import UnigramTrainer
 from torch import Tensor, nn
@@ -544,8 +544,8 @@ def main() -> None:
         for task in TASKS
     }
     answered = test_answers(trained, inputs, size, given.out)
-    if missing() and not (given.out / "results.json").is_file():
-        say(f"no scores without {' and '.join(missing())}: the answers are kept for later")
+    if not can_score() and not (given.out / "results.json").is_file():
+        say("no scores without rouge-score: the answers are kept for later")
         return
     found = scores(answered, inputs, tokenizer, given.data, given.out)
     for name in trained:

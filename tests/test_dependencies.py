@@ -24,10 +24,13 @@ PIN = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.!]+)")
 
 
 def declared() -> list[Requirement]:
-    """Of pyproject.toml, all extras and what builds the package."""
+    """Of pyproject.toml, what builds the package and all extras but vLLM's, which pins its own."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = settings["project"]
-    extras = [each for group in project["optional-dependencies"].values() for each in group]
+    groups = {
+        name: group for name, group in project["optional-dependencies"].items() if name != "vllm"
+    }
+    extras = [each for group in groups.values() for each in group]
     found = [*settings["build-system"]["requires"], *project["dependencies"], *extras]
     return [Requirement(each) for each in found]
 

@@ -144,7 +144,8 @@ def test_the_other_commands_exist() -> None:
                 assert f'"{flag}"' in source, f"{where}: {arguments[0]} has no {flag}"
         else:
             own = Path(program).name  # /opt/draftpick/bin/pip
-            added = ((), (".[serve]",), (".[serve,ray]",), ("--no-deps", "."))
+            extras = ((".[serve]",), (".[serve,ray]",), (".[vllm]",))
+            added = ((), *extras, ("--no-deps", "."))
             install = (own, *arguments) in (INSTALL, *((*INSTALL[:2], *each) for each in added))
             assert own in ("make", "mlflow", "curl", *OPERATORS) or install, where
             files = [word for word in arguments if word.startswith("docs/")]

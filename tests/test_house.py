@@ -263,7 +263,7 @@ def test_importing_costs_nothing() -> None:
 
 
 ABSENT = (
-    "datasets", "matplotlib", "mlflow", "pandas", "pyarrow", "rouge_score", "sacrebleu", "scipy",
+    "datasets", "matplotlib", "mlflow", "pandas", "pyarrow", "rouge_score", "scipy",
     "sentence_transformers", "sklearn", "typer",
 )  # fmt: skip
 BARE = (
@@ -297,7 +297,7 @@ def test_what_decodes_and_trains_needs_torch_and_transformers_alone() -> None:
 
 def test_a_proposer_for_vllm_needs_little() -> None:
     """`pip install --no-deps draftpick` is enough: what it needs comes with vLLM."""
-    absent = (*ABSENT, "accelerate", "gguf", "greenlet", "httpx_sse", "huggingface_hub", "rich")
+    absent = (*ABSENT, "accelerate", "gguf", "greenlet", "huggingface_hub", "rich")
     refused = f"sys.modules.update(dict.fromkeys({absent}))"
     loaded = loaded_by(f"{refused}; from router.engines.vllm import Proposer")
     assert not loaded & (HEAVY - set(absent))

@@ -15,26 +15,20 @@ from numpy.typing import NDArray
 
 from policies.evaluation.bootstrap import CONFIDENCE, group_index, group_sums, resample
 from policies.records import Float64
+from router.specbench.corpus_bleu import SUMS, bleu_of, ngram_counts
 from router.specbench.quality import BLEU, measure_of
 from router.specbench.records import BASELINE, Row
 
 from .draws import speedups
 from .records import Counts, Interval, Measured
 
-ORDERS = 4  # of n-grams
-SUMS = 2 * ORDERS + 2
-
 
 def counts_of(draws: Sequence[Sequence[Row]]) -> Counts:
-    """method -> task judged by BLEU -> [questions, 1 + draws * 10]: a number of the question as in
-    `walls_of`, then of each draw the n-grams that match and the n-grams, of one to four tokens, and
-    the tokens of answer and reference. What a method failed on is left out.
+    """method -> task judged by BLEU -> [questions, 1 + draws * SUMS]: a number of the question as
+    in `walls_of`, then the counts of each draw. What a method failed on is left out.
 
     draws: rows of the same questions.
     """
-    import sacrebleu
-
-    scorer = sacrebleu.BLEU(effective_order=True)  # the counts are the same without it
     by_id = [{row.question_id: row for row in rows} for rows in draws]
     found: dict[str, dict[str, Float64]] = {}
     judged = [
@@ -50,9 +44,7 @@ def counts_of(draws: Sequence[Sequence[Row]]) -> Counts:
                 continue
             line: list[float] = [number]
             for one in answers:
-                text = one.turns[0].result.text.strip()
-                score = scorer.sentence_score(text, [row.reference or ""])
-                line += [*score.counts, *score.totals, score.sys_len, score.ref_len]
+                line += ngram_counts(one.turns[0].result.text.strip(), row.reference or "")
             tables.setdefault(row.task, []).append(line)
         found[method] = {task: np.array(lines) for task, lines in tables.items()}
     return found
@@ -112,17 +104,8 @@ def fronts(found: Measured, run: str, task: str) -> Fronts:
 
 
 def _bleu(sums: Float64) -> Float64:
-    """[B, draws * 10] to [B]: BLEU of a corpus by its counts, as sacrebleu smooths it (exp); the
-    mean over draws."""
-    each = sums.reshape(-1, SUMS)
-    matches, ngrams, (ours, theirs) = each[:, :ORDERS], each[:, ORDERS:-2], each[:, -2:].T
-    missed = matches == 0
-    known = (ngrams > 0).all(axis=1) & ~missed.all(axis=1)
-    smoothed = np.where(missed, 0.5 ** missed.cumsum(axis=1), matches)
-    logs = np.log(smoothed / np.maximum(ngrams, 1)).mean(axis=1)
-    short = np.minimum(0.0, 1 - theirs / np.maximum(ours, 1))  # the brevity penalty's logarithm
-    scores = np.where(known, np.exp(logs + short), 0.0)
-    return np.asarray(scores.reshape(len(sums), -1).mean(axis=1))
+    """[B, draws * SUMS] to [B]: BLEU of a corpus by its counts, the mean over draws."""
+    return np.asarray(bleu_of(sums.reshape(len(sums), -1, SUMS)).mean(axis=1))
 
 
 def lead(ours: Float64, theirs: Float64) -> Interval:

@@ -15,7 +15,7 @@ def ray_module(what: str) -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        words = f"{what} on Ray needs the package ray: `pip install 'ray[data]'`"
+        words = f"{what} on Ray needs the package ray: `pip install 'draftpick[ray]'`"
         raise DraftpickError(words) from error
     return ray
 

@@ -16,12 +16,12 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from httpx_sse import EventSource
 
 from ..common.errors import DraftpickError, UpstreamRefused
 from ..common.secrets import masked, secret
 from ..common.text import from_json
 from ..common.wording import in_words
+from .events import data_of
 from .fields import fields_of
 from .servers import Speculated, content_of, end_of, speculated, stop_of
 
@@ -116,14 +116,14 @@ def completions(
             asked(connections, arm, "POST", "/chat/completions", content)
         )
         if kind == "text/event-stream":
-            events = EventSource(answer).iter_sse()
+            events = data_of(answer.iter_text())
             done = False
             for event in events:
-                if event.data.strip() == "[DONE]":
+                if event.strip() == "[DONE]":
                     done = True
                     break
-                if event.data.strip():
-                    found = _event(_record(arm, event.data))
+                if event.strip():
+                    found = _event(_record(arm, event))
                     ended, pending = ended or found.finish_reason, pending or found.pending
                     yield found
             if done:
@@ -142,7 +142,7 @@ def completions(
         raise Unavailable("its stream ended before the answer did")
 
 
-def _read_out(answer: httpx.Response, events: Iterator[Any], open_: ExitStack) -> None:
+def _read_out(answer: httpx.Response, events: Iterator[str], open_: ExitStack) -> None:
     """Read what follows an answer's last event, so that its connection can be used again.
 
     It is waited for shortly; a server that is slow to end its content is read on in a thread.

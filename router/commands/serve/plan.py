@@ -175,7 +175,7 @@ def plan(asked: ServeOptions) -> ServePlan:
     if missing:
         raise DraftpickError(
             f"serving needs {', '.join(missing)}; install draftpick with them: `pip install "
-            f"'.[{'serve,ray' if asked.on_ray else 'serve'}]'`"
+            f"'draftpick[{'serve,ray' if asked.on_ray else 'serve'}]'`"
         )
     from ...serve.app import Settings
     from ...serve.middleware import checked
