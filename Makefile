@@ -118,7 +118,7 @@ WHEEL := $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --dis
 
 release: install $(RELEASE)/.installed
 	rm -rf dist build *.egg-info
-	$(RELEASE)/bin/python -m build --sdist .
+	$(RELEASE)/bin/python -m build --quiet --sdist .
 	$(WHEEL) --wheel-dir dist dist/draftpick-*.tar.gz
 	DRAFTPICK_KERNELS=all $(WHEEL) --wheel-dir build dist/draftpick-*.tar.gz
 	PATH="$(abspath $(RELEASE))/bin:$$PATH" auditwheel repair --exclude 'lib*torch*' --exclude libc10.so --exclude libgomp.so.1 --wheel-dir dist build/draftpick-*.whl

@@ -18,7 +18,7 @@ FOLDER = Path("decoders", "backends", "cpp")
 
 
 class BuildKernels(build_ext):
-    """By the command that compiles kernels on first use."""
+    """Compiles kernels by the command that does on first use."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split(".")).with_suffix(".so"))

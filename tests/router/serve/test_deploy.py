@@ -27,15 +27,21 @@ DEPLOY = ROOT / "docs" / "deploy"
 USUAL_STOP_S = 10  # after which a container is killed
 
 
-def instructions() -> list[tuple[str, str]]:
-    """(keyword, rest) of every line of the container file."""
+def stages() -> list[list[tuple[str, str]]]:
+    """(keyword, rest) of every line of the container file: what builds, and what runs."""
     lines = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ").splitlines()
-    plain = [line for line in lines if line.strip() and not line.startswith("#")]
-    return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in plain]
+    found: list[list[tuple[str, str]]] = []
+    for line in lines:
+        if line.startswith("FROM"):
+            found.append([])
+        if line.strip() and not line.startswith("#"):
+            keyword, rest = line.split(maxsplit=1)
+            found[-1].append((keyword, rest))
+    return found
 
 
-def all_of(keyword: str) -> list[str]:
-    return [rest for each, rest in instructions() if each == keyword]
+def all_of(keyword: str, stage: int = 1) -> list[str]:
+    return [rest for each, rest in stages()[stage] if each == keyword]
 
 
 class Unit(RawConfigParser):
@@ -77,7 +83,7 @@ def test_the_containers_server_is_one() -> None:
 
 
 def test_the_container_runs_as_nobody_of_note_and_writes_in_one_folder() -> None:
-    keywords = [keyword for keyword, _ in instructions()]
+    keywords = [keyword for keyword, _ in stages()[1]]
     (user,) = all_of("USER")
     assert int(user) > 0 and f"--uid {user} " in all_of("RUN")[0]
     assert keywords.index("USER") < keywords.index("ENTRYPOINT")
@@ -88,16 +94,24 @@ def test_the_container_runs_as_nobody_of_note_and_writes_in_one_folder() -> None
 
 
 def test_what_the_container_copies_is_there_and_enough() -> None:
-    copied = [word for line in all_of("COPY") for word in line.split()[:-1]]
+    copied = [word for line in all_of("COPY", stage=0) for word in line.split()[:-1]]
     assert all((ROOT / name).exists() for name in copied)
     ignore = (DEPLOY / "Containerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in ignore if line.startswith("!")} == set(copied)
     packages = re.search(r"include = \[(.*)\]", (ROOT / "pyproject.toml").read_text())
     assert packages is not None
     wanted = {name.strip(' "*') for name in packages[1].split(",")}
-    assert wanted <= set(copied)
-    (install,) = [line for line in all_of("RUN") if "pip install" in line]
-    assert shlex.split(install)[-1] == ".[serve]"
+    assert wanted | {"setup.py"} <= set(copied)
+    *_, whole, kernels = all_of("RUN", stage=0)
+    assert shlex.split(whole)[-1] == ".[serve]" and shlex.split(kernels)[-1] == "."
+    assert stages()[0][-2] == ("ENV", "DRAFTPICK_KERNELS=all")
+
+
+def test_what_runs_is_what_was_built_without_its_compiler() -> None:
+    built, runs = stages()
+    assert any("g++" in rest for _, rest in built) and "apt-get" not in str(runs)
+    assert built[0][1] == f"{runs[0][1]} AS build"  # the environment's Python is there
+    assert all_of("COPY") == ["--from=build /opt/draftpick /opt/draftpick"]
 
 
 def test_every_draftpick_command_of_the_container_is_one() -> None:
