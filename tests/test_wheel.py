@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from decoders.zoo.catalogue import TARGET, cache_dir
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("collect", "decoders", "policies", "router")
-SHIPPED = (*PACKAGES, "pyproject.toml", "setup.py", "README.md", "LICENSE")
+COPIED = re.findall(
+    r"^COPY (?!--)(.+) \S+$", (ROOT / "docs" / "deploy" / "Containerfile").read_text(), re.MULTILINE
+)
 BEST = instructions()
 
 pytestmark = pytest.mark.slow
@@ -39,9 +42,9 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built with kernels for this processor."""
+    """Built from what the container copies, with kernels for this processor."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    for name in SHIPPED:
+    for name in " ".join(COPIED).split():
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, source / name, ignore=ignored)
