@@ -75,12 +75,12 @@ def environment(wheel: Path) -> Path:
 
 
 def test_it_holds_the_packages_their_models_and_kernels_alone(wheel: Path) -> None:
+    compiled = {f"decoders/backends/cpp/{file_name(BEST)}"} if BEST else set()
     with ZipFile(wheel) as whole:
         names = {name for name in whole.namelist() if ".dist-info/" not in name}
         assert sum(each.compress_size for each in whole.infolist()) < 64e6
-    assert {name.partition("/")[0] for name in names} == {*PACKAGES}
-    compiled = {f"decoders/backends/cpp/{file_name(BEST)}"} if BEST else set()
-    assert {name for name in names if name.endswith((".pyc", ".so"))} == compiled
+        for name in compiled:  # one wheel does for every Python
+            assert not re.search(rb"\0_?Py[A-Za-z]*_|libpython|libtorch_python", whole.read(name))
     assert ("py3-none-linux" if BEST else "py3-none-any") in wheel.name
     tracked = {
         path.relative_to(ROOT).as_posix()

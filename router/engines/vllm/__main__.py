@@ -25,7 +25,10 @@ def check(path: Path, model: str = "") -> str:
     """
     options, arms = read_options(path)
     if find_spec("vllm") is None:
-        raise DraftpickError("vLLM is not installed here; run this by the Python that runs vLLM")
+        raise DraftpickError(
+            "vLLM is not installed here; run this by the Python that runs vLLM, or `pip install "
+            "'draftpick[vllm]'`"
+        )
     if not _has_the_method():
         raise DraftpickError(
             f"vLLM{installed()} has no proposers of one's own; {OLDEST} is the first that has"
