@@ -98,8 +98,8 @@ demo: install
 # With the waiting that the commands choose (decoders/common/openmp.py).
 bench: export GOMP_SPINCOUNT = 10000
 bench: install
-	$(BIN)/python benchmarks/decode.py
-	$(BIN)/python benchmarks/floor.py
+	$(BIN)/python benchmarks/decode.py $(if $(FILE),--target $(FILE) --gguf $(FILE) --dtype file --peers gguf) $(ARGS)
+	$(if $(FILE),,$(BIN)/python benchmarks/floor.py)
 
 # Repeat a paper's experiment, e.g. TABLE=table-1 ARGS="--seeds 3"; without TABLE, list them.
 reproduce: install

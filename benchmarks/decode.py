@@ -4,13 +4,14 @@
 
 Methods are interleaved prompt by prompt in seeded random order, each prompt `--repeats` times; the
 figures are medians over repeats, summed over prompts, the prefill included; beside them the median
-over prompts of each prompt's own ratio. Tokens are counted from ids, end-of-sequence included, for
-every method alike. transformers' assisted decoding takes the first neural drafter that scores the
-whole vocabulary (--assistant); those that ship score a part of it, which transformers cannot use,
-so that without --assistant it drafts with an early exit of the target itself
-(`assistant_early_exit`). flashspec and economize run on the same model, if they are installed, and
---gguf adds engines that read that file (peers.py). What is compiled or recorded is so before the
-clock runs. A method that fails is named and left out.
+over prompts of each prompt's own ratio. Prompts and decoding apart: every answer is written twice,
+once of one token, which is the time to the first; the rest is decoding. Tokens are counted from
+ids, end-of-sequence included, for every method alike. transformers' assisted decoding takes the
+first neural drafter that scores the whole vocabulary (--assistant); those that ship score a part of
+it, which transformers cannot use, so that without --assistant it drafts with an early exit of the
+target itself (`assistant_early_exit`). flashspec and economize run on the same model, if they are
+installed, and --gguf adds engines that read that file (peers.py). What is compiled or recorded is
+so before the clock runs. A method that fails is named and left out.
 
 --out is written after every prompt; with --resume a run that was stopped goes on, or takes more
 repeats. After --minutes it stops by itself and sums up the prompts that it has.
@@ -33,7 +34,9 @@ from peers import (
     Run,
     economize_runs,
     flashspec_runs,
+    ik_llama_runs,
     llama_cpp_runs,
+    mistral_rs_runs,
     openvino_runs,
     transformers_model,
     transformers_runs,
@@ -44,12 +47,14 @@ from rich.table import Table
 
 from collect.queries import Query, first_per_task, read_queries, shipped
 from decoders import Engine, Request
+from decoders.arms import UNTRAINED_ARMS
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
 from decoders.common.sync import synchronize
 from decoders.models import targets
 from decoders.zoo import TARGET
+from decoders.zoo.catalogue import KNOWN_FILES
 
 PLAIN, BASE = "autoregressive", "transformers"  # what ratios are taken with
 COMPILED = "transformers compiled"
@@ -61,11 +66,10 @@ class Own:
 
     engine: Engine
     arm: str
-    request: Request
     rounds: int = 0
 
-    def __call__(self, ids: list[int]) -> int:
-        result = self.engine.decode(self.arm, ids, self.request)
+    def __call__(self, ids: list[int], most: int) -> int:
+        result = self.engine.decode(self.arm, ids, Request(most))
         self.rounds = result.rounds
         return len(result.ids)
 
@@ -83,7 +87,11 @@ def main() -> None:
         default=["bfloat16"],
         help="the first is also transformers'; int4:compiled is int4 with --backend compiled",
     )
-    parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        help="arms file; default: the arms that ship for --target, or those that need no training",
+    )
     parser.add_argument("--arms", default="", help="comma-separated; default: all of the file")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--target", default=TARGET)
@@ -91,7 +99,9 @@ def main() -> None:
         "--assistant", help="draft model folder for transformers' assisted decoding"
     )
     parser.add_argument(
-        "--gguf", type=Path, help="the same model's GGUF file: adds OpenVINO GenAI and llama.cpp"
+        "--gguf",
+        type=Path,
+        help="the same model's GGUF file: adds llama.cpp, ik_llama.cpp, mistral.rs and OpenVINO",
     )
     parser.add_argument("--gguf-draft", type=Path, help="a draft model's, for llama.cpp")
     parser.add_argument(
@@ -140,7 +150,7 @@ def loaded(given: argparse.Namespace) -> Iterator[tuple[str, Engine]]:
         try:
             engine = Engine.load(
                 given.target,
-                given.config,
+                given.config or arms_of(given.target),
                 only=only,
                 dtype=precision,
                 device=given.device,
@@ -152,11 +162,16 @@ def loaded(given: argparse.Namespace) -> Iterator[tuple[str, Engine]]:
         yield dtype, engine
 
 
+def arms_of(target: str) -> Path | None:
+    """Arms that need no training for a target that none ship for; None for others."""
+    return None if target in (TARGET, *KNOWN_FILES) else UNTRAINED_ARMS
+
+
 def own_methods(given: argparse.Namespace, engines: dict[str, Engine]) -> dict[str, Run]:
     """Every arm of every engine; those of the first by the arm's name alone."""
-    request, first = Request(given.max_new_tokens), next(iter(engines))
+    first = next(iter(engines))
     return {
-        arm if dtype == first else f"{arm}, {dtype.replace(':', ', ')}": Own(engine, arm, request)
+        arm if dtype == first else f"{arm}, {dtype.replace(':', ', ')}": Own(engine, arm)
         for dtype, engine in engines.items()
         for arm in engine.arm_names
     }
@@ -166,7 +181,7 @@ def peers(given: argparse.Namespace, engine: Engine, longest: int) -> dict[str, 
     """The other libraries, each with a model of its own: what one compiles or patches is no
     concern of another's. longest: tokens of the longest prompt."""
     like = engine.prefill([1]).logits
-    folder, most = targets.resolve(given.target), given.max_new_tokens
+    folder, room = targets.resolve(given.target), longest + given.max_new_tokens
     compiled = like.device.type == "cuda" if given.compile is None else given.compile
     assistant = transformers_model(given.assistant, like) if given.assistant else None
 
@@ -177,16 +192,18 @@ def peers(given: argparse.Namespace, engine: Engine, longest: int) -> dict[str, 
     if given.peers == "all":
         makers += [
             lambda: transformers_runs(
-                model(), most, assistant, given.exit_layer, longest if compiled else 0
+                model(), assistant, given.exit_layer, room if compiled else 0
             ),
-            lambda: flashspec_runs(model(), most, engine.eos_ids, assistant, longest),
-            lambda: economize_runs(model(), most, engine.eos_ids, given.assistant),
+            lambda: flashspec_runs(model(), engine.eos_ids, assistant, room),
+            lambda: economize_runs(model(), engine.eos_ids, given.assistant),
         ]
     if given.gguf:
         threads = torch.get_num_threads()
         makers += [
-            lambda: openvino_runs(given.gguf, engine.eos_ids, most),
-            lambda: llama_cpp_runs(given.gguf, most, threads, longest, given.gguf_draft),
+            lambda: openvino_runs(given.gguf, engine.eos_ids),
+            lambda: llama_cpp_runs(given.gguf, threads, room, given.gguf_draft),
+            lambda: ik_llama_runs(given.gguf, threads, room),
+            lambda: mistral_rs_runs(given.gguf, engine.tokenizer.decode),
         ]
     runs: dict[str, Run] = {}
     for make in makers:
@@ -199,13 +216,15 @@ def peers(given: argparse.Namespace, engine: Engine, longest: int) -> dict[str, 
 
 @dataclass
 class Timing:
-    """What was measured so far: seconds[method][prompt] of each repeat, the tokens and, of our own
-    methods, the rounds of the last one; failed: why a method was left out."""
+    """What was measured so far: seconds[method][prompt] of each repeat, and likewise to the first
+    token; the tokens and, of our own methods, the rounds of the last one; failed: why a method was
+    left out."""
 
     given: argparse.Namespace
     settings: dict[str, Any]
     methods: dict[str, Run]
     seconds: dict[str, list[list[float]]]
+    first_s: dict[str, list[list[float]]]
     tokens: dict[str, list[int]]
     rounds: dict[str, list[int]]
     failed: dict[str, str]
@@ -229,6 +248,7 @@ class Timing:
             settings,
             methods,
             {name: [[] for _ in asked] for name in methods},
+            {name: [[] for _ in asked] for name in methods},
             {name: [0] * len(asked) for name in methods},
             {name: [0] * len(asked) for name, run in methods.items() if isinstance(run, Own)},
             {},
@@ -239,7 +259,7 @@ class Timing:
         same = {name: held.get(name) for name in settings} == settings
         if not same or {*held["tokens"], *held["failed"]} != {*methods}:
             return None
-        for name in ("seconds", "tokens", "rounds", "failed"):
+        for name in ("seconds", "first_s", "tokens", "rounds", "failed"):
             setattr(made, name, held[name])
         made.methods = {name: run for name, run in methods.items() if name in made.seconds}
         return made
@@ -265,40 +285,46 @@ class Timing:
                 continue
             if time.monotonic() > ends:
                 break
-            took: dict[str, float] = {}
+            took: dict[str, tuple[float, float]] = {}
             for name in order.sample(list(self.methods), len(self.methods)):
                 run = self.methods[name]
-                timed = self._timed(name, run, prompts[at])
-                if timed is not None:
-                    took[name], self.tokens[name][at] = timed
+                first = self._timed(name, run, prompts[at], 1)
+                timed = first and self._timed(name, run, prompts[at])
+                if first and timed:
+                    took[name] = (timed[0], first[0])
+                    self.tokens[name][at] = timed[1]
                     if isinstance(run, Own):
                         self.rounds[name][at] = run.rounds
-            for name, spent in took.items():
-                self.seconds[name][at].append(spent)
+            for name, (whole, begun) in took.items():
+                self.seconds[name][at].append(whole)
+                self.first_s[name][at].append(begun)
             self.save()
 
     def _all(self) -> range:
         return range(len(self.settings["queries"]))
 
-    def _timed(self, name: str, run: Run, prompt: list[int]) -> tuple[float, int] | None:
-        """Seconds and new tokens; None, and the method left out, where it fails."""
+    def _timed(
+        self, name: str, run: Run, prompt: list[int], most: int = 0
+    ) -> tuple[float, int] | None:
+        """Seconds and new tokens; None, and the method left out, where it fails. most: 0 for as
+        many as were asked for."""
         device = targets.device_of(self.given.device)
         try:
             synchronize(device)
             started = time.perf_counter()
-            made = run(prompt)
+            made = run(prompt, most or self.given.max_new_tokens)
             synchronize(device)
             return time.perf_counter() - started, made
         except Exception as error:  # a peer's own, of any kind
             self.failed[name] = f"{type(error).__name__}: {str(error).strip()[:300]}"
             print(f"{name} is left out: {self.failed[name]}")
-            for kept in (self.methods, self.seconds, self.tokens, self.rounds):
+            for kept in (self.methods, self.seconds, self.first_s, self.tokens, self.rounds):
                 kept.pop(name, None)
             return None
 
     def save(self, **more: Any) -> None:
-        kept = {"seconds": self.seconds, "tokens": self.tokens, "rounds": self.rounds}
-        record = {**self.settings, **more, **kept, "failed": self.failed}
+        names = ("seconds", "first_s", "tokens", "rounds", "failed")
+        record = {**self.settings, **more, **{name: getattr(self, name) for name in names}}
         write_atomically(self.given.out, json.dumps(record, indent=1))
 
     # -- figures ----------------------------------------------------------------------------------
@@ -311,6 +337,15 @@ class Timing:
         """Tokens a second over these prompts."""
         spent = sum(statistics.median(self.seconds[name][at]) for at in chosen)
         return sum(self.tokens[name][at] for at in chosen) / spent
+
+    def apart(self, name: str, chosen: Sequence[int]) -> tuple[float, float]:
+        """Seconds to the first token, in the mean, and tokens a second from there on."""
+        first, whole = (
+            sum(statistics.median(times[name][at]) for at in chosen)
+            for times in (self.first_s, self.seconds)
+        )
+        more = sum(self.tokens[name][at] - 1 for at in chosen)
+        return first / len(chosen), more / max(whole - first, 1e-9)
 
     def paired(self, name: str, beside: str, chosen: Sequence[int]) -> float | None:
         """Median over these prompts of how much faster than `beside`; None without it."""
@@ -352,10 +387,11 @@ def report(timing: Timing, asked: Sequence[Query]) -> None:
     most, first = timing.given.max_new_tokens, timing.given.dtype[0]
     title = f"{len(chosen)} prompts, {most} new tokens, {first} {timing.given.note}"
     table = Table(title=title.strip(), caption="ratio of sums (median of prompts' own)")
-    for column in ("method", "tokens/s", *bases, "tokens/round", *tasks):
+    apart = {name: timing.apart(name, chosen) for name in speed}
+    for column in ("method", "tokens/s", "first, s", "then/s", *bases, "tokens/round", *tasks):
         table.add_column(column, justify="left" if column == "method" else "right")
     for name in sorted(speed, key=lambda n: -speed[n]):
-        cells = [f"{speed[name]:.1f}"]
+        cells = [f"{speed[name]:.1f}", f"{apart[name][0]:.2f}", f"{apart[name][1]:.1f}"]
         cells += [_both(ratios[name][label]) for label in bases]
         mean = rounds.get(name)
         cells.append("" if mean is None else f"{mean:.2f}")
@@ -365,6 +401,7 @@ def report(timing: Timing, asked: Sequence[Query]) -> None:
         prompts=len(chosen),
         tokens_per_s=speed,
         tokens_per_s_by_task=by_task,
+        first_s_and_then_per_s=apart,
         ratios=ratios,
         tokens_per_round=rounds,
     )

@@ -1,7 +1,9 @@
-"""What a user might pick instead: each a function from prompt ids to the number of new tokens.
+"""What a user might pick instead: functions from prompt ids and how many tokens to write at most to
+how many were written.
 
-All greedy, all fed ids (no peer sees another prompt through its own chat template), all counted
-with the end-of-sequence token. A peer that is not installed is left out with a word.
+All greedy, all fed ids (no peer sees another prompt through its own chat template; mistral.rs takes
+text alone, which it cuts by itself), all counted with the end-of-sequence token. A peer that is not
+installed is left out with a word.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-Run = Callable[[list[int]], int]  # prompt ids -> new tokens
+Run = Callable[[list[int], int], int]  # prompt ids, most new tokens -> new tokens
 SHORT_CACHE = 512  # positions of the smaller of transformers' two static caches
 FLASHSPEC_ROOM = 64  # positions that its widest calls may take beyond an answer
 
@@ -27,11 +29,11 @@ def transformers_model(folder: str | Path, like: torch.Tensor) -> Any:
 
 
 def transformers_runs(
-    model: Any, most: int, assistant: Any = None, exit_layer: int = 0, longest: int = 0
+    model: Any, assistant: Any = None, exit_layer: int = 0, room: int = 0
 ) -> dict[str, Run]:
     """generate, prompt lookup, and assisted decoding, each with transformers' defaults; with
-    `longest`, the tokens of the longest prompt, generate with static caches and a compiled forward
-    too.
+    `room`, the most tokens of a prompt and its answer, generate with static caches and a compiled
+    forward too.
 
     assistant: a draft model that scores the whole vocabulary; without one the model's own early
     exit after `exit_layer` drafts, unless that is 0.
@@ -39,7 +41,7 @@ def transformers_runs(
     import torch
 
     def with_options(**options: Any) -> Run:
-        def run(ids: list[int]) -> int:
+        def run(ids: list[int], most: int) -> int:
             prompt = torch.tensor([ids], device=model.device)
             mask = torch.ones_like(prompt)
             out = model.generate(
@@ -57,12 +59,12 @@ def transformers_runs(
         runs["transformers assisted"] = with_options(assistant_model=assistant)
     elif exit_layer:
         runs["transformers early exit"] = with_options(assistant_early_exit=exit_layer)
-    if longest:
-        runs["transformers compiled"] = _compiled_run(model, most, longest)
+    if room:
+        runs["transformers compiled"] = _compiled_run(model, room)
     return runs
 
 
-def _compiled_run(model: Any, most: int, longest: int) -> Run:
+def _compiled_run(model: Any, room: int) -> Run:
     """generate over static caches that outlive the call, as transformers' guide to them has it: one
     compiled forward and one CUDA graph for each, whatever a prompt's length. Two sizes, so that
     attention after a short prompt does not read room for the longest."""
@@ -72,13 +74,13 @@ def _compiled_run(model: Any, most: int, longest: int) -> Run:
     # one library's shapes must not make another's dynamic: all compile the same forward
     torch._dynamo.config.automatic_dynamic_shapes = False
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 128)
-    whole = -(-(longest + most) // 64) * 64
+    whole = -(-room // 64) * 64
     sizes = sorted({min(SHORT_CACHE, whole), whole})
     caches = {size: StaticCache(config=model.config, max_cache_len=size) for size in sizes}
     compiling = CompileConfig(mode="reduce-overhead", dynamic=False)
     compiling._compile_all_devices = True  # or a CPU's is left as it is
 
-    def run(ids: list[int]) -> int:
+    def run(ids: list[int], most: int) -> int:
         cache = caches[next(size for size in sizes if len(ids) + most <= size)]
         cache.reset()
         prompt = torch.tensor([ids], device=model.device)
@@ -96,15 +98,12 @@ def _compiled_run(model: Any, most: int, longest: int) -> Run:
 
 
 def flashspec_runs(
-    model: Any,
-    most: int,
-    eos_ids: tuple[int, ...],
-    assistant: Any = None,
-    longest: int = 0,
+    model: Any, eos_ids: tuple[int, ...], assistant: Any = None, room: int = 1
 ) -> dict[str, Run]:
     """flashspec on the same model: with `assistant`, its default (prompt lookup where something
-    matches, else that drafter); without, prompt lookup alone. longest: tokens of the longest
-    prompt, for which its static cache is made on CUDA, where it compiles and records by itself."""
+    matches, else that drafter); without, prompt lookup alone. room: the most tokens of a prompt and
+    its answer, for which its static cache is made on CUDA, where it compiles and records by
+    itself."""
     try:
         from flashspec import BanditConfig, FlashSpecConfig, SamplingConfig, SpeculativeEngine
         from flashspec.engine import HuggingFaceDrafter, NgramDrafter, TargetModel
@@ -117,7 +116,7 @@ def flashspec_runs(
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
         "sampling": SamplingConfig(temperature=0.0),
-        "compile_max_cache_len": max(longest, 1) + most + FLASHSPEC_ROOM,
+        "compile_max_cache_len": room + FLASHSPEC_ROOM,
     }
     target = TargetModel("target", model.device, model.dtype, model=model)
     if assistant is None:
@@ -128,7 +127,7 @@ def flashspec_runs(
         drafter = HuggingFaceDrafter("drafter", model.device, model.dtype, model=assistant)
     engine = SpeculativeEngine(FlashSpecConfig(**options), [drafter], target)
 
-    def run(ids: list[int]) -> int:
+    def run(ids: list[int], most: int) -> int:
         prompt = torch.tensor([ids], device=model.device)
         return int(engine.generate(prompt, most, eos_ids).n_tokens_generated)
 
@@ -136,7 +135,7 @@ def flashspec_runs(
 
 
 def economize_runs(
-    model: Any, most: int, eos_ids: tuple[int, ...], assistant: str | None = None
+    model: Any, eos_ids: tuple[int, ...], assistant: str | None = None
 ) -> dict[str, Run]:
     """economize on the same model: plain, with its prompt lookup as its documentation sets it up
     and, with the folder of an `assistant`, with that as drafter; with CUDA graphs on CUDA."""
@@ -154,7 +153,7 @@ def economize_runs(
         decoding = economize.DecodeConfig(cycle_length=cycle_length, cuda_graphs=on_cuda)
         wrapped = economize.apply(model, *techniques, decoding=decoding)
 
-        def run(ids: list[int]) -> int:
+        def run(ids: list[int], most: int) -> int:
             prompt = torch.tensor(ids, device=model.device)
             return len(wrapped.decode(prompt, most, stop=list(eos_ids)).tokens)
 
@@ -169,9 +168,7 @@ def economize_runs(
     return runs
 
 
-def openvino_runs(
-    gguf: Path, eos_ids: tuple[int, ...], most: int, lookup: bool = True
-) -> dict[str, Run]:
+def openvino_runs(gguf: Path, eos_ids: tuple[int, ...], lookup: bool = True) -> dict[str, Run]:
     """OpenVINO GenAI on the GGUF file itself, alone and, in a pipeline apart, with its own prompt
     lookup."""
     try:
@@ -185,7 +182,7 @@ def openvino_runs(
     def with_options(lookup: bool) -> Run:
         pipe = genai.LLMPipeline(str(gguf), "CPU", **({"prompt_lookup": True} if lookup else {}))
 
-        def run(ids: list[int]) -> int:
+        def run(ids: list[int], most: int) -> int:
             tokens = np.array([ids], dtype=np.int64)
             inputs = genai.TokenizedInputs(ov.Tensor(tokens), ov.Tensor(np.ones_like(tokens)))
             config = genai.GenerationConfig()
@@ -204,10 +201,11 @@ def openvino_runs(
 
 
 def llama_cpp_runs(
-    gguf: Path, most: int, threads: int, longest: int, draft: Path | None = None
+    gguf: Path, threads: int, room: int, draft: Path | None = None
 ) -> dict[str, Run]:
     """llama.cpp's server, by the package xllamacpp, on the GGUF file itself: plain, with n-gram
-    copies and, with a `draft` file, with that model. longest: tokens of the longest prompt."""
+    copies and, with a `draft` file, with that model. room: the most tokens of a prompt and its
+    answer."""
     try:
         from xllamacpp import CommonParams, Server
         from xllamacpp import common_speculative_type as kinds
@@ -218,7 +216,7 @@ def llama_cpp_runs(
     def served(kind: Any = None) -> Run:
         params = CommonParams()
         params.model.path = str(gguf)
-        params.n_ctx, params.n_parallel, params.verbosity = longest + most + 64, 1, -1
+        params.n_ctx, params.n_parallel, params.verbosity = room + 64, 1, -1
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         if kind is not None:
             params.speculative.types = [kind]
@@ -231,7 +229,7 @@ def llama_cpp_runs(
                 each.n_threads = threads
         server = Server(params)
 
-        def run(ids: list[int]) -> int:
+        def run(ids: list[int], most: int) -> int:
             made = server.handle_completions(
                 {"prompt": ids, "n_predict": most, "temperature": 0.0, "cache_prompt": False}
             )
@@ -248,3 +246,40 @@ def llama_cpp_runs(
     if draft is not None:
         runs["llama.cpp draft model"] = served(kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE)
     return runs
+
+
+def ik_llama_runs(gguf: Path, threads: int, room: int) -> dict[str, Run]:
+    """ik_llama.cpp by the package ik-llama-cpp-python, which reads the last token that it writes
+    too: a pass more than others. room: the most tokens of a prompt and its answer."""
+    try:
+        from ik_llama_cpp import IkLlama
+    except ImportError:
+        print("ik_llama.cpp is not installed (pip install ik-llama-cpp-python): left out")
+        return {}
+    model = IkLlama(str(gguf), n_ctx=room + 64, n_threads=threads, verbose=False)
+
+    def run(ids: list[int], most: int) -> int:
+        made = len(model.generate(ids, max_tokens=most, temperature=0.0))
+        return made + (made < most)  # the ending token is left out
+
+    return {"ik_llama.cpp": run}
+
+
+def mistral_rs_runs(gguf: Path, decode: Callable[[list[int]], str]) -> dict[str, Run]:
+    """mistral.rs by the package mistralrs, with as many threads as there are cores. decode: ids to
+    text."""
+    try:
+        from mistralrs import CompletionRequest, Runner, Which
+    except ImportError:
+        print("mistral.rs is not installed (pip install mistralrs): left out")
+        return {}
+    which = Which.GGUF(quantized_model_id=str(gguf.parent), quantized_filename=gguf.name)
+    runner = Runner(which=which, prefix_cache_n=0)
+
+    def run(ids: list[int], most: int) -> int:
+        asked = CompletionRequest(
+            model="default", prompt=decode(ids), max_tokens=most, temperature=0.0
+        )
+        return int(runner.send_completion_request(asked).usage.completion_tokens)
+
+    return {"mistral.rs": run}
