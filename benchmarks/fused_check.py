@@ -33,19 +33,21 @@ from decoders.backends.cuda import fused, fused_launch
 from decoders.backends.cuda.fused import FusedLayers
 from decoders.backends.cuda.fused_launch import Launch
 from decoders.backends.cuda.recorded import RecordedPasses, cuda_graphs
+from decoders.backends.families import Attention
+from decoders.backends.llama.attention import attention_masks
 from decoders.backends.llama.kv import KVCache
 from decoders.backends.llama.model import (
     LayerWeights,
-    Shape,
+    Place,
     Weights,
-    all_heads,
-    attention_mask,
     rms_norm,
-    rope_table,
+    rope_tables,
+    ropes_at,
     through,
 )
-from decoders.backends.llama.rope import Rotation
+from decoders.backends.llama.shape import Shape
 from decoders.backends.native import LlamaBackend
+from decoders.backends.rope import Rotation
 from decoders.backends.weights.packed import linear, narrowed
 from decoders.device_rounds import WIDEST
 
@@ -63,10 +65,10 @@ ROUNDING = {
 
 
 def shape_of(name: str, layers: int | None = None) -> Shape:
-    rotation = Rotation(tuple(1e4 ** (-i / 32) for i in range(32)), 1.0)
+    kinds = (Attention(Rotation(tuple(1e4 ** (-i / 32) for i in range(32)), 1.0)),)
     if name == "135M":
-        return Shape(layers or 30, 576, 9, 3, 64, 49152, 8192, 1e-5, rotation)
-    return Shape(layers or 16, 2048, 32, 8, 64, 128256, 4096, 1e-5, rotation)
+        return Shape(layers or 30, 576, 9, 3, 64, 49152, 8192, 1e-5, kinds)
+    return Shape(layers or 16, 2048, 32, 8, 64, 128256, 4096, 1e-5, kinds)
 
 
 def weights_of(shape: Shape, kind: str = "bfloat16", tied: bool = True) -> Weights:
@@ -100,7 +102,7 @@ def fuse(backend: LlamaBackend, pdl: bool) -> None:
 def compile_ahead(name: str, kind: str, pdl: bool, t: int) -> None:
     """Into Triton's cache on disk, in a process of its own: kernels compile one by one."""
     shape = shape_of(name, layers=1)
-    weights, rope = weights_of(shape, kind), rope_table(shape, CUDA, BF16)
+    weights, rope = weights_of(shape, kind), rope_tables(shape, CUDA, BF16)
     cache = KVCache(1, 1, shape.kv_heads, shape.context, shape.head_dim, BF16, CUDA)
     layers = FusedLayers(shape, weights, rope, cache, WIDEST, Launch(pdl, mma=True))
     start, h = torch.zeros(1, dtype=torch.int64, device=CUDA), weights.embedding[:t]
@@ -123,7 +125,7 @@ def check(name: str, kind: str, pdl: bool) -> dict[str, Any]:
     every width gives the bits that all 17 at once give."""
     torch.manual_seed(0)
     shape = shape_of(name, layers=2)
-    weights, rope = weights_of(shape, kind), rope_table(shape, CUDA, BF16)
+    weights, rope = weights_of(shape, kind), rope_tables(shape, CUDA, BF16)
     size = (2, 1, shape.kv_heads, shape.context, shape.head_dim)
     cache, plain = (KVCache(*size, BF16, CUDA) for _ in range(2))
     before = torch.randn_like(cache.all)
@@ -146,19 +148,18 @@ def check(name: str, kind: str, pdl: bool) -> dict[str, Any]:
         for one in (cache, plain):
             one.all.copy_(before)
         positions = torch.arange(start, start + t, device=CUDA)
-        turned = all_heads((rope[0][positions], rope[1][positions]), shape)
         seen = torch.arange(start + t, device=CUDA) <= positions.unsqueeze(1)
-        mask = attention_mask(seen, shape, BF16)
-        slots = plain.slots(start, t, mask.shape[-1])
+        where = Place(ropes_at(rope, positions, shape), attention_masks(seen, shape, BF16))
+        slots = plain.slots(start, t, where.read(start + t))
         exact = replace(weights, layers=[w_dense(layer) for layer in weights.layers])
-        expected = through(h, exact.layers, shape, (turned, mask), slots)
+        expected = through(h, exact.layers, shape, where, slots)
         made = layers.through(h, 0, 2, place, 0).clone()
         worse("two layers", made, expected)
         worse("cache", cache.all, plain.all)
         final = layers.normed(made, torch.empty_like(made))
         worse("norm", final, rms_norm(made.float(), weights.norm.float(), eps))
         worse("head", layers.logits(final), linear(final, weights_head(weights)))
-        opened = torch.full((t, fused.gate_width(w)), float("nan"), device=CUDA, dtype=BF16)
+        opened = torch.full((t, fused.gate_width(w, shape)), float("nan"), device=CUDA, dtype=BF16)
         launch.gated(h, w.mlp_norm, eps, fused.kept(w.gate_up), opened)
         x = rms_norm(h.double(), w.mlp_norm.double(), eps)
         gate, up = (x @ dense_w["gate_up"].double().T).chunk(2, -1)

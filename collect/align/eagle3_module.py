@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.backends.llama.model import Shape, rope_table
+from decoders.backends.llama.model import rope_tables
+from decoders.backends.llama.shape import Shape
 from decoders.sampling.draft_vocab import DraftVocab
 
 WEIGHTS = "model.safetensors"
@@ -54,7 +55,7 @@ class Eagle3Module(nn.Module):
         self.out = _matrix(d, heads, 0.1)
         self.gate_up = _matrix(2 * f, d)
         self.down = _matrix(d, f, 0.1)
-        cos, sin = rope_table(shape, torch.device("cpu"), torch.float32)
+        ((cos, sin),) = rope_tables(shape, torch.device("cpu"), torch.float32)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoders.backends.llama.model import capped
 from decoders.backends.recurrent.cell import RecurrentCell
 from decoders.sampling.draft_vocab import DraftVocab
 
@@ -95,7 +96,7 @@ class HeldOut:
         final = teacher.states(flat.rows.to(device)).flatten(0, 1)[where]  # [M, d]
         best, total = torch.empty_like(where), torch.empty(len(where), device=device)
         for part in _chunks(len(where)):
-            logits = F.linear(final[part], teacher.head)  # [n, V]
+            logits = capped(F.linear(final[part], teacher.head), teacher.shape.logit_cap)  # [n, V]
             best[part] = logits.argmax(-1)
             total[part] = logits.float().logsumexp(-1)
         greedy, task = (
@@ -151,7 +152,8 @@ class HeldOut:
                 hits[step, some] = vocab.to_target[logits.argmax(-1)] == part.best[some]
                 if step == 0:
                     q = logits.float().softmax(-1)
-                    p = (F.linear(part.final[some], rows).float() - part.total[some, None]).exp()
+                    told = capped(F.linear(part.final[some], rows), self._teacher.shape.logit_cap)
+                    p = (told.float() - part.total[some, None]).exp()
                     overlap[some] = torch.minimum(p, q).sum(-1)
         return hits, overlap
 

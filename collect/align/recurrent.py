@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoders.backends.llama.model import capped
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.common.sync import synchronize
 from decoders.sampling.draft_vocab import DraftVocab
@@ -79,7 +80,8 @@ class DistillationLoss:
         recipe = self._recipe
         read, final = self._read(cell, batch)
         weights = step_weights(batch.at, recipe.steps, recipe.fade)
-        return distilled(read, final, self._rows, weights, self._chunk)
+        cap = self._teacher.shape.logit_cap
+        return distilled(read, final, self._rows, weights, self._chunk, cap)
 
     def _read(self, cell: Any, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """What the drafter's steps have for the head [k, M, d], and the target's states [M, d]."""
@@ -238,12 +240,13 @@ class _Distilled(torch.autograd.Function):
         rows: Tensor,
         weights: Tensor,
         chunk: int,
+        cap: float | None,
     ) -> Tensor:
         loss = weights.new_zeros(())
         gradient = torch.empty_like(read)
         for first in range(0, len(final), chunk):
             part = slice(first, first + chunk)
-            p, certainty = distribution(F.linear(final[part], rows))
+            p, certainty = distribution(capped(F.linear(final[part], rows), cap))
             for step, weight in enumerate(weights):
                 logits = F.linear(read[step, part], rows)  # [n, N]
                 value, by_logits = divergence(p, certainty, logits, weight[part])
@@ -255,7 +258,7 @@ class _Distilled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outside: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * outside[0].to(gradient.dtype), None, None, None, None
+        return gradient * outside[0].to(gradient.dtype), None, None, None, None, None
 
 
 def distilled(
@@ -264,6 +267,7 @@ def distilled(
     rows: Tensor,
     weights: Tensor,
     chunk: int = 1024,
+    cap: float | None = None,
 ) -> Tensor:
     """Weighted sum of losses, []; its gradient goes to `read` alone.
 
@@ -271,8 +275,9 @@ def distilled(
     final: [M, d] the target's there.
     rows: [N, d] the head's over the draft vocabulary, the only tokens that count.
     weights: [k, M] in float32, 0 where a position does not count.
+    cap: of the target's logits.
     """
-    loss: Tensor = _Distilled.apply(read, final, rows, weights, chunk)  # type: ignore[no-untyped-call]
+    loss: Tensor = _Distilled.apply(read, final, rows, weights, chunk, cap)  # type: ignore[no-untyped-call]
     return loss
 
 

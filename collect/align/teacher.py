@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.backends.llama.model import layer
+from decoders.backends.llama.model import embedded, layer
 from decoders.backends.native import LlamaBackend
 from decoders.backends.weights.packed import dense
 
@@ -36,10 +35,10 @@ class Teacher:
         """[B, T, d] after each of these layers, and as of `states`. Not in inference mode, as a
         gradient is taken of what reads them."""
         target, kept = self._target, dict[int, Tensor]()
-        rope, _ = target.positions(0, rows.shape[1])
-        h = F.embedding(rows, self.embedding)
+        place = target.positions(0, rows.shape[1])
+        h = embedded(rows, self.embedding, self.shape)
         for depth, weights in enumerate(target.weights.layers, 1):
-            h = layer(h, weights, target.shape, rope, None)
+            h = layer(h, weights, target.shape, place)
             if depth in after:
                 kept[depth] = h
         return [kept[depth] for depth in after], target.final_norm(h)

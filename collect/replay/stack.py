@@ -18,11 +18,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decoders.backends.exit_adapter import AdapterHead
 from decoders.backends.llama.kv import PromptSlot
-from decoders.backends.llama.model import LayerWeights, Rope, Shape, all_heads, layer, rope_table
+from decoders.backends.llama.model import (
+    LayerWeights,
+    RopeTables,
+    chain_place,
+    embedded,
+    layer,
+    logits_of,
+    rope_tables,
+)
+from decoders.backends.llama.shape import Shape
 from decoders.backends.native import LlamaBackend
 from decoders.backends.threads import threads
 from decoders.backends.weights.file_blocks import FileBlocks
-from decoders.backends.weights.packed import Matrix, dense, linear, pack, rows_of
+from decoders.backends.weights.packed import Matrix, dense, pack
 from decoders.protocols import decoder_prefix
 from decoders.sampling import race
 from decoders.sampling.draft_vocab import DraftVocab
@@ -67,16 +76,16 @@ class Stack:
             threads().adapt()
         if self.maps_input and self.vocab is not None:
             ids = self.vocab.from_target[ids]
-        return rows_of(self.embedding, ids)
+        return embedded(ids, self.embedding, self.shape)
 
     def to_target(self, ids: Tensor) -> Tensor:
         return ids if self.vocab is None else self.vocab.to_target[ids]
 
-    def rope(self) -> Rope:
-        return rope_table(self.shape, self.embedding.device, self.embedding.dtype)
+    def rope(self) -> RopeTables:
+        return rope_tables(self.shape, self.embedding.device, self.embedding.dtype)
 
     def through(
-        self, prompts: Sequence[list[int]], rope: Rope, slots: Sequence[PromptSlot | None]
+        self, prompts: Sequence[list[int]], rope: RopeTables, slots: Sequence[PromptSlot | None]
     ) -> Tensor:
         """Read n prompts of up to T tokens from position 0 on; [n, T, d] after the last layer.
 
@@ -88,10 +97,10 @@ class Stack:
         width = max(len(p) for p in prompts)
         ids = torch.tensor([p + [0] * (width - len(p)) for p in prompts])
         h = self.embed(ids.to(self.embedding.device))
-        turned = all_heads((rope[0][:width], rope[1][:width]), self.shape)
+        place = chain_place(rope, self.shape, 0, width)
         with _plain_attention(h.device):
             for w, slot in zip(self.layers, slots, strict=True):
-                h = layer(h, w, self.shape, turned, None, slot)
+                h = layer(h, w, self.shape, place, slot)
         return h
 
 
@@ -128,7 +137,9 @@ def score(stack: Stack, answers: KnownAnswers) -> list[list[DraftToken]]:
         drafted = list[DraftToken]()
         for part in torch.split(rows, LOGITS_AT_ONCE):
             clocks = Clocks(answers.temperature, key, place + len(drafted))
-            drafted += draft_tokens(linear(part, stack.head), stack.vocab, clocks)[1]
+            drafted += draft_tokens(logits_of(part, stack.head, stack.shape), stack.vocab, clocks)[
+                1
+            ]
         made.append(drafted)
     return made
 

@@ -25,9 +25,10 @@ from torch import Tensor
 
 from decoders.backends.batched.row_passes import RowPasses, kernels_for
 from decoders.backends.cuda.recorded import Recorder, Run, cuda_graphs
+from decoders.backends.llama.attention import rounded
 from decoders.backends.llama.kv import KVCache
-from decoders.backends.llama.model import Part, rounded
-from decoders.backends.weights.packed import Rounded, linear
+from decoders.backends.llama.model import Part, logits_of
+from decoders.backends.weights.packed import Rounded
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.common.sync import synchronize
 from decoders.models import memory
@@ -110,6 +111,7 @@ def write_all(
     rows = min(asked, most_rows(stack, capacity))
     device = stack.embedding.device
     record = device.type == "cuda" and max_new_tokens > WORTH_RECORDING
+    record = record and stack.shape.experts is None
     writer = Writer(
         stack,
         rows,
@@ -324,7 +326,7 @@ class Writer:
         self._start[into], self._kept[into, 0] = lengths, states[of]
         heat = torch.tensor(temperatures, dtype=torch.float64, device=self._device)
         self._keys[into], self._temperature[into] = keys, heat
-        logits = linear(states, self._stack.head)[of]  # [m, N]
+        logits = logits_of(states, self._stack.head, self._stack.shape)[of]  # [m, N]
         first = self._choose(logits, heat, keys, lengths)
         self._token[into], self._position[into], self._last[into] = first, lengths, last
         self._written[into, lengths] = first
@@ -373,7 +375,7 @@ class Writer:
         if self._keep:
             token_at = (position + 1 - self._start[:n]).clamp(max=self._keep)
             self._kept[torch.arange(n, device=self._device), token_at] = states
-        logits = linear(states, self._stack.head)  # [n, N]
+        logits = logits_of(states, self._stack.head, self._stack.shape)  # [n, N]
         chosen = self._choose(logits, self._temperature[:n], self._keys[:n], position + 1)
         token.copy_(torch.where(alive, chosen, token))
         position.add_(alive)

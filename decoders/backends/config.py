@@ -69,6 +69,7 @@ def _whole(config: dict[str, Any]) -> bool:
         and needed <= config.keys()
         and any(name in config for name in ROPE)
         and "eos_token_id" in config  # which may be null
+        and not config.get("use_sliding_window")  # with fields of its own
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,8 @@ from ..sampling.draft_vocab import DraftVocab
 from .cuda.recorded import TorchLayers
 from .llama.exit_head import ADAPTER, AdapterConfig, Lens, load_parts
 from .llama.loading import packed_layer
-from .llama.model import LayerWeights, Shape, layer, moved, rope_at, rope_table, through
+from .llama.model import LayerWeights, chain_place, layer, moved, rope_tables, through
+from .llama.shape import Shape
 from .native import LlamaBackend
 from .weights.packed import dense, linear, pack, rows_of
 
@@ -46,7 +47,8 @@ class Adapter(Lens):
         for block in blocks:
             parts = {k: nn.Parameter(dense(t)) for k, t in block.tensors().items()}
             self.blocks.append(nn.ParameterDict(parts))
-        self.rope = rope_table(shape, norm.device, norm.dtype)
+        self._kinds = [block.kind for block in blocks]
+        self.rope = rope_tables(shape, norm.device, norm.dtype)
 
     @classmethod
     def begin(cls, target: LlamaBackend, config: AdapterConfig) -> Adapter:
@@ -70,17 +72,24 @@ class Adapter(Lens):
         config, parts = load_parts(folder, target.shape.hidden, target.device, target.dtype)
         held = {k: tuple(t.shape) for k, t in parts.items()}
         require(folder, held, _needed(target, config, parts))
-        blocks = [LayerWeights(**below(parts, f"blocks.{i}.")) for i in range(config.blocks)]
+        following = target.weights.layers[config.exit_layer : config.exit_layer + config.blocks]
+        blocks = [
+            LayerWeights(**below(parts, f"blocks.{i}."), kind=w.kind)
+            for i, w in enumerate(following)
+        ]
         adapter = cls(target.shape, config, blocks, parts["norm"], parts["lens"])
         return adapter.requires_grad_(False)
 
     def weights(self) -> list[LayerWeights]:
-        return [LayerWeights(**dict(cast(nn.ParameterDict, b).items())) for b in self.blocks]
+        parts = (dict(cast(nn.ParameterDict, b).items()) for b in self.blocks)
+        return [
+            LayerWeights(**each, kind=kind) for each, kind in zip(parts, self._kinds, strict=True)
+        ]
 
     def forward(self, states: Tensor) -> Tensor:
-        rope = rope_at(self.rope, slice(states.shape[1]), self.shape)
+        place = chain_place(self.rope, self.shape, 0, states.shape[1])
         for block in self.weights():
-            states = layer(states, block, self.shape, rope, None)
+            states = layer(states, block, self.shape, place)
         return self.read(states)
 
 
@@ -93,16 +102,12 @@ def _needed(
     d, q = shape.hidden, shape.heads * shape.head_dim
     f = parts["blocks.0.down"].shape[-1] if "blocks.0.down" in parts else 0
     rows = q + 2 * shape.kv_heads * shape.head_dim
-    block: dict[str, TensorShape] = {
-        "attention_norm": (d,),
-        "qkv": (rows, d),
-        "out": (d, q),
-        "mlp_norm": (d,),
-        "gate_up": (2 * f, d),
-        "down": (d, f),
+    block: dict[str, TensorShape] = {"qkv": (rows, d), "out": (d, q)}
+    if like.router is None:
+        block |= {"gate_up": (2 * f, d), "down": (d, f)}
+    block |= {
+        name: tuple(dense(t).shape) for name, t in like.tensors().items() if name not in block
     }
-    block |= {} if like.qkv_bias is None else {"qkv_bias": (rows,)}
-    block |= {} if like.head_norms is None else {"head_norms": (2, shape.head_dim)}
     return {f"blocks.{i}.{name}": one for i in range(config.blocks) for name, one in block.items()}
 
 
@@ -140,9 +145,7 @@ class AdapterHead:
         for part in torch.split(states, self.target.part):
             t = len(part)
             place = self.target.positions(start, t)
-            mask = place[1]
-            read = start + t if mask is None else mask.shape[-1]
-            slots = self.cache.slots(start, t, read)
+            slots = self.cache.slots(start, t, place.read(start + t))
             h = through(part, self.blocks, self.target.shape, place, slots)
             start += t
         return self.adapter.read(h[-1])
@@ -181,4 +184,5 @@ class AdapterHead:
 
 
 def _cloned(block: LayerWeights) -> LayerWeights:
-    return LayerWeights(**{k: dense(t).clone() for k, t in block.tensors().items()})
+    copies: dict[str, Any] = {k: dense(t).clone() for k, t in block.tensors().items()}
+    return replace(block, **copies)

@@ -26,36 +26,38 @@ from .cuda import use_kernels
 from .cuda.fused import FusedLayers
 from .cuda.recorded import Layers, Read, RecordedPasses, Recorder
 from .kept_states import KeptStates
+from .llama.attention import rounded
 from .llama.kv import KVCache, Slot
 from .llama.loading import load
 from .llama.model import (
     POINTWISE,
+    Place,
     PointwiseOps,
-    RopeAndMask,
-    Shape,
     Weights,
-    chain_rope_and_mask,
+    chain_place,
     count,
     count_layers,
+    embedded,
     layer,
+    logits_of,
     rms_norm,
-    rope_table,
-    rounded,
+    rope_tables,
     skip_layer,
     through,
-    tree_rope_and_mask,
+    tree_place,
 )
 from .llama.reading import SequenceSlice, require_prompt
+from .llama.shape import Shape
 from .llama.tree import Tree, moves, require_chain, require_rollback
 from .threads import threads
 from .weights.blocked import Blocks
 from .weights.file_blocks import FileBlocks
 from .weights.int8 import WIDE
 from .weights.kernel_weight import KernelWeight
-from .weights.packed import Rounding, linear, rows_of
+from .weights.packed import Rounding, rows_of
 from .weights.rounded_store import RoundedStore
 
-Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_rope_and_mask` takes them
+Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_place` takes them
 PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
 LARGE_CHUNK = 256  # of a large model on a CPU, which reads that many in a second or more
 LARGE_MODEL = 500_000_000  # parameters
@@ -88,7 +90,7 @@ class LlamaBackend(KeptStates):
         self.context = min(context or shape.context, shape.context)
         self.device, self.dtype = weights.norm.device, weights.norm.dtype
         use_kernels(self.device)
-        self._rope = rope_table(shape, self.device, self.dtype)
+        self._rope = rope_tables(shape, self.device, self.dtype)
         self._cache = cache or self.new_cache(shape.layers)
         self._threads = threads() if self.device.type == "cpu" else None
         self._length = 0
@@ -126,8 +128,15 @@ class LlamaBackend(KeptStates):
             other.compiled = self.compiled.over(other._cache)
         return other
 
+    @property
+    def recordable(self) -> bool:
+        """Whether what a pass runs does not depend on its tokens, as it does where they choose
+        among experts."""
+        return self.shape.experts is None
+
     def record_passes(self, record: Recorder, fuse: bool = False) -> None:
-        """From now on replay the passes that draft and verify (recorded.py).
+        """From now on replay the passes that draft and verify (recorded.py), of a model that is
+        recordable.
 
         fuse: by the kernels of fused.py, which the model must fit.
         """
@@ -243,7 +252,7 @@ class LlamaBackend(KeptStates):
         if between is not None:
             between()
         last = self.final_norm(hidden[-1])
-        logits = linear(last, self.weights.head)
+        logits = logits_of(last, self.weights.head, self.shape)
         embedding = last.float()
         synchronize(self.device)
         return Prefilled(logits, embedding, time.perf_counter() - started)
@@ -298,11 +307,12 @@ class LlamaBackend(KeptStates):
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
         if parents is None and self.recorded is not None and len(ids) <= WIDEST:
             return self._replayed(self.recorded, ids).logits
-        return linear(self._finished(self._hidden(ids, parents)), self.weights.head)
+        states = self._finished(self._hidden(ids, parents))
+        return logits_of(states, self.weights.head, self.shape)
 
     def read_out(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
-        return linear(self.final_norm(hidden), self.weights.head)
+        return logits_of(self.final_norm(hidden), self.weights.head, self.shape)
 
     @torch.inference_mode()
     def draft(self, ids: Tensor, k: int, known: int) -> Tensor:
@@ -342,7 +352,7 @@ class LlamaBackend(KeptStates):
 
     def embed(self, ids: Tensor) -> Tensor:
         """[T] -> [T, d]."""
-        return rows_of(self.weights.embedding, ids)
+        return embedded(ids, self.weights.embedding, self.shape)
 
     def head_rows(self, ids: Tensor) -> Tensor:
         """Rows of the head; those of a rounded, tied head are as they were before rounding."""
@@ -404,10 +414,9 @@ class LlamaBackend(KeptStates):
     @torch.inference_mode()
     def lower_batch(self, ids: Tensor, exit_layer: int) -> Tensor:
         """[B, T] ids -> [B, T, d] after `exit_layer` layers; the cache is not touched."""
-        rope, _ = self.positions(0, ids.shape[1])
-        h = self.embed(ids)
+        place, h = self.positions(0, ids.shape[1]), self.embed(ids)
         for w in self.weights.layers[:exit_layer]:
-            h = layer(h, w, self.shape, rope, None)
+            h = layer(h, w, self.shape, place)
         return h
 
     @torch.inference_mode()
@@ -417,17 +426,17 @@ class LlamaBackend(KeptStates):
         start, layers = self._length, self.shape.layers
         if start == self.context:
             raise ContextTooLong(start, 1, self.context)
-        rope, mask = self.positions(start, 1)
+        place = self.positions(start, 1)
         h, depth = self.embed(torch.tensor([token], device=self.device)), 0
-        slots = self._slots(start, 1, mask, 0, layers)
+        slots = self._slots(start, 1, place, 0, layers)
         left = False
         while depth < layers and not left:
             below = h
-            h = layer(below, self.weights.layers[depth], self.shape, rope, mask, slots[depth])
+            h = layer(below, self.weights.layers[depth], self.shape, place, slots[depth])
             depth += 1
             left = depth < layers and leaves(h[0], below[0], depth)
         for above in range(depth, layers):
-            skip_layer(h, self.weights.layers[above], self.shape, rope, slots[above])
+            skip_layer(h, self.weights.layers[above], self.shape, place, slots[above])
         self._length = self._ahead = start + 1
         if self._final is not None:
             self._finished(h)
@@ -507,9 +516,9 @@ class LlamaBackend(KeptStates):
 
         return DeviceLoop(self, drafter, verifier, length)
 
-    def positions(self, start: int, t: int) -> RopeAndMask:
-        """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""
-        return chain_rope_and_mask(self._rope, self.shape, start, t)
+    def positions(self, start: int, t: int) -> Place:
+        """The place of t new positions from `start`."""
+        return chain_place(self._rope, self.shape, start, t)
 
     def _branch(self, parents: Sequence[int]) -> Branch:
         """New nodes of a tree, each of which sees its own branch alone."""
@@ -531,14 +540,9 @@ class LlamaBackend(KeptStates):
             if made is not None:
                 return made
         parts = self._rope, self.shape
-        place = (
-            chain_rope_and_mask(*parts, start, t)
-            if branch is None
-            else tree_rope_and_mask(*parts, *branch)
-        )
-        slots = self._slots(start, t, place[1], first, last)
+        place = chain_place(*parts, start, t) if branch is None else tree_place(*parts, *branch)
+        slots = self._slots(start, t, place, first, last)
         return through(h, self.weights.layers[first:last], self.shape, place, slots, self.pointwise)
 
-    def _slots(self, start: int, t: int, mask: Tensor | None, first: int, last: int) -> list[Slot]:
-        read = start + t if mask is None else mask.shape[-1]
-        return self._cache.slots(start, t, read, first, last)
+    def _slots(self, start: int, t: int, place: Place, first: int, last: int) -> list[Slot]:
+        return self._cache.slots(start, t, place.read(start + t), first, last)

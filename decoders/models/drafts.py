@@ -180,7 +180,7 @@ class Checkpoint:
         """The model, with a cache of its own, and what it can say of the target's vocabulary."""
         backend = load_for(self.folder, self.target)
         passes = self.target.recorded if isinstance(self.target, LlamaBackend) else None
-        if passes is not None and isinstance(backend, LlamaBackend):
+        if passes is not None and isinstance(backend, LlamaBackend) and backend.recordable:
             fits = fused.unsupported_reason(backend.shape, backend.weights) is None
             backend.record_passes(passes.record, fuse=passes.fused is not None and fits)
         return backend, self.vocab or common_vocab(backend, self.target)

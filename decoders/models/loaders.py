@@ -63,7 +63,7 @@ def is_encoder_decoder(folder: Path) -> bool:
 
 def not_native(folder: Path) -> str | None:
     """Why the native backend cannot run a model; None where it can."""
-    from ..backends.llama.model import unsupported
+    from ..backends.families import unsupported
     from ..backends.weights.pickled import pickled
 
     reason = unsupported(config_of(folder))
@@ -256,6 +256,12 @@ def _record(backend: LlamaBackend, kernels: str, name: str) -> None:
     from ..backends.cuda import fused
     from ..backends.cuda.recorded import cuda_graphs
 
+    if not backend.recordable:
+        said = f"{name}'s layers choose among experts, which cannot be recorded"
+        if kernels != "auto":
+            raise DraftpickError(f"{said}; use --backend native")
+        print(f"running ordinary passes: {said}", file=sys.stderr)
+        return
     reason = None
     if kernels != "graphs":
         reason = fused.unsupported_reason(backend.shape, backend.weights)
@@ -268,7 +274,8 @@ def _record(backend: LlamaBackend, kernels: str, name: str) -> None:
 
 
 def _check_native(asked: LoadRequest) -> None:
-    from ..backends.llama.model import not_int4
+    from ..backends.families import experts_of
+    from ..backends.llama.shape import EXPERTS_STAY, not_int4
     from ..backends.transformers.pretrained import method_of, refusal
 
     name, reason = asked.folder.name, not_native(asked.folder)
@@ -277,7 +284,13 @@ def _check_native(asked: LoadRequest) -> None:
         raise refusal(name, method)
     if reason is not None:
         raise DraftpickError(f"the native backend cannot run {name}: {reason}")
-    unsupported_reason = not_int4(config_of(asked.folder)) if asked.rounding == "int4" else None
+    config = config_of(asked.folder)
+    if asked.rounding in ("int8", "int4") and experts_of(config) is not None:
+        raise DraftpickError(
+            f"{name} cannot be rounded to {asked.rounding}: {EXPERTS_STAY}; use --dtype file of a "
+            "GGUF file, or bfloat16"
+        )
+    unsupported_reason = not_int4(config) if asked.rounding == "int4" else None
     if unsupported_reason is not None:
         raise DraftpickError(
             f"{name} cannot be rounded to int4: {unsupported_reason}; use --dtype int8 or bfloat16"

@@ -114,7 +114,7 @@ def require(name: str, need: Need, device: torch.device) -> None:
     if need.weights + (0 if grows else need.context * need.position) <= free:
         return
     room = 0 if grows or not need.position else (free - need.weights) // need.position
-    advice = "use a smaller model or fewer bytes a weight, --dtype int8 or int4"
+    advice = "use a smaller model or, unless it has experts, --dtype int8 or int4"
     if room >= STEP:
         advice = f"lower --context to {room // STEP * STEP}"
     raise OutOfMemory(

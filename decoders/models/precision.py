@@ -10,7 +10,7 @@ from safetensors import safe_open
 from ..backends.config import config_of
 from ..backends.gguf.folder import saved_header
 from ..backends.llama.loading import parts
-from ..backends.llama.model import not_int4
+from ..backends.llama.shape import not_int4
 from ..backends.weights.int4 import GROUP
 from .loaders import WORTH_COMPILING, not_native
 

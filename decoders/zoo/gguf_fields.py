@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..backends.families import SLIDING
 from ..backends.gguf.header import Header
 from ..common.errors import DraftpickError
 
@@ -24,6 +25,10 @@ def _as_in(name: str) -> Harmless:
     return lambda value, config: config.get(name) is not None and value == config[name]
 
 
+def _as_config(name: str) -> Harmless:
+    return lambda value, config: not value or value == config.get(name)
+
+
 def _as_heads(value: Any, config: dict[str, Any]) -> bool:
     """All of a head's width; a config that names none has the usual one."""
     size = config.get("head_dim")
@@ -34,8 +39,18 @@ def _as_heads(value: Any, config: dict[str, Any]) -> bool:
     return not size or value in (size, round(size * part))
 
 
-def _slides_never(value: Any, config: dict[str, Any]) -> bool:
-    return not value or value >= config.get("max_position_embeddings", 0)
+def _slides_so(value: Any, config: dict[str, Any]) -> bool:
+    never = not value or value >= config.get("max_position_embeddings", 0)
+    return never or value == config.get("sliding_window")
+
+
+def _as_bases(value: Any, config: dict[str, Any]) -> bool:
+    rope = config.get("rope_parameters") or {}
+    return bool(value == rope.get(SLIDING, rope).get("rope_theta"))
+
+
+def _listed(value: Any, config: dict[str, Any]) -> bool:
+    return config.get("layer_types") is not None
 
 
 USED = {
@@ -49,12 +64,15 @@ MODEL: dict[str, Harmless] = {  # by the name behind the architecture's
     "attention.key_length": _as_heads,
     "attention.value_length": _as_heads,
     "rope.dimension_count": _as_heads,
-    "attention.sliding_window": _slides_never,
+    "attention.sliding_window": _slides_so,
+    "attention.sliding_window_pattern": _listed,
     "attention.causal": _is(True),
-    "rope.freq_base_swa": lambda value, config: value
-    == (config.get("rope_parameters") or {}).get("rope_theta"),
+    "rope.freq_base_swa": _as_bases,
+    "expert_count": _as_config("num_experts"),
+    "expert_used_count": _as_config("num_experts_per_tok"),
+    "expert_feed_forward_length": _as_config("moe_intermediate_size"),
     **dict.fromkeys(
-        ("expert_count", "expert_used_count", "leading_dense_block_count", "nextn_predict_layers",
+        ("leading_dense_block_count", "nextn_predict_layers",
          "attention.clamp_kqv", "attention.max_alibi_bias", "use_parallel_residual",
          "rope.scaling.yarn_log_multiplier", "pooling_type", "attention.scale"),
         _is(0),

@@ -15,22 +15,18 @@ from typing import Any
 
 import torch
 
+from ..backends.families import FAMILIES, FULL, SLIDING
 from ..backends.gguf.folder import save_header
 from ..backends.gguf.header import Header
-from ..backends.gguf.tensors import LAYER, NAMES, names_of, read
+from ..backends.gguf.tensors import architecture_of, names_of, read, strange_tensor
 from ..backends.llama.contents import needed
-from ..backends.llama.rope import rotation_of
+from ..backends.rope import rotation_of
 from ..common.errors import DraftpickError
 from ..common.tensor_files import require
 from .catalogue import READING
 from .gguf_fields import require_known
 from .gguf_tokenizer import ends_of, split_of, tokenizer_of
 
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",  # Mistral's files too
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
 LLAMA3 = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
@@ -45,12 +41,16 @@ REQUIRED = (
 
 def not_as_it_is(header: Header) -> str | None:
     """Why the native backend does not read a file as it is; None where it does."""
-    if header.architecture not in ARCHITECTURES:
+    if header.architecture not in {family.gguf for family in FAMILIES.values()}:
         return f"its architecture is {header.architecture}"
-    strange = [name for name in header.tensors if LAYER.sub("", name) not in NAMES]
+    strange = strange_tensor(header)
     if strange:
-        return f"it holds {strange[0]}, which such models do not have"
-    if header.own("attention.sliding_window") and header.architecture == "llama":
+        return f"it holds {strange}, which such models do not have"
+    if header.own("attention.sliding_window") and header.architecture not in (
+        "gemma2",
+        "gemma3",
+        "phi3",
+    ):
         return "its attention slides"
     return None
 
@@ -66,10 +66,11 @@ def config_of(header: Header) -> dict[str, Any]:
     if missing:
         raise DraftpickError(f"{header.files[0]} lacks {missing[0]}; convert the model again")
     heads, hidden = header.own("attention.head_count"), header.own("embedding_length")
+    architecture = architecture_of(header)
+    family = FAMILIES[architecture]
     config: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[header.architecture]],
-        "model_type": header.architecture,
-        "hidden_act": "silu",
+        "architectures": [architecture],
+        "model_type": family.model_type,
         "hidden_size": hidden,
         "intermediate_size": header.own("feed_forward_length"),
         "num_hidden_layers": header.own("block_count"),
@@ -88,7 +89,60 @@ def config_of(header: Header) -> dict[str, Any]:
     config["bos_token_id"] = header.metadata.get("tokenizer.ggml.bos_token_id")
     config["eos_token_id"] = ends_of(header) or None
     config["rope_parameters"] |= scaling_of(header, config)
-    return config
+    meant = MEANT.get(header.architecture)
+    return config | ({"hidden_act": "silu"} if meant is None else meant(header, config))
+
+
+def _gemma3(header: Header, config: dict[str, Any]) -> dict[str, Any]:
+    """What llama.cpp takes for granted of such a file, which does not say it."""
+    layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
+    slides = header.own("attention.sliding_window_pattern", 6)
+    if isinstance(slides, int):
+        slides = [(layer + 1) % slides != 0 for layer in range(layers)]
+    local = {"rope_type": "default", "rope_theta": header.own("rope.freq_base_swa", 10_000.0)}
+    large = layers == LAYERS_OF_27B
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": config["hidden_size"] // heads if large else config["head_dim"],
+        "sliding_window": header.own("attention.sliding_window"),
+        "layer_types": [SLIDING if each else FULL for each in slides],
+        "rope_parameters": {FULL: config["rope_parameters"], SLIDING: local},
+    }
+
+
+def _experts(header: Header, config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "hidden_act": "silu",
+        "num_experts": header.own("expert_count"),
+        "num_experts_per_tok": header.own("expert_used_count"),
+        "moe_intermediate_size": header.own(
+            "expert_feed_forward_length", config["intermediate_size"]
+        ),
+        "norm_topk_prob": header.architecture == "qwen3moe",
+    }
+
+
+def _gemma2(header: Header, config: dict[str, Any]) -> dict[str, Any]:
+    """Likewise; every other layer slides."""
+    large = config["num_hidden_layers"] == LAYERS_OF_GEMMA2_27B
+    size = config["hidden_size"] // config["num_attention_heads"]
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": size if large else config["head_dim"],
+        "sliding_window": header.own("attention.sliding_window", 4096),
+        "attn_logit_softcapping": header.own("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": header.own("final_logit_softcapping", 30.0),
+    }
+
+
+def _phi3(header: Header, config: dict[str, Any]) -> dict[str, Any]:
+    return {"hidden_act": "silu", "sliding_window": header.own("attention.sliding_window")}
+
+
+LAYERS_OF_27B, LAYERS_OF_GEMMA2_27B = 62, 46  # whose queries are scaled by another size
+MEANT = {  # of a family's config, beside what all files say
+    "gemma2": _gemma2, "gemma3": _gemma3, "phi3": _phi3, "qwen3moe": _experts, "olmoe": _experts
+}  # fmt: skip
 
 
 def scaling_of(header: Header, config: dict[str, Any]) -> dict[str, Any]:
@@ -155,9 +209,8 @@ def _check_kinds(header: Header) -> None:
 def _check(header: Header, config: dict[str, Any]) -> None:
     """Raises Damaged where the files lack a tensor, or hold it in another shape."""
     held = {name: header.tensors[own].shape for name, own in names_of(header).items()}
-    shapes = [
-        {_whole(name): shape for name, shape in each.items()} for each in (held, needed(config))
-    ]
+    wanted = needed(config, joined=True)
+    shapes = [{_whole(name): shape for name, shape in each.items()} for each in (held, wanted)]
     require(header.files[0], *shapes)
 
 

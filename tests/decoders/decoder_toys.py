@@ -16,11 +16,18 @@ from replayed import traced
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
+    Olmo3Config,
+    OlmoeConfig,
+    Phi3Config,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from decoders.backends.cpp_kernels import load_kernel
@@ -60,9 +67,16 @@ Tiny = Callable[..., Path]  # `tiny` of conftest.py
 # -- tiny transformers models ---------------------------------------------------------------------
 
 CONFIGS: dict[str, type] = {
+    "gemma2": Gemma2Config,
+    "gemma3": Gemma3TextConfig,
+    "olmo2": Olmo2Config,
+    "olmo3": Olmo3Config,
+    "phi3": Phi3Config,
     "llama": LlamaConfig,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
+    "qwen3moe": Qwen3MoeConfig,
+    "olmoe": OlmoeConfig,
     "mistral": MistralConfig,
 }
 SIZES: dict[str, Any] = {
@@ -88,7 +102,9 @@ WINDOWS: dict[str, Any] = {  # of a Qwen2, behind one full layer
 
 def save_tiny(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> None:
     """A random model, sharp enough that no two logits are nearly equal."""
-    extra = {"sliding_window": None} if kind == "mistral" else {}
+    extra: dict[str, Any] = {"sliding_window": None} if kind == "mistral" else {}
+    if kind in ("qwen3moe", "olmoe"):
+        extra = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(CONFIGS[kind](**{**SIZES, **extra, **config}))
     with torch.no_grad():

@@ -39,6 +39,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # the model type, and sizes
     "Qwen3-MoE": ("qwen3_moe", {
         **APART, **MIXED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
     }),
+    "OLMoE": ("olmoe", {**GATED, "num_experts": 4, "num_experts_per_tok": 2}),
     "Gemma 2": ("gemma2", {**APART, **SLIDES, **EVERY_OTHER}),
     "Gemma 3": ("gemma3_text", {**APART, **SLIDES, **EVERY_OTHER}),
     "Gemma 3n": ("gemma3n_text", {

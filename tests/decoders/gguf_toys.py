@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 
-HIDDEN, WIDTH, HEADS, KV, HEAD_DIM, LAYERS = 256, 512, 8, 2, 32, 2
 WORDS = ["</s>", *(chr(33 + i) for i in range(94)), "ab", "cd", "ef", "gh", "ij"]
 HALVES = {  # where a block holds numbers of two bytes, by kind
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2),
@@ -18,6 +18,25 @@ HALVES = {  # where a block holds numbers of two bytes, by kind
 STEPS = {"Q8_0": 127.0, "IQ4_NL": 127.0, "Q6_K": 4000.0, "Q4_K": 1000.0, "Q5_K": 2000.0}
 MIXED = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "attn_output": "Q5_0", "output": "Q8_0"}
 
+WINDOWS = {"gemma2": 100, "gemma3": 100, "phi3": 512}  # llama.cpp passes over those of Phi-3
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """experts: of a layer, of which a token takes `taken`; 0 for one MLP. width: of an MLP."""
+
+    hidden: int = 256
+    width: int = 512
+    heads: int = 8
+    kv: int = 2
+    head_dim: int = 32
+    layers: int = 2
+    experts: int = 0
+    taken: int = 3
+    context: int = 512
+
+
+SIZES = {"qwen3moe": Sizes(experts=8), "olmoe": Sizes(kv=8, experts=6)}  # llama.cpp's has no groups
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -40,6 +59,7 @@ def save_gguf(
     tied: bool = False,
     seed: int = 0,
     without: str = "",
+    sizes: Sizes | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Path:
     """kinds: of some tensors by their short names; the others are of `kind`.
@@ -48,42 +68,66 @@ def save_gguf(
     """
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(path, architecture)
-    _describe(writer, metadata or {})
+    sizes = sizes or SIZES.get(architecture, Sizes())
+    _describe(writer, sizes, metadata or {})
 
     def vector(name: str, values: np.ndarray[Any, Any]) -> None:
         if name != without:
             writer.add_tensor(name, values.astype(np.float32))
 
-    def matrix(name: str, outputs: int, inputs: int) -> None:
+    def matrix(name: str, outputs: int, inputs: int, several: int = 0) -> None:
         own = (kinds or {}).get(name.removesuffix(".weight").split(".")[-1], kind)
         if name == without:
             return
         if own in ("F32", "F16"):
             dtype = np.float32 if own == "F32" else np.float16
-            writer.add_tensor(name, rng.normal(0, 0.05, (outputs, inputs)).astype(dtype))
+            size = (several, outputs, inputs) if several else (outputs, inputs)
+            writer.add_tensor(name, rng.normal(0, 0.05, size).astype(dtype))
             return
-        rows = random_rows(own, outputs, inputs, rng)
+        rows = random_rows(own, max(1, several) * outputs, inputs, rng)
+        if several:
+            rows = rows.reshape(several, outputs, -1)
         writer.add_tensor(name, rows, raw_dtype=GGMLQuantizationType[own])
 
-    matrix("token_embd.weight", len(WORDS), HIDDEN)
-    for i in range(LAYERS):
+    matrix("token_embd.weight", len(WORDS), sizes.hidden)
+    for i in range(sizes.layers):
         own = f"blk.{i}."
-        vector(f"{own}attn_norm.weight", rng.uniform(0.5, 1.5, HIDDEN))
-        for part, heads in (("q", HEADS), ("k", KV), ("v", KV)):
-            matrix(f"{own}attn_{part}.weight", heads * HEAD_DIM, HIDDEN)
+        if architecture != "olmo2":
+            vector(f"{own}attn_norm.weight", rng.uniform(0.5, 1.5, sizes.hidden))
+            vector(f"{own}ffn_norm.weight", rng.uniform(0.5, 1.5, sizes.hidden))
+        parts = [("q", sizes.heads), ("k", sizes.kv), ("v", sizes.kv)]
+        if architecture == "phi3":
+            parts = [("qkv", sizes.heads + 2 * sizes.kv)]
+        for part, heads in parts:
+            matrix(f"{own}attn_{part}.weight", heads * sizes.head_dim, sizes.hidden)
             if architecture == "qwen2":
-                vector(f"{own}attn_{part}.bias", rng.normal(0, 0.5, heads * HEAD_DIM))
-        if architecture == "qwen3":
-            for part in "qk":
-                vector(f"{own}attn_{part}_norm.weight", rng.uniform(0.5, 1.5, HEAD_DIM))
-        matrix(f"{own}attn_output.weight", HIDDEN, HEADS * HEAD_DIM)
-        vector(f"{own}ffn_norm.weight", rng.uniform(0.5, 1.5, HIDDEN))
-        matrix(f"{own}ffn_gate.weight", WIDTH, HIDDEN)
-        matrix(f"{own}ffn_up.weight", WIDTH, HIDDEN)
-        matrix(f"{own}ffn_down.weight", HIDDEN, WIDTH)
-    vector("output_norm.weight", rng.uniform(0.5, 1.5, HIDDEN))
+                vector(f"{own}attn_{part}.bias", rng.normal(0, 0.5, heads * sizes.head_dim))
+        if architecture in ("qwen3", "gemma3", "olmo2", "qwen3moe", "olmoe"):
+            for part, heads in (("q", sizes.heads), ("k", sizes.kv)):
+                size = (
+                    heads * sizes.head_dim if architecture in ("olmo2", "olmoe") else sizes.head_dim
+                )
+                vector(f"{own}attn_{part}_norm.weight", rng.uniform(0.5, 1.5, size))
+        if architecture in ("gemma2", "gemma3", "olmo2"):
+            for name in ("post_attention_norm", "post_ffw_norm"):
+                vector(f"{own}{name}.weight", rng.uniform(0.5, 1.5, sizes.hidden))
+        matrix(f"{own}attn_output.weight", sizes.hidden, sizes.heads * sizes.head_dim)
+        if sizes.experts:
+            vectors = rng.normal(0, 0.2, (sizes.experts, sizes.hidden))
+            vector(f"{own}ffn_gate_inp.weight", vectors)
+            for part in ("gate", "up", "down"):
+                of = (sizes.width, sizes.hidden)[:: -1 if part == "down" else 1]
+                matrix(f"{own}ffn_{part}_exps.weight", *of, sizes.experts)
+            continue
+        if architecture != "phi3":
+            matrix(f"{own}ffn_gate.weight", sizes.width, sizes.hidden)
+        matrix(
+            f"{own}ffn_up.weight", (2 if architecture == "phi3" else 1) * sizes.width, sizes.hidden
+        )
+        matrix(f"{own}ffn_down.weight", sizes.hidden, sizes.width)
+    vector("output_norm.weight", rng.uniform(0.5, 1.5, sizes.hidden))
     if not tied:
-        matrix("output.weight", len(WORDS), HIDDEN)
+        matrix("output.weight", len(WORDS), sizes.hidden)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -91,15 +135,27 @@ def save_gguf(
     return path
 
 
-def _describe(writer: GGUFWriter, metadata: dict[str, Any]) -> None:
-    writer.add_context_length(512)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(WIDTH)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV)
+def _describe(writer: GGUFWriter, sizes: Sizes, metadata: dict[str, Any]) -> None:
+    writer.add_context_length(sizes.context)
+    writer.add_embedding_length(sizes.hidden)
+    writer.add_block_count(sizes.layers)
+    writer.add_feed_forward_length(sizes.width)
+    writer.add_head_count(sizes.heads)
+    writer.add_head_count_kv(sizes.kv)
+    writer.add_key_length(sizes.head_dim)
+    writer.add_value_length(sizes.head_dim)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10_000.0)
+    if sizes.experts:
+        writer.add_expert_count(sizes.experts)
+        writer.add_expert_used_count(sizes.taken)
+    if writer.arch == "qwen3moe":
+        writer.add_expert_feed_forward_length(sizes.width)
+    if writer.arch == "gemma2":
+        writer.add_attn_logit_softcapping(0.5)
+        writer.add_final_logit_softcapping(3.0)
+    if writer.arch in WINDOWS:
+        writer.add_sliding_window(WINDOWS[writer.arch])
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(WORDS)
     writer.add_token_types([1] * len(WORDS))
@@ -176,3 +232,17 @@ def saying(path: Path, **said: str) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+ARCHITECTURES = (
+    *("llama", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "phi3", "qwen3moe", "olmoe"),
+)
+LONGER = [(7 * i * i + 3 * i) % 99 + 1 for i in range(150)]  # than the windows here
+GOLDEN_SIZES = {"gemma3": Sizes(layers=7)}
+GOLDEN = Path(__file__).with_name("llama_cpp_logits.json")  # of LONGER, by tests/engines
+
+
+def save_golden_gguf(path: Path, architecture: str) -> Path:
+    """In float32, with layers of every kind; of which GOLDEN has llama.cpp's chances."""
+    sizes, tied = GOLDEN_SIZES.get(architecture), architecture == "gemma2"  # it has no other head
+    return save_gguf(path, architecture, "F32", tied=tied, sizes=sizes)

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from decoders.backends.batched.row_passes import RowPasses
 from decoders.backends.cuda import race_kernel, row_kernels
+from decoders.backends.families import Attention
 from decoders.backends.llama.kv import KVCache
-from decoders.backends.llama.model import LayerWeights, Shape, rms_norm, rope_table
-from decoders.backends.llama.rope import Rotation
+from decoders.backends.llama.model import LayerWeights, rms_norm, rope_tables
+from decoders.backends.llama.shape import Shape
+from decoders.backends.rope import Rotation
 from decoders.sampling import race
 from decoders.sampling.race import key_of
 
@@ -37,9 +39,8 @@ def near(one: Tensor, other: Tensor, roundings: int = 1) -> None:
 def shape(heads: int, kv_heads: int, head_dim: int, layers: int = 2) -> Shape:
     frequencies = tuple(1e4 ** -(i / head_dim) for i in range(0, head_dim, 2))
     hidden, context = 40, 256
-    return Shape(
-        layers, hidden, heads, kv_heads, head_dim, 16, context, 1e-5, Rotation(frequencies, 1.0)
-    )
+    kinds = (Attention(Rotation(frequencies, 1.0)),)
+    return Shape(layers, hidden, heads, kv_heads, head_dim, 16, context, 1e-5, kinds)
 
 
 def randn(*size: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -87,7 +88,7 @@ def test_gated(dtype: torch.dtype) -> None:
 def test_a_pass(dtype: torch.dtype, heads: tuple[int, int, int], bias: bool) -> None:
     """States, and keys and values, as PyTorch's operations have them, for rows of any length."""
     of = shape(*heads)
-    weights, rope = layers(of, dtype, bias), rope_table(of, DEVICE, dtype)
+    weights, rope = layers(of, dtype, bias), rope_tables(of, DEVICE, dtype)
     positions = torch.tensor([0, 63, 64, 5, 200], device=DEVICE)
     lengths = torch.tensor([1, 64, 65, 6, 1], device=DEVICE)  # the last row has ended
     parts = [(slice(0, 2), 64), (slice(2, 5), 65)]  # of the slow way
@@ -111,7 +112,7 @@ def test_a_pass_over_chains(dtype: torch.dtype) -> None:
     """Of rows in any order, one token or several of each, the last of them once more; two layers
     of three."""
     of = shape(4, 2, 16, layers=3)
-    weights, rope = layers(of, dtype, True), rope_table(of, DEVICE, dtype)
+    weights, rope = layers(of, dtype, True), rope_tables(of, DEVICE, dtype)
     rows = torch.tensor([4, 4, 4, 0, 2, 2, 2], device=DEVICE)
     positions = torch.tensor([63, 64, 65, 0, 199, 200, 200], device=DEVICE)
     tokens = randn(7, of.hidden, dtype=dtype, seed=3)

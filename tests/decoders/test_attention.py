@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from decoders.backends.llama.model import QUERIES, Shape, attend, attention_mask, rounded
+from decoders.backends.llama.attention import QUERIES, attend, attention_mask, rounded
+from decoders.backends.llama.shape import Shape
 
 HEAD = 64
 SHAPES = {  # sequences, heads, key heads, new positions, positions seen
@@ -26,7 +27,7 @@ def test_attention_in_blocks_is_attention(
     name: str, masked: bool, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32 where oneDNN has no bfloat16, and then rounded but once."""
-    monkeypatch.setattr("decoders.backends.llama.model.has_tiles", lambda: by == "tiles")
+    monkeypatch.setattr("decoders.backends.llama.attention.has_tiles", lambda: by == "tiles")
     monkeypatch.setattr("decoders.backends.weights.packed.can_pack", lambda *of: by == "blocks")
     b, heads, kv_heads, t, s = SHAPES[name]
     if not masked and (b > 1 or s > t):
@@ -40,7 +41,7 @@ def test_attention_in_blocks_is_attention(
     if b > 1:  # the first sequence is shorter: a row of padding sees itself alone
         allowed[0, :, :20] = False
         allowed |= torch.eye(s, dtype=torch.bool)[s - t :]
-    shape = Shape(1, heads * HEAD, heads, kv_heads, HEAD, 1, s, 1e-5, 1e4)
+    shape = Shape(1, heads * HEAD, heads, kv_heads, HEAD, 1, s, 1e-5, ())
     if masked:
         a = attend(q, k, v, attention_mask(allowed, shape, q.dtype))
     else:

@@ -15,9 +15,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from decoders.backends import native as llama_module
+from decoders.backends.families import unsupported
 from decoders.backends.llama import model as llama_model
-from decoders.backends.llama.model import rounded, unsupported
-from decoders.backends.llama.rope import Rotation, rotation_of
+from decoders.backends.llama.attention import rounded
+from decoders.backends.rope import Rotation, rotation_of
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.protocols import Backend, decoder_prefix
@@ -258,19 +259,22 @@ def test_bfloat16_is_near(tiny: Tiny) -> None:
         ({"architectures": None}, "none named"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 64}, "sliding"),
+        ({"architectures": ["MixtralForCausalLM"]}, "Mixtral"),
         (
             {
-                "architectures": ["Qwen2ForCausalLM"],
+                "architectures": ["Olmo3ForCausalLM"],
                 "sliding_window": 64,
-                "use_sliding_window": True,
+                "layer_types": ["chunked_attention"],
             },
-            "sliding",
+            "chunked_attention",
         ),
+        ({"clip_qkv": 8.0}, "clip_qkv = 8.0"),
+        ({"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True}, "bidir"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "in part"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"mlp_bias": True}, "MLP"),
+        ({"mlp_bias": True}, "mlp_bias = True"),
         ({"attention_bias": True}, "bias"),
-        ({"quantization_config": {"bits": 4}}, "quantised"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
     ],
 )
 def test_what_native_cannot_run_is_named(config: dict[str, Any], reason: str) -> None:
@@ -302,12 +306,12 @@ def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -
     names = {id(w): index for index, w in enumerate(target.weights.layers)}
     real = llama_model.layer
 
-    def noted(h: Any, w: Any, shape: Any, rope: Any, mask: Any, slot: Any, **more: Any) -> Any:
+    def noted(h: Any, w: Any, shape: Any, place: Any, slot: Any, **more: Any) -> Any:
         if id(w) in names:
             assert slot.write.untyped_storage().data_ptr() == own
             start = slot.write.storage_offset() // shape.head_dim % rounded(target.context)
             runs.append((names[id(w)], start, len(h)))
-        return real(h, w, shape, rope, mask, slot, **more)
+        return real(h, w, shape, place, slot, **more)
 
     monkeypatch.setattr(llama_model, "layer", noted)
     target.prefill(PROMPT)

@@ -61,8 +61,8 @@ def account_of(target: LayeredBackend, prompt: list[int]) -> Account:
     w = target.weights
 
     def run_layer(number: int, states: Tensor) -> Tensor:
-        rope, _ = target.positions(0, len(states))
-        after: Tensor = layer(states.unsqueeze(0), w.layers[number], target.shape, rope, None)[0]
+        place = target.positions(0, len(states))
+        after: Tensor = layer(states.unsqueeze(0), w.layers[number], target.shape, place)[0]
         return after
 
     return Account(

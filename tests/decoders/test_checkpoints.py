@@ -25,6 +25,7 @@ from decoders.records import Request
 
 State = dict[str, Tensor]
 LLAMAS = ("llama", "mistral", "qwen2", "qwen3")
+OTHERS = ("qwen3moe", "olmoe", "gemma2", "gemma3", "olmo2", "olmo3", "phi3")
 
 
 def changed(folder: Path, out: Path, change: Callable[[State], None], part: str = "model") -> Path:
@@ -77,7 +78,7 @@ def test_a_model_that_is_not_all_there_answers_nothing(
     assert "\n" not in str(error.value) and str(folder) in str(error.value)
 
 
-@pytest.mark.parametrize("kind", LLAMAS)
+@pytest.mark.parametrize("kind", LLAMAS + OTHERS)
 def test_what_the_native_backend_needs_is_what_transformers_saves(kind: str, tiny: Tiny) -> None:
     from decoders.backends.config import config_of
     from decoders.backends.llama.contents import needed
@@ -300,7 +301,7 @@ LEFT_OUT = [
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("field", LEFT_OUT)
-@pytest.mark.parametrize("kind", LLAMAS)
+@pytest.mark.parametrize("kind", LLAMAS + OTHERS)
 def test_what_a_config_leaves_out_is_as_in_transformers(
     kind: str, field: str, tmp_path: Path
 ) -> None:
@@ -311,7 +312,9 @@ def test_what_a_config_leaves_out_is_as_in_transformers(
         "hidden_size": 64,
         "num_hidden_layers": 1,
         "num_attention_heads": 32,
-        "num_key_value_heads": 8 if kind == "mistral" else 32,
+        "num_key_value_heads": {"mistral": 8, "qwen3moe": 4, "gemma2": 4, "gemma3": 4}.get(
+            kind, 32
+        ),
         "tie_word_embeddings": field != "tie_word_embeddings",
     } | ({"head_dim": 128} if kind == "qwen3" else {})
     save_tiny(tmp_path / "model", kind, 0, sizes)
@@ -320,7 +323,8 @@ def test_what_a_config_leaves_out_is_as_in_transformers(
     config.pop(field, None)
     path.write_text(json.dumps(config))
     if field == "model_type":
-        config["model_type"] = kind  # transformers asks for it
+        asked = {"qwen3moe": "qwen3_moe", "gemma3": "gemma3_text"}
+        config["model_type"] = asked.get(kind, kind)  # transformers asks for it
         path.write_text(json.dumps(config))
     expected = transformers_model(tmp_path / "model")
     if field == "model_type":

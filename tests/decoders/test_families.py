@@ -1,9 +1,10 @@
-"""Model families through transformers, windows and experts among them: their own ids, whatever
-drafts, and logits that do not know what was rejected before."""
+"""Model families, windows and experts among them: their own ids, whatever drafts, and logits that
+do not know what was rejected before; by transformers, and natively where they have a row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,23 +15,33 @@ from backend_toys import close
 from decoder_toys import CPU, max_gram
 from family_toys import CONTEXT, FAMILIES, VOCAB, WINDOW, family_backend, family_model
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from decoders.backends.config import FIELDS, _whole
+from decoders.backends.families import unsupported
+from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend, layer_kinds
 from decoders.common.errors import DraftpickError
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.drafter import TreeDrafter
-from decoders.protocols import Strategy
+from decoders.protocols import Strategy, TreeBackend
 from decoders.records import Request, Sampling
 from decoders.testing.chance import distance, loop_distribution, reference_distribution
 from decoders.testing.toys import autoregressive, run, speculative
 
+Build = Callable[..., TreeBackend]  # `build`
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 LONG = 40  # six windows
 BOUNDED = (
     *("Llama 4", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Qwen3-MoE", "Gemma 2", "Gemma 3"),
     *("Gemma 3n", "Phi-3", "gpt-oss", "Cohere2", "OLMo3", "StarCoder2"),
 )
+NATIVE = (
+    *("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3-MoE", "OLMoE", "Gemma 2", "Gemma 3", "Phi-3"),
+    *("OLMo2", "OLMo3"),
+)
+WAYS = [*((name, "transformers") for name in FAMILIES), *((name, "native") for name in NATIVE)]
+WINDOWED = [way for way in WAYS if way[0] in BOUNDED]
 WITHOUT_TREES = {"BLOOM": "bloom takes no position ids"}
 #          0   1   2  3   4  5  6   7
 TOKENS = [17, 2, 11, 8, 20, 5, 13, 7]
@@ -53,12 +64,29 @@ def own_ids(family: str) -> list[int]:
     return out[0, -LONG:].tolist()
 
 
-def strategy(method: str, family: str) -> Strategy:
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """A family's model, with this much noise, as a backend of this way."""
+
+    @cache
+    def saved(family: str, noise: float) -> Path:
+        folder = tmp_path_factory.mktemp("family")
+        model(family, noise).save_pretrained(folder)
+        return folder
+
+    def made(family: str, way: str, noise: float = 0.0) -> TreeBackend:
+        if way == "transformers":
+            return family_backend(model(family, noise))
+        return LlamaBackend.load(saved(family, noise), CPU, torch.float32, CONTEXT)
+
+    return made
+
+
+def strategy(method: str, drafter: TreeBackend) -> Strategy:
     if method == "plain":
         return autoregressive()
     if method == "copying":
         return speculative(max_gram([*range(1, VOCAB), 0], shortest=1), 3)
-    drafter = family_backend(model(family, 0.05))
     if method == "drafter":
         return speculative(NeuralDrafter(drafter), 4)
     return speculative(TreeDrafter(drafter, None, (3, 2), CONTEXT), 4)
@@ -66,13 +94,13 @@ def strategy(method: str, family: str) -> Strategy:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("method", ["plain", "copying", "drafter", "tree"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_ids_are_transformers_own(family: str, method: str) -> None:
-    target = family_backend(model(family))
+@pytest.mark.parametrize(("family", "way"), WAYS)
+def test_ids_are_transformers_own(family: str, way: str, method: str, build: Build) -> None:
+    target = build(family, way)
     assert target.trees_unsupported_reason == WITHOUT_TREES.get(family)
     if method == "tree" and target.trees_unsupported_reason:
         return
-    result = run(target, strategy(method, family), PROMPT, Request(LONG))
+    result = run(target, strategy(method, build(family, way, 0.05)), PROMPT, Request(LONG))
     assert result.ids == own_ids(family)
     assert len(set(result.ids)) >= 4
     if method != "plain":
@@ -111,19 +139,59 @@ def test_every_family_with_a_window_is_among_those_tried() -> None:
     assert {family for family in kinds if kinds[family] != {"full_attention"}} == set(BOUNDED)
 
 
+def test_native_families_are_those_with_a_row() -> None:
+    configs = {family: model(family).config.to_dict() for family in FAMILIES}
+    names = {family: {"architectures": [type(model(family)).__name__]} for family in FAMILIES}
+    assert {f for f in FAMILIES if unsupported(configs[f] | names[f]) is None} == set(NATIVE)
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("Mistral", {"use_sliding_window": False}),
+        ("Phi-3", {"use_sliding_window": False}),
+        ("Phi-3", {"layer_types": ["full_attention"] * 3}),
+        ("Gemma 2", {"use_sliding_window": False}),
+        ("Gemma 3", {"attn_logit_softcapping": 0.5}),
+        ("Gemma 3", {"query_pre_attn_scalar": 4}),
+        ("Qwen3-MoE", {"layer_types": ["full_attention"] * 3}),
+        ("Qwen2", {"query_pre_attn_scalar": 4, "final_logit_softcapping": 0.5}),
+    ],
+)
+def test_what_a_config_says_counts_where_transformers_reads_it(
+    family: str, said: dict[str, Any], tmp_path: Path
+) -> None:
+    model(family).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    own = LlamaBackend.load(tmp_path, CPU, torch.float32, CONTEXT)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    text = [*PROMPT, *own_ids(family)]
+    close(own.prefill(text).logits, anew(theirs, text)[-1])
+
+
+@pytest.mark.parametrize("family", ["Qwen2", "Qwen3"])
+def test_a_window_that_is_asked_for_and_not_given_is_transformers(family: str) -> None:
+    folder = {"architectures": [f"{family}ForCausalLM"], "use_sliding_window": True}
+    assert not _whole({**dict.fromkeys(FIELDS, 1), **folder, "rope_theta": 1, "eos_token_id": 0})
+
+
 def test_the_page_lists_what_is_tried() -> None:
     page = (Path(__file__).parents[2] / "docs" / "targets.md").read_text().splitlines()
     rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in page if "| = |" in row]
     assert [row[0] for row in rows] == list(FAMILIES)
-    for name, layers, *_, tree in rows:
+    for name, layers, _, way, *_, tree in rows:
+        assert (way == "native") == (name in NATIVE)
         assert ("windows" in layers or "chunks" in layers) == (name in BOUNDED)
         assert (tree == "refused") == (name in WITHOUT_TREES)
 
 
-@pytest.mark.parametrize("family", BOUNDED)
-def test_rejected_drafts_leave_no_trace_at_the_window_s_edge(family: str) -> None:
+@pytest.mark.parametrize(("family", "way"), WINDOWED)
+def test_rejected_drafts_leave_no_trace_at_the_window_s_edge(
+    family: str, way: str, build: Build
+) -> None:
     target, text = model(family), [*PROMPT, *own_ids(family)]
-    backend, truth = HFBackend(target, CONTEXT), anew(target, text)
+    backend, truth = build(family, way), anew(target, text)
     wider = anew(family_model(family, **unbounded(family)), text)
     assert (wider[WINDOW + 2 :] - truth[WINDOW + 2 :]).abs().max() > 0.1  # the window matters
     for start in range(WINDOW - 2, 2 * WINDOW + 2):
@@ -135,10 +203,10 @@ def test_rejected_drafts_leave_no_trace_at_the_window_s_edge(family: str) -> Non
             close(backend.extend(torch.tensor(text[kept : start + 3])), truth[kept : start + 3])
 
 
-@pytest.mark.parametrize("family", BOUNDED)
-def test_a_branch_sees_its_own_window(family: str) -> None:
+@pytest.mark.parametrize(("family", "way"), WINDOWED)
+def test_a_branch_sees_its_own_window(family: str, way: str, build: Build) -> None:
     target, text = model(family), [*PROMPT, *own_ids(family)]
-    backend = HFBackend(target, CONTEXT)
+    backend = build(family, way)
     for start in (WINDOW - 2, WINDOW, 2 * WINDOW - 1):
         backend.prefill(text[:start])
         first = backend.extend(torch.tensor(TOKENS[:4]), PARENTS[:4])

@@ -26,21 +26,23 @@ from torch import Tensor
 from decoders.backends.cuda import fused
 from decoders.backends.cuda.fused import FusedLayers
 from decoders.backends.cuda.recorded import Run, cuda_graphs
+from decoders.backends.families import Attention
+from decoders.backends.llama.attention import attention_masks
 from decoders.backends.llama.kv import KVCache
 from decoders.backends.llama.model import (
     LayerWeights,
-    Shape,
+    Place,
     Weights,
-    all_heads,
-    attention_mask,
     rms_norm,
-    rope_table,
+    rope_tables,
+    ropes_at,
     through,
 )
-from decoders.backends.llama.rope import Rotation
+from decoders.backends.llama.shape import Shape
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.backends.recurrent.head import FusedHead, GatedBlock, RecurrentHead, fits
+from decoders.backends.rope import Rotation
 from decoders.backends.weights.int4 import GROUP, Int4Weight, quantised, to_int4
 from decoders.backends.weights.int8 import to_int8
 from decoders.backends.weights.packed import Rounding, linear
@@ -106,8 +108,8 @@ def model(
         for _ in range(2)
     ]
     frequencies = tuple(10000.0 ** (-i / 8) for i in range(8))
-    rotation = Rotation(frequencies, 1.0)
-    shape = Shape(2, d, heads, kv_heads, head_dim, vocab, CONTEXT, 1e-5, rotation)
+    kinds = (Attention(Rotation(frequencies, 1.0)),)
+    shape = Shape(2, d, heads, kv_heads, head_dim, vocab, CONTEXT, 1e-5, kinds)
     return shape, Weights(matrix(vocab, d), layers, norm(), matrix(vocab, d))
 
 
@@ -145,14 +147,13 @@ def test_layers_are_those_of_the_model(
     """Within bfloat16's rounding, relative to the states' size."""
     dtype = torch.bfloat16
     shape, weights = model(heads, kv_heads, dtype, biased)
-    rope, h = rope_table(shape, DEVICE, dtype), states(t, shape.hidden, dtype)
+    rope, h = rope_tables(shape, DEVICE, dtype), states(t, shape.hidden, dtype)
     plain, cache = room(shape, dtype), room(shape, dtype)
     positions = torch.arange(start, start + t, device=DEVICE)
-    turned = all_heads((rope[0][positions], rope[1][positions]), shape)
     seen = torch.arange(start + t, device=DEVICE) <= positions.unsqueeze(1)
-    mask = attention_mask(seen, shape, dtype)
-    slots = plain.slots(start, t, mask.shape[-1])
-    expected = through(h, weights.layers, shape, (turned, mask), slots)
+    place = Place(ropes_at(rope, positions, shape), attention_masks(seen, shape, dtype))
+    slots = plain.slots(start, t, place.read(start + t))
+    expected = through(h, weights.layers, shape, place, slots)
     layers = FusedLayers(shape, weights, rope, cache, WIDEST)
     made = layers.through(h, 0, 2, at(start - 5), 5).clone()
     near = 2e-2
@@ -188,7 +189,7 @@ def test_a_token_has_the_same_bits_at_every_width(
     first = 1 if splits[0] == [4] else 0
     shape, weights = model(heads, kv_heads, torch.bfloat16)
     many, dtype = sum(splits[0]), torch.bfloat16
-    rope, h = rope_table(shape, DEVICE, dtype), states(many, shape.hidden, dtype)
+    rope, h = rope_tables(shape, DEVICE, dtype), states(many, shape.hidden, dtype)
     made, kept = [], []
     for widths in splits:
         cache = room(shape, torch.bfloat16)
@@ -211,7 +212,7 @@ def test_a_token_has_the_same_bits_at_every_width(
 def test_a_split_may_read_several_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a cache so long that there are fewer programs than spans of keys."""
     shape, weights = model(4, 2, torch.bfloat16)
-    rope, h = rope_table(shape, DEVICE, torch.bfloat16), states(2, shape.hidden, torch.bfloat16)
+    rope, h = rope_tables(shape, DEVICE, torch.bfloat16), states(2, shape.hidden, torch.bfloat16)
     made = []
     for splits in (3, 2, 1):
         launch = importlib.import_module("decoders.backends.cuda.fused_launch")
@@ -225,7 +226,7 @@ def test_a_split_may_read_several_spans(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.slow
 def test_any_range_of_layers(tiny: Tiny) -> None:
     shape, weights = model(4, 2, torch.bfloat16)
-    rope, h = rope_table(shape, DEVICE, torch.bfloat16), states(2, shape.hidden, torch.bfloat16)
+    rope, h = rope_tables(shape, DEVICE, torch.bfloat16), states(2, shape.hidden, torch.bfloat16)
     layers = FusedLayers(shape, weights, rope, room(shape, torch.bfloat16), WIDEST)
     whole, before = layers.through(h, 0, 2, at(9), 0).clone(), h.clone()
     lower = layers.through(h, 0, 1, at(9), 0).clone()

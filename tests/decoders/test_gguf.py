@@ -16,7 +16,16 @@ from decoder_toys import CPU
 from effort import examples
 from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize
-from gguf_toys import HALVES, MIXED, random_rows, save_gguf
+from gguf_toys import (
+    ARCHITECTURES,
+    GOLDEN,
+    HALVES,
+    LONGER,
+    MIXED,
+    random_rows,
+    save_gguf,
+    save_golden_gguf,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,7 +155,7 @@ def test_rows_of_queries_and_keys_are_in_transformers_order(tmp_path: Path, cach
         assert torch.equal(stored.one(name.removeprefix("model.")), tensor), name
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", *ARCHITECTURES[3:]])
 def test_a_folder_is_made_of_the_metadata_alone(
     tmp_path: Path, cache: Path, architecture: str
 ) -> None:
@@ -235,9 +244,9 @@ def split(path: Path, folder: Path) -> None:
     for nth in (0, 1):
         writer = GGUFWriter(folder / f"m-{nth + 1:05}-of-00002.gguf", "llama")
         if nth == 0:
-            from gguf_toys import _describe
+            from gguf_toys import Sizes, _describe
 
-            _describe(writer, {})
+            _describe(writer, Sizes(), {})
         for each in known.tensors[nth::2]:
             writer.add_tensor(each.name, each.data, raw_dtype=each.tensor_type)
         writer.write_header_to_file()
@@ -256,7 +265,17 @@ Load = Callable[[Path, str], LlamaBackend]
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize(
     ("architecture", "kind"),
-    [("llama", "Q4_K"), ("qwen2", "Q5_0"), ("qwen3", "Q4_0"), ("llama", "IQ4_NL")],
+    [
+        ("llama", "Q4_K"),
+        ("qwen2", "Q5_0"),
+        ("qwen3", "Q4_0"),
+        ("llama", "IQ4_NL"),
+        ("gemma3", "Q8_0"),
+        ("olmo2", "Q5_1"),
+        ("phi3", "Q4_K"),
+        ("qwen3moe", "Q4_K"),
+        ("olmoe", "Q5_0"),
+    ],
 )
 @pytest.mark.parametrize("backend", ["native", "compiled"])
 def test_logits_are_near_those_of_the_dequantised_model(
@@ -275,15 +294,51 @@ def test_logits_are_near_those_of_the_dequantised_model(
     assert error < 0.03
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_chances_are_those_of_llama_cpp(tmp_path: Path, cache: Path, architecture: str) -> None:
+    """In float32, after more tokens than a window holds; llama.cpp multiplies halves."""
+    folder = from_gguf(save_golden_gguf(tmp_path / "m.gguf", architecture))
+    own = targets.load_backend(folder, CPU, torch.float32, "native")
+    found = own.prefill(LONGER).logits.log_softmax(-1)
+    wanted = torch.tensor(json.loads(GOLDEN.read_text())[architecture])
+    assert (found - wanted).abs().max() < 5e-3 < wanted.std()
+
+
 @pytest.mark.instructions
 @pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("plain", ["ffn_gate_exps", "ffn_down_exps"])
+def test_experts_that_the_kernels_do_not_have_are_run_by_pytorch(
+    tmp_path: Path, cache: Path, plain: str
+) -> None:
+    path = save_gguf(tmp_path / "m.gguf", "qwen3moe", "Q4_K", {plain: "F16"})
+    own, exact = (
+        targets.load_backend(from_gguf(path), CPU, dtype, backend, rounding)
+        for dtype, backend, rounding in (
+            (torch.bfloat16, "compiled", "file"),
+            (torch.float32, "native", None),
+        )
+    )
+    one, other = (each.extend(torch.tensor(PROMPT)).float() for each in (own, exact))
+    assert (one - other).norm() / other.norm() < 0.03
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_experts_are_not_rounded_again(tmp_path: Path, cache: Path, dtype: str) -> None:
+    folder = from_gguf(save_gguf(tmp_path / "m.gguf", "olmoe"))
+    with pytest.raises(DraftpickError, match=f"cannot be rounded to {dtype}: its layers' experts"):
+        targets.load_backend(folder, CPU, torch.bfloat16, "auto", dtype)
+
+
+@pytest.mark.instructions
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("architecture", ["qwen2", "gemma3", "qwen3moe"])
 def test_a_prompt_is_read_with_the_same_bits_in_any_parts(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
 ) -> None:
     """One set of weights at every width, and the kernels' attention: where there are tiles (AMX),
     PyTorch's attends to wide parts, faster and in other bits."""
     monkeypatch.setattr("decoders.backends.cpp.layers.has_tiles", lambda: False)
-    path = save_gguf(tmp_path / "m.gguf", "qwen2", "Q4_K", MIXED)
+    path = save_gguf(tmp_path / "m.gguf", architecture, "Q4_K", MIXED)
     own = targets.load_backend(from_gguf(path), CPU, torch.bfloat16, "compiled", "file")
     assert isinstance(own, LlamaBackend)
     ids = torch.randint(0, 100, (230,), generator=torch.Generator().manual_seed(0))

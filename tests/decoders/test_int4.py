@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from decoders.backends.families import Attention
 from decoders.backends.llama.loading import layout, packed_head, packed_layer
-from decoders.backends.llama.model import LayerWeights, Shape, Weights
-from decoders.backends.llama.rope import Rotation
+from decoders.backends.llama.model import LayerWeights, Weights
+from decoders.backends.llama.shape import Shape
 from decoders.backends.native import LlamaBackend
+from decoders.backends.rope import Rotation
 from decoders.backends.weights import int8
 from decoders.backends.weights.blocked import to_int4_blocks, to_int8_blocks
 from decoders.backends.weights.int4 import GROUP, Int4Weight, for_cuda, quantised, to_int4
@@ -136,7 +138,7 @@ def test_a_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
 @pytest.mark.parametrize("inputs", [32, 64, 96, 128])
 def test_a_cuda_model_is_of_the_right_shapes(rounding: Rounding, inputs: int) -> None:
     """Off the CPU there is no wider copy, and every product, mask and state fits the next."""
-    shape = Shape(2, inputs, 4, 2, 16, 48, 256, 1e-5, Rotation((1.0,) * 8, 1.0))
+    shape = Shape(2, inputs, 4, 2, 16, 48, 256, 1e-5, (Attention(Rotation((1.0,) * 8, 1.0)),))
     with FakeTensorMode():
 
         def fake(*size: int) -> Tensor:

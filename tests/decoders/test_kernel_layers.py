@@ -10,12 +10,15 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS, Tiny
 from effort import examples
+from gguf_toys import random_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -23,25 +26,28 @@ from torch import Tensor
 from decoders.backends import cpp_kernels
 from decoders.backends.cpp.layers import KernelLayers
 from decoders.backends.cpp.row_attention import AttentionSpans
+from decoders.backends.families import Attention, Experts
 from decoders.backends.llama.model import (
     LayerWeights,
-    Shape,
     Weights,
     added,
     all_heads,
+    experts,
     gated,
     turned,
 )
 from decoders.backends.llama.reading import SequenceSlice
-from decoders.backends.llama.rope import Rotation
+from decoders.backends.llama.shape import Shape
 from decoders.backends.native import LlamaBackend
+from decoders.backends.rope import Rotation
 from decoders.backends.weights.blocked import NARROW
+from decoders.backends.weights.file_blocks import FileBlocks, FileRows, to_file_blocks
 from decoders.backends.weights.kernel_weight import KernelWeight
 from decoders.backends.weights.packed import Matrix, Rounding, dense
 
 pytestmark = pytest.mark.instructions
 
-SHAPE = Shape(1, 96, 3, 1, 32, 16, 64, 1e-5, Rotation((), 1.0))
+SHAPE = Shape(1, 96, 3, 1, 32, 16, 64, 1e-5, (Attention(Rotation((), 1.0)),))
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
@@ -66,13 +72,40 @@ def test_what_lies_between_products_is_that_of_ordinary_operations(
     assert near(more, both[0]) and near(x, both[1])
     gate_up = some(rows, 2 * width, seed=seed) * 8
     gate_up[0, 0], gate_up[0, 1] = -3e38, 3e30
-    assert near(ops.gate_rows(gate_up), gated(gate_up.double()))
+    for kind in ("silu", "gelu"):
+        assert near(ops.gate_rows(gate_up, kind == "gelu"), gated(gate_up.double(), kind))
 
 
-@pytest.mark.parametrize("normed", [True, False])
-def test_queries_and_keys_are_turned_in_place(kernel: None, normed: bool) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_experts_are_those_of_ordinary_operations(kernel: None, whole: bool) -> None:
+    """Each token's likeliest three of five, by their shares; alone, its bits are the same."""
+    d, f, count = 64, 32, 5
+
+    def blocks(outputs: int, inputs: int, parts: int) -> FileBlocks:
+        rng = np.random.default_rng(outputs)
+        rows = [random_rows("Q8_0", outputs, inputs, rng) for _ in range(count * parts)]
+        made = to_file_blocks([FileRows(torch.from_numpy(each), 8, inputs) for each in rows])
+        assert made is not None
+        return made
+
+    shape = replace(SHAPE, hidden=d, experts=Experts(count, 3, whole, f))
+    gate_up, down, router = blocks(f, d, 2), blocks(d, f, 1), some(count, d, seed=3)
+    layer = LayerWeights(None, router, router, None, gate_up, down, router=router)
+    parts = (router, *gate_up.stored, *down.stored, 3, whole, False)
+    x, run = some(9, d, seed=1), torch.ops.draftpick.expert_rows
+    made, exact = run(x, *parts), experts(x, layer, router, shape)
+    assert torch.allclose(made.double(), exact.double(), rtol=0.05, atol=0.02 * exact.std())
+    assert torch.equal(torch.cat([run(row[None], *parts) for row in x]), made)
+    for at, wrong in [(0, router[:, :32]), (2, gate_up.table[:-1]), (4, down.table[1:]), (5, 6)]:
+        with pytest.raises(RuntimeError):
+            run(x, *parts[:at], wrong, *parts[at + 1 :])
+
+
+@pytest.mark.parametrize("normed", ["each", "all", None])
+def test_queries_and_keys_are_turned_in_place(kernel: None, normed: str | None) -> None:
     heads, kv, d, rows = SHAPE.heads, SHAPE.kv_heads, SHAPE.head_dim, 5
-    qkv, norms = some(rows, (heads + 2 * kv) * d), some(2, d, seed=1) if normed else None
+    sizes = {"each": (2, d), "all": ((heads + kv) * d,)}
+    qkv, norms = some(rows, (heads + 2 * kv) * d), some(*sizes[normed], seed=1) if normed else None
     cos, sin = all_heads((some(rows, d, seed=2), some(rows, d, seed=3)), SHAPE)
     of_heads = None if norms is None else norms.double()
     exact = turned(qkv.double(), of_heads, SHAPE, (cos.double(), sin.double()))
@@ -85,7 +118,16 @@ def test_queries_and_keys_are_turned_in_place(kernel: None, normed: bool) -> Non
 @pytest.mark.every(2)
 @pytest.mark.parametrize("tokens", [64, 300])
 @pytest.mark.parametrize(
-    ("kind", "rounding"), [("qwen2", "int4"), ("qwen3", "int8"), ("llama", None)]
+    ("kind", "rounding"),
+    [
+        ("qwen2", "int4"),
+        ("qwen3", "int8"),
+        ("llama", None),
+        ("gemma3", "int4"),
+        ("olmo2", "int8"),
+        ("olmo3", None),
+        ("phi3", "int4"),
+    ],
 )
 def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
     kernel: None, tiny: Tiny, kind: str, rounding: Rounding | None, tokens: int
@@ -101,7 +143,7 @@ def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
     backend.compile_layers()
     whole = plain.weights
     layers = [
-        LayerWeights(**{name: exact(t) for name, t in w.tensors().items()}) for w in whole.layers
+        replace(w, **{name: exact(t) for name, t in w.tensors().items()}) for w in whole.layers
     ]
     weights = Weights(exact(whole.embedding), layers, exact(whole.norm), exact(whole.head))
     likes = LlamaBackend(plain.shape, weights, None)
@@ -149,15 +191,16 @@ def test_layers_with_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
     h = backend.embed(torch.tensor([5, 6]))
     assert layers.read(h, 0, 2, spans).shape == h.shape
     assert torch.equal(layers.read(h, 0, 0, spans), h)
-    given = [h, *(part[8:10] for part in backend._rope), spans.rows, spans.slots, spans.begins]
-    given += [spans.bits, backend._cache.all]
-    rest = [layers._weights, layers._count, True, 1e-5]
+    given = [h, *(part[None, 8:10] for part in backend._rope[0]), spans.rows, spans.slots]
+    given += [spans.begins, spans.bits, spans.lows(0)[None], backend._cache.all]
+    rest = [layers._weights, layers._kinds, 1e-5, 0.1, 0.0, False]
     run = torch.ops.draftpick.run_layers
     assert run(*given, *rest).shape == h.shape
     for at, wrong in [
-        (0, h.float()), (1, given[1][:1]), (2, given[2][:, :8]), (3, spans.rows + 1),
+        (0, h.float()), (1, given[1][:, :1]), (2, given[2][..., :8]), (3, spans.rows + 1),
         (4, spans.slots - 9), (4, spans.slots + 5000), (5, spans.begins - 9), (6, spans.bits * 0),
-        (7, given[7][:1]), (7, given[7].float()), (7, given[7][..., :16]),
+        (7, given[7] + 20), (7, given[7] - 1), (7, given[7][:, :1]), (8, given[8][:1]),
+        (8, given[8].float()), (8, given[8][..., :16]),
     ]:  # fmt: skip
         with pytest.raises(RuntimeError):
             run(*given[:at], wrong, *given[at + 1 :], *rest)

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from decoder_toys import CPU, FITS_INT4
 
-from decoders.backends.llama import model as llama_model
-from decoders.backends.llama.model import KEYS_ROUND, Shape, attend, attention_mask, rounded
+from decoders.backends.llama import attention
+from decoders.backends.llama.attention import KEYS_ROUND, attend, attention_mask, rounded
+from decoders.backends.llama.shape import Shape
 from decoders.backends.native import LlamaBackend
 from decoders.backends.weights import packed
 from decoders.backends.weights.blocked import Int4Blocks, Int8Blocks
@@ -86,8 +87,8 @@ def test_where_onednn_has_no_bfloat16_many_rows_are_multiplied_in_float32(
 def test_where_onednn_has_no_bfloat16_prompts_are_attended_to_in_float32(
     no_bfloat16: None, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(llama_model, "has_tiles", lambda: False)
-    shape = Shape(1, 6 * 32, 6, 2, 32, 1, 256, 1e-5, 1e4)
+    monkeypatch.setattr(attention, "has_tiles", lambda: False)
+    shape = Shape(1, 6 * 32, 6, 2, 32, 1, 256, 1e-5, ())
     q, k, v = (torch.randn(1, heads, tokens, 32).bfloat16() for heads in (6, 2, 2))
     mask = None
     exact = F.scaled_dot_product_attention(
@@ -149,7 +150,7 @@ def test_logits_do_not_depend_on_how_many_tokens_are_read_at_once(
 @pytest.mark.parametrize("held", [40, 250, 700])
 def test_a_query_s_attention_does_not_depend_on_the_others(kv_heads: int, held: int) -> None:
     most, d = 24, 64
-    shape = Shape(1, 14 * d, 14, kv_heads, d, 1, 1024, 1e-5, 1e4)
+    shape = Shape(1, 14 * d, 14, kv_heads, d, 1, 1024, 1e-5, ())
     generator = torch.Generator().manual_seed(held)
     q = torch.randn(14, most, d, generator=generator).bfloat16()
     k, v = torch.randn(2, 1, kv_heads, rounded(held), d, generator=generator).bfloat16()

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from decoders.backends.batched.row_passes import RowPasses
 from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.backends.cpp.layers import KernelLayers
 from decoders.backends.cpp.row_attention import SPAN, AttentionSpans
@@ -82,7 +83,9 @@ def test_a_long_chain_is_told_in_parts_and_a_large_tree_not_at_all() -> None:
 # -- the kernel ------------------------------------------------------------------------------------
 
 
-def exact(q: Tensor, room: Tensor, rows: Tensor, begins: Tensor, bits: Tensor) -> Tensor:
+def exact(
+    q: Tensor, room: Tensor, rows: Tensor, begins: Tensor, bits: Tensor, lows: Tensor | None = None
+) -> Tensor:
     """The same in float64, a token after the other; [N, H * D]."""
     heads, tokens, d = q.shape
     group, planes = 2 * heads // room.shape[1], room.shape[1] // 2
@@ -91,6 +94,8 @@ def exact(q: Tensor, room: Tensor, rows: Tensor, begins: Tensor, bits: Tensor) -
         begin, word = int(begins[i]), int(bits[i])
         told = [0 <= p - begin < SPAN and bool(word >> p - begin & 1) for p in at.tolist()]
         seen = (at < begin) | torch.tensor(told)
+        if lows is not None:
+            seen &= at >= lows[i]
         keys, values = room[rows[i], :, seen].double().tensor_split(2)
         scores = q[:, i].double().view(planes, group, d) @ keys.transpose(1, 2) * d**-0.5
         made.append((scores.softmax(-1) @ values).view(-1))
@@ -119,27 +124,39 @@ def asked(
     shape=st.sampled_from([(9, 3, 64), (4, 4, 32), (8, 1, 128), (14, 2, 96), (32, 2, 64)]),
     counts=st.lists(st.integers(0, 21), min_size=1, max_size=5).filter(any),
     begin=st.integers(0, READ - 21),
+    window=st.sampled_from([0, 64, 200]),
     seed=st.integers(0, 99),
 )
 def test_it_is_attention_and_a_token_does_not_depend_on_the_others(
-    kernel: None, shape: tuple[int, int, int], counts: list[int], begin: int, seed: int
+    kernel: None, shape: tuple[int, int, int], counts: list[int], begin: int, window: int, seed: int
 ) -> None:
     readings = [(2 * i, begin * (i + 1) // len(counts), n) for i, n in enumerate(counts)]
     given_ = asked(shape, readings, seed)
     q, room, *places = given_
-    before = torch.get_num_threads()
+    lows = None
+    if window:  # as in a chain
+        nth = torch.cat([torch.arange(count) for count in counts])
+        lows = (places[1] + nth - window + 1).clamp_min(0)
+    run, before = torch.ops.draftpick.attend_rows, torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        made = torch.ops.draftpick.attend_rows(*given_)
+        made = run(*given_, None, 0.0, lows)
         torch.set_num_threads(1)
         alone = [
-            torch.ops.draftpick.attend_rows(q[:, i : i + 1], room, *(p[i : i + 1] for p in places))
+            run(
+                q[:, i : i + 1],
+                room,
+                *(p[i : i + 1] for p in places),
+                None,
+                0.0,
+                None if lows is None else lows[i : i + 1],
+            )
             for i in range(q.shape[1])
         ]
     finally:
         torch.set_num_threads(before)
     assert torch.equal(torch.cat(alone), made)
-    torch.testing.assert_close(made.double(), exact(*given_), atol=0.03, rtol=0.02)
+    torch.testing.assert_close(made.double(), exact(*given_, lows), atol=0.03, rtol=0.02)
 
 
 def test_what_is_not_seen_is_not_felt(kernel: None) -> None:
@@ -227,7 +244,8 @@ def test_keys_and_values_in_8_bits(kernel: None, tiny: Tiny, kind: str, rounding
 
 
 def model(tiny: Tiny, kind: str, rounding: Rounding | None) -> LlamaBackend:
-    folder = tiny(kind, **FITS_ROWS, max_position_embeddings=700)
+    window = {"sliding_window": 70} if kind in ("gemma2", "gemma3", "phi3") else {}
+    folder = tiny(kind, **FITS_ROWS, max_position_embeddings=700, **window)
     return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
 
 
@@ -255,7 +273,11 @@ def several(slots: BatchSlots, at: list[int], widths: list[int]) -> list[PassReq
 
 
 WAYS = [([0, 1], [1, 1]), ([1, 3, 15], [1, 5, 6]), ([0, 15], [30, 2]), ([0, 9], [72, 25])]
-KINDS: list[tuple[str, Rounding | None]] = [("qwen2", "int4"), ("qwen3", "int8"), ("llama", None)]
+KINDS: list[tuple[str, Rounding | None]] = [
+    ("qwen2", "int4"), ("qwen3", "int8"), ("llama", None), ("gemma3", "int8"), ("phi3", "int4"),
+    ("gemma2", "int8"),
+    ("olmo2", None),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "rounding"), KINDS)
@@ -292,6 +314,19 @@ def test_a_tree_too_large_for_bits_is_read_by_ordinary_operations(kernel: None, 
     wanted = [PassRequest(slot, tokens(5), [59, 60, 60, 61, 61]) for slot in batch_invariant.all]
     for made in batch_invariant.read(wanted):
         near(made, expected)
+
+
+def test_a_sequence_that_has_ended_looks_at_one_position(kernel: None, tiny: Tiny) -> None:
+    """Behind a window too, while others of its batch go on, whose states do not change by it."""
+    backend = model(tiny, "gemma3", "int8")
+    cache = backend.new_cache(backend.layers, batch=2)
+    passes = RowPasses(backend.shape, backend.weights.layers, backend._rope, cache, False)
+    h, at = backend.embed(ids(5, 6)), ids(300, 5)
+    made = [
+        passes.through(h.clone(), at, lengths, [(slice(0, 2), 301)])
+        for lengths in (ids(301, 6), ids(1, 6))
+    ]
+    assert torch.equal(made[0][1], made[1][1]) and made[1].isfinite().all()
 
 
 @pytest.mark.slow

@@ -114,14 +114,11 @@ def test_a_shape_that_native_cannot_run_goes_to_transformers(
     ("kind", "config"),
     [("mistral", {}), ("qwen2", {"use_sliding_window": True, "max_window_layers": 1})],
 )
-def test_a_sliding_window_goes_to_transformers(
-    kind: str, config: dict[str, Any], tiny: Tiny
-) -> None:
+def test_a_sliding_window_runs_natively(kind: str, config: dict[str, Any], tiny: Tiny) -> None:
     """Its mask slides, its cache keeps all: so it can be rolled back, and the ids are right."""
     folder = tiny(kind, sliding_window=8, **config)
-    with pytest.raises(DraftpickError, match="sliding"):
-        targets.load_backend(folder, CPU, torch.float32, "native")
     target = targets.load_backend(folder, CPU, torch.float32)
+    assert isinstance(target, LlamaBackend)
     model, prompt = transformers_model(folder), [1 + i % 5 for i in range(20)]
     strategy = speculative(max_gram([*range(1, 16), 0], shortest=1), 3)
     result = run(target, strategy, prompt, Request(20))

@@ -18,15 +18,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...sampling.argmax import likeliest, numbered
 from ..cuda.recorded import Recorder, Run, doubled
 from ..llama.kv import KVCache
-from ..llama.model import Rope, Shape, Weights, rms_norm
+from ..llama.model import RopeTables, Weights, embedded, logits_of, rms_norm
 from ..llama.reading import SequenceSlice
-from ..weights.packed import dense, linear
+from ..llama.shape import Shape
+from ..weights.packed import dense
 from .row_passes import RowPasses, kernels_for
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RecordedChains:
     """
 
     def __init__(
-        self, shape: Shape, weights: Weights, rope: Rope, cache: KVCache, record: Recorder
+        self, shape: Shape, weights: Weights, rope: RopeTables, cache: KVCache, record: Recorder
     ) -> None:
         device = weights.norm.device
         self._fast = kernels_for(shape, weights.layers, device)
@@ -69,7 +69,7 @@ class RecordedChains:
         # ids, rows and positions
         self._given = torch.zeros(3, TOKENS[-1], dtype=torch.int64, device=device)
         self._replays: dict[tuple[object, ...], Run] = {}
-        self._states = torch.zeros(TOKENS[-1], shape.hidden, dtype=rope[0].dtype, device=device)
+        self._states = weights.norm.new_zeros(TOKENS[-1], shape.hidden)
         self._likeliest = torch.zeros(TOKENS[-1], dtype=torch.int64, device=device)
         self._left: dict[int, Tensor] = {}
 
@@ -120,7 +120,7 @@ class RecordedChains:
 
     def _run(self, total: int, read: int, exits: tuple[int, ...], finish: bool) -> Tensor:
         ids, rows, positions = self._given[:, :total]
-        h = F.embedding(ids, self._embedding)
+        h = embedded(ids, self._embedding, self._shape)
         for first, last in pairwise([0, *exits, len(self._weights.layers)]):
             h = self._passes.chains(h, rows, positions, read, first, last)
             if last in exits:
@@ -128,7 +128,7 @@ class RecordedChains:
         if not finish:
             return h
         states = rms_norm(h, self._weights.norm, self._shape.norm_eps)
-        logits = linear(self._states[:total].copy_(states), self._weights.head)
+        logits = logits_of(self._states[:total].copy_(states), self._weights.head, self._shape)
         self._likeliest[:total].copy_(numbered(likeliest(logits), logits))
         return logits
 

@@ -18,21 +18,20 @@ from torch import Tensor
 
 from ..cpp.layers import KernelLayers, unsupported_reason
 from ..cpp.row_attention import AttentionSpans
+from ..llama.attention import attend, attention_masks, rounded
 from ..llama.kv import KVCache
 from ..llama.model import (
     LayerWeights,
     Part,
-    Rope,
-    Shape,
+    Place,
+    RopeTables,
     after_attention,
-    all_heads,
-    attend,
-    attention_mask,
     layer,
+    not_as_llama,
     queries_keys_values,
-    rope_at,
-    rounded,
+    ropes_at,
 )
+from ..llama.shape import Shape
 from ..weights.packed import linear
 
 POWERS = (16, 32, 64, 128, 256)  # head sizes that a tile of a kernel can have
@@ -50,7 +49,7 @@ def kernels() -> ModuleType | None:
 
 def kernels_for(shape: Shape, layers: Sequence[LayerWeights], device: torch.device) -> bool:
     """Whether the kernels run such a model."""
-    usual = shape.head_dim in POWERS and all(w.head_norms is None for w in layers)
+    usual = shape.head_dim in POWERS and not_as_llama(shape, layers) is None
     return device.type == "cuda" and usual and kernels() is not None
 
 
@@ -58,7 +57,12 @@ class RowPasses:
     """The layers of a model over the first n rows of a cache. fast: on CUDA by the kernels."""
 
     def __init__(
-        self, shape: Shape, layers: Sequence[LayerWeights], rope: Rope, cache: KVCache, fast: bool
+        self,
+        shape: Shape,
+        layers: Sequence[LayerWeights],
+        rope: RopeTables,
+        cache: KVCache,
+        fast: bool,
     ) -> None:
         self._shape, self._layers, self._rope, self._cache = shape, layers, rope, cache
         self._fast = kernels() if fast else None
@@ -84,16 +88,17 @@ class RowPasses:
             rows, own = torch.arange(len(h)), torch.ones_like(positions)
             spans = AttentionSpans(rows, positions, positions, lengths - 1, own)
             return self._in_blocks.read(h, 0, len(self._layers), spans)
-        cos, sin = (part[positions].unsqueeze(1) for part in self._rope)  # [n, 1, D]
-        rope = all_heads((cos, sin), self._shape)
         parts = [(rows, rounded(read)) for rows, read in parts]
         read = max(read for _, read in parts)
         seen = torch.arange(read, device=h.device) < lengths.unsqueeze(1)
-        mask = attention_mask(seen.unsqueeze(1), self._shape, h.dtype)
+        place = Place(
+            ropes_at(self._rope, positions.unsqueeze(1), self._shape),
+            attention_masks(seen.unsqueeze(1), self._shape, h.dtype),
+        )
         h = h.unsqueeze(1)
         slots = self._cache.rows(positions, read)
         for w, slot in zip(self._layers, slots, strict=True):
-            h = layer(h, w, self._shape, rope, mask, slot, parts)
+            h = layer(h, w, self._shape, place, slot, parts)
         return h.squeeze(1)
 
     def chains(
@@ -111,16 +116,23 @@ class RowPasses:
             lengths = (positions + 1).to(torch.int32)
             return self._by_kernels(self._fast, h, rows, positions, lengths, layers)
         shape = self._shape
-        rope = rope_at(self._rope, positions, shape)
+        ropes = ropes_at(self._rope, positions, shape)
         seen = torch.arange(read, device=h.device) <= positions.unsqueeze(1)
-        mask = attention_mask(seen.unsqueeze(1), shape, h.dtype)
+        masks = attention_masks(seen.unsqueeze(1), shape, h.dtype)
         rooms = self._cache.all[layers].unbind(0)
         for w, room in zip(self._layers[layers], rooms, strict=True):
-            qkv = queries_keys_values(h, w, shape, rope).transpose(0, 1)  # [n, H + 2 KV, D]
+            qkv = queries_keys_values(h, w, shape, ropes).transpose(0, 1)  # [n, H + 2 KV, D]
             room[rows, :, positions] = qkv[:, shape.heads :]
             near = room[:, :, : rounded(read)].index_select(0, rows)
             keys, values = near.chunk(2, 1)
-            a = attend(qkv[:, : shape.heads].unsqueeze(2), keys, values, mask)
+            a = attend(
+                qkv[:, : shape.heads].unsqueeze(2),
+                keys,
+                values,
+                masks[w.kind],
+                shape.attention_scale,
+                shape.score_cap,
+            )
             h = after_attention(h, a.flatten(1), w, shape)
         return h
 
@@ -136,9 +148,10 @@ class RowPasses:
         shape, added = self._shape, None
         rooms = self._cache.all[layers].unbind(0)
         for w, room in zip(self._layers[layers], rooms, strict=True):
+            assert w.attention_norm is not None and w.mlp_norm is not None
             x = run.add_norm(h, added, w.attention_norm, shape.norm_eps)
             qkv = linear(x, w.qkv, w.qkv_bias)
-            queries = run.place(qkv, self._rope, rows, positions, room, shape)
+            queries = run.place(qkv, self._rope[0], rows, positions, room, shape)
             added = linear(run.attend(queries, room, rows, lengths), w.out)
             x = run.add_norm(h, added, w.mlp_norm, shape.norm_eps)
             added = linear(run.gated(linear(x, w.gate_up)), w.down)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..llama.attention import attend, attention_masks, rounded
 from ..llama.eight_bits import to_read, to_store
 from ..llama.kv import KVCache
 from ..llama.model import (
@@ -20,15 +21,13 @@ from ..llama.model import (
     LayerWeights,
     PointwiseOps,
     Rope,
-    Shape,
+    RopeTables,
     after_attention,
-    attend,
-    attention_mask,
     queries_keys_values,
-    rope_at,
-    rounded,
+    ropes_at,
 )
 from ..llama.reading import SequenceSlice
+from ..llama.shape import Shape
 
 NEIGHBOURS = 8  # rows whose attention is computed at once
 
@@ -40,14 +39,14 @@ class Group:
     rows: of the cache, those in between that read nothing included.
     read: positions.
     tokens: [B, T] which token of the pass each place is; what has none repeats another.
-    mask: as `attention_mask` makes it.
+    masks: as `attention_masks` makes them.
     taken: [n] the places, of B * T, that are tokens.
     """
 
     rows: slice
     read: int
     tokens: Tensor
-    mask: Tensor
+    masks: list[Tensor]
     taken: Tensor
 
 
@@ -55,7 +54,7 @@ def shared_layer(
     h: Tensor,
     w: LayerWeights,
     shape: Shape,
-    rope: Rope,
+    ropes: Sequence[Rope],
     room: Tensor,
     places: tuple[Tensor, Tensor],
     groups: Sequence[tuple[Tensor, Group]],
@@ -63,21 +62,21 @@ def shared_layer(
 ) -> Tensor:
     """One layer. h: [N, d], and so is what it gives.
 
-    rope: of each token, of `all_heads`.
+    ropes: of each token, as of `Place`.
     room: [B, 2 KV, C, D], the layer's cache.
     places: [N] each, rows and slots of it where the tokens' keys and values are kept.
     groups: each with its part of the room, [B', 2 KV, S, D].
     pointwise: as of `layer`.
     """
     heads, kv = shape.heads, shape.kv_heads
-    qkv = queries_keys_values(h, w, shape, rope, pointwise)  # [H + 2 KV, N, D]
+    qkv = queries_keys_values(h, w, shape, ropes, pointwise)  # [H + 2 KV, N, D]
     rows, slots = places
     room[rows, :, slots] = to_store(qkv[heads:].transpose(0, 1), room)
-    made = []
+    made, how = [], (shape.attention_scale, shape.score_cap)
     for kept, group in groups:
         near = to_read(kept, shape.head_dim, h.dtype)
         q = qkv[:heads, group.tokens].transpose(0, 1)  # [B', H, T, D]
-        a = attend(q, near[:, :kv], near[:, kv:], group.mask)
+        a = attend(q, near[:, :kv], near[:, kv:], group.masks[w.kind], *how)
         made.append(a.transpose(1, 2).flatten(0, 1)[group.taken].flatten(1))
     a = made[0] if len(made) == 1 else torch.cat(made)
     return after_attention(h, a, w, shape, pointwise)
@@ -94,12 +93,12 @@ class SharedPass:
         self,
         readings: Sequence[SequenceSlice],
         shape: Shape,
-        rope: Rope,
+        rope: RopeTables,
         cache: KVCache,
         pointwise: PointwiseOps = POINTWISE,
     ) -> None:
         self._shape, self._cache, self._pointwise = shape, cache, pointwise
-        device, dtype = rope[0].device, rope[0].dtype
+        device, dtype = rope[0][0].device, rope[0][0].dtype
         rows = [r.row for r in readings for _ in range(r.count)]
         slots = [at for r in readings for at in range(r.start, r.end)]
         self._rows = torch.tensor(rows, device=device)  # [N], of each token
@@ -109,7 +108,7 @@ class SharedPass:
             parts = torch.split(self._slots, [r.count for r in readings])
             pairs = zip(readings, parts, strict=True)
             turned = torch.cat([p if r.depths is None else r.depths for r, p in pairs])
-        self._rope = rope_at(rope, turned, shape)
+        self._ropes = ropes_at(rope, turned, shape)
         self._groups, first = list[Group](), 0
         for each in _neighbours(readings):
             self._groups.append(_group(each, first, shape, dtype, device))
@@ -122,7 +121,7 @@ class SharedPass:
         rooms = self._cache.all[first : first + len(layers)].unbind(0)
         for w, room in zip(layers, rooms, strict=True):  # [B, 2 KV, C, D]
             groups = [(room[g.rows, :, : g.read], g) for g in self._groups]
-            h = shared_layer(h, w, self._shape, self._rope, room, places, groups, self._pointwise)
+            h = shared_layer(h, w, self._shape, self._ropes, room, places, groups, self._pointwise)
         return h
 
 
@@ -169,6 +168,6 @@ def _group(
         slice(low, low + b),
         read,
         tokens.to(device),
-        attention_mask(seen, shape, dtype),
+        attention_masks(seen, shape, dtype),
         torch.tensor(taken, device=device),
     )

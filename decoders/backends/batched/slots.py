@@ -15,11 +15,11 @@ from ...common.sync import synchronize
 from ...device_rounds import WIDEST
 from ..cpp.row_attention import SPAN, AttentionSpans, RowPass
 from ..llama.kv import KVCache
-from ..llama.model import LayerWeights, Weights
+from ..llama.model import LayerWeights, Weights, logits_of
 from ..llama.reading import SequenceSlice
 from ..native import LlamaBackend
 from ..weights.int8 import WIDE
-from ..weights.packed import Matrix, Rounded, linear
+from ..weights.packed import Matrix, Rounded
 from .recorded_chains import TOKENS, RecordedChains
 from .shared_pass import SharedPass
 
@@ -225,7 +225,7 @@ class BatchSlots:
         states = self.like.final_norm(self._through(begun, weights.layers))
         for each, own in zip(begun, torch.split(states, counts), strict=True):
             each.slot.end(each.reading, own)
-        logits = torch.split(linear(states, weights.head), counts)
+        logits = torch.split(logits_of(states, weights.head, self.like.shape), counts)
         made: list[Tensor] = [logits[0]] * len(wanted)
         for i, own in zip(order, logits, strict=True):
             made[i] = own

@@ -27,9 +27,12 @@ namespace attention {
 
 constexpr int64_t BLOCK = 128;  // keys between two rescalings
 constexpr int64_t SPAN = 63;    // positions from `begin` on that the bits cover
+constexpr float LOG2E = 1.44269504f;
 constexpr float UNSEEN = -1e30f;
+constexpr float LEAST = -1e20f;  // of scores that are seen
 
-// Neighbouring tokens of one sequence: all see its positions before `begin`, none those from `end`.
+// Neighbouring tokens of one sequence: all see its positions before `begin`, none those from `end`,
+// windows aside.
 struct Reading {
   int64_t row, begin, end, first, count;
 };
@@ -41,8 +44,10 @@ struct Pass {
   int64_t of_head, of_token;                    // strides of q
   int64_t of_row, of_plane, of_position;        // and of the room
   int64_t heads, kv, d;
+  float scale, cap;  // of scores, which the cap bends to stay below it; 0 for none
   const int64_t* bits;
   const int8_t* bytes = nullptr;
+  const int64_t* lows = nullptr;  // [N], the first position that a token's window holds
 
   int64_t group() const { return heads / kv; }
   int64_t tiles(const Reading& r) const { return (r.count * group() + LANES - 1) / LANES; }
@@ -57,6 +62,8 @@ struct Room {
   std::vector<Line> sums;      // by tile and 16 dimensions, [lane][dimension]
   std::vector<Line> top, total;  // by tile, [lane]
   std::vector<uint16_t> seen;    // by tile, of the positions from `begin` on
+  std::vector<uint16_t> near;    // by tile, of those from `low` to before `high`
+  int64_t low, high;  // the first position that a token's window holds, and that each one's does
   std::vector<uint16_t> plain;   // keys of a block and then values, of a room in 8 bits
 };
 
@@ -64,6 +71,13 @@ void read_queries(const Pass& p, const Reading& r, int64_t plane, Room& room) {
   const int64_t tiles = p.tiles(r), group = p.group(), half = p.d / 2, span = r.end - r.begin;
   room.queries.assign(tiles * half, Line{});
   room.seen.assign(tiles * span, 0);
+  room.low = room.high = 0;
+  if (p.lows) {
+    const auto ends = std::minmax_element(p.lows + r.first, p.lows + r.first + r.count);
+    room.low = *ends.first, room.high = *ends.second;
+  }
+  const int64_t edge = room.high - room.low;
+  room.near.assign(tiles * edge, 0);
   for (int64_t lane = 0; lane < r.count * group; ++lane) {
     const int64_t tile = lane / LANES, column = lane % LANES, token = r.first + lane / group;
     const int64_t head = plane * group + lane % group;
@@ -72,6 +86,8 @@ void read_queries(const Pass& p, const Reading& r, int64_t plane, Room& room) {
     for (int64_t pair = 0; pair < half; ++pair) to[pair].words[column] = from[pair];
     for (int64_t i = 0; i < span; ++i)
       if (p.bits[token] >> i & 1) room.seen[tile * span + i] |= 1 << column;
+    for (int64_t i = edge ? p.lows[token] - room.low : 0; i < edge; ++i)
+      room.near[tile * edge + i] |= 1 << column;
   }
 }
 
@@ -86,11 +102,25 @@ void read_values(const uint16_t* from, int64_t of_position, int64_t d, int64_t s
 }
 
 // Scores into chances, not yet divided by their sum; by how much earlier sums are to be scaled.
-// open: keys of the block that every lane sees. seen: of the others, from `from` on.
-Floats make_chances(Room& room, int64_t tile, int64_t steps, int64_t open, const uint16_t* seen,
-                    int64_t from, int64_t span, float scale) {
-  const int64_t keys = steps * STEP;
+// at: the block's first position. open: keys of the block that every lane sees, windows aside. seen:
+// of the others, from `from` on.
+Floats make_chances(Room& room, int64_t tile, int64_t steps, int64_t at, int64_t open,
+                    const uint16_t* seen, int64_t from, int64_t span, float scale, float cap) {
+  const int64_t keys = steps * STEP, edge = room.high - room.low;
+  if (cap) {  // cap * tanh(score / cap)
+    const Floats one = all(1), two = all(2), most = all(cap), by = all(2 * scale / cap);
+    for (int64_t key = 0; key < keys; ++key) {
+      const Floats share = one + exp2_of(load(room.scores[key]) * by);
+      put(room.scores[key], most - two * most / share);
+    }
+    scale = LOG2E;
+  }
   const Floats before = load(floats_of(&room.top[tile])), unseen = all(UNSEEN);
+  for (int64_t key = 0; key < std::min(keys, room.high - at); ++key) {
+    const int64_t i = at + key - room.low;
+    put(room.scores[key],
+        where(i < 0 ? 0 : room.near[tile * edge + i], load(room.scores[key]), unseen));
+  }
   for (int64_t key = open; key < keys; ++key) {
     const int64_t i = from + key - open;
     put(room.scores[key], where(i < span ? seen[i] : 0, load(room.scores[key]), unseen));
@@ -100,15 +130,16 @@ Floats make_chances(Room& room, int64_t tile, int64_t steps, int64_t open, const
     even = larger(even, load(room.scores[key]));
     odd = larger(odd, load(room.scores[key + 1]));
   }
-  const Floats by = all(scale), top = larger(even, odd), least = top * all(-scale);
+  const Floats by = all(scale), top = larger(even, odd);
+  const Floats least = larger(top, all(LEAST)) * all(-scale);  // or a lane that sees none sees all
   even = odd = all(0);
   for (int64_t step = 0; step < steps; ++step) {
     Words pairs[STEP / 2];
 #pragma GCC unroll 4
     for (int64_t pair = 0; pair < STEP / 2; ++pair) {
-      const float* at = room.scores[step * STEP + 2 * pair];
-      const Floats a = exp2_of(fma(load(at), by, least));
-      const Floats b = exp2_of(fma(load(at + LANES), by, least));
+      const float* of_pair = room.scores[step * STEP + 2 * pair];
+      const Floats a = exp2_of(fma(load(of_pair), by, least));
+      const Floats b = exp2_of(fma(load(of_pair + LANES), by, least));
       even = even + a;
       odd = odd + b;
       pairs[pair] = pairs_of(a, b);
@@ -152,7 +183,7 @@ void write(const Pass& p, const Reading& r, int64_t plane, Room& room) {
 void attend(const Pass& p, const Reading& r, int64_t plane, Room& room) {
   const int64_t tiles = p.tiles(r), span = r.end - r.begin;
   const int64_t lanes = tiles == 1 ? r.count * p.group() : LANES;
-  const float scale = std::log2(std::exp(1.0f)) / std::sqrt((float)p.d);
+  const float scale = LOG2E * p.scale;
   const int64_t first = r.row * p.of_row + plane * p.of_plane, apart = p.kv * p.of_plane;
   if (p.bytes) room.plain.resize(2 * BLOCK * p.d);
   configure(lanes);
@@ -162,7 +193,7 @@ void attend(const Pass& p, const Reading& r, int64_t plane, Room& room) {
   room.total.assign(tiles, Line{});
   room.top.resize(tiles);
   for (Line& top : room.top) std::fill_n(floats_of(&top), LANES, UNSEEN);
-  for (int64_t at = 0; at < r.end; at += BLOCK) {
+  for (int64_t at = room.low / BLOCK * BLOCK; at < r.end; at += BLOCK) {
     const int64_t steps = (std::min(BLOCK, r.end - at) + STEP - 1) / STEP;
     const int64_t open = std::clamp<int64_t>(r.begin - at, 0, steps * STEP);
     const uint16_t *keys = room.plain.data(), *values = keys + BLOCK * p.d;
@@ -183,8 +214,9 @@ void attend(const Pass& p, const Reading& r, int64_t plane, Room& room) {
       Line* sums = room.sums.data() + tile * p.d;
       make_scores(keys, of_position, p.d, room.queries.data() + tile * p.d / 2, steps,
                   room.scores);
-      const Floats shrink = make_chances(room, tile, steps, open, room.seen.data() + tile * span,
-                                         at + open - r.begin, span, scale);
+      const Floats shrink = make_chances(room, tile, steps, at, open,
+                                         room.seen.data() + tile * span, at + open - r.begin,
+                                         span, scale, p.cap);
       shrink_sums(sums, p.d, lanes, shrink);
       add_values(sums, p.d, steps, lanes, room.chances, room.values.data());
     }
@@ -212,14 +244,17 @@ struct Plan {
   std::vector<int64_t> work;  // of every reading's planes, summed up
 
   // rows, begins, bits: as of `attend_rows`, of a cache with these rows and positions.
+  // p.lows count: what lies before a window is not read.
   Plan(const Pass& p, const int64_t* rows, const int64_t* begins, int64_t tokens, int64_t of_rows,
        int64_t of_positions)
       : readings(readings_of(rows, begins, p.bits, tokens)) {
     int64_t all = 0;
     for (const Reading& r : readings) {
       TORCH_CHECK(r.row >= 0 && r.row < of_rows && r.end <= of_positions);
+      int64_t low = p.lows ? *std::min_element(p.lows + r.first, p.lows + r.first + r.count) : 0;
+      low = low / BLOCK * BLOCK;
       for (int64_t plane = 0; plane < p.kv; ++plane)
-        work.push_back(all += ((r.end + STEP - 1) / STEP) * (1 + p.tiles(r)));
+        work.push_back(all += ((r.end - low + STEP - 1) / STEP) * (1 + p.tiles(r)));
     }
   }
 };
@@ -243,18 +278,30 @@ void check_places(std::initializer_list<at::Tensor> columns, int64_t tokens) {
     TORCH_CHECK(each.scalar_type() == at::kLong && each.is_contiguous() && each.numel() == tokens);
 }
 
+// Of one kind of layer, [N].
+void check_lows(const at::Tensor& lows, const at::Tensor& begins) {
+  check_places({lows}, begins.numel());
+  const auto *low = lows.const_data_ptr<int64_t>(), *begin = begins.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < lows.numel(); ++i) TORCH_CHECK(low[i] >= 0 && low[i] <= begin[i]);
+}
+
 // q: [H, N, D]. room: [B, 2 KV, S, D], keys and then values of each row, S a multiple of STEP; in 8
 // bits int8 [B, 2 KV, S, D + D / 16].
 // rows, begins, bits: int64 [N]: a token sees the positions of its row below its begin, and of those
-// from there on the i-th where its i-th bit is set, one at least. Gives [N, H * D].
+// from there on the i-th where its i-th bit is set, one at least. scale: of scores; none is 1 /
+// sqrt(D). cap: as of Pass. lows: int64 [N], the first positions that tokens' windows hold, not above
+// their begins; none without windows. Gives [N, H * D].
 at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Tensor& rows,
-                       const at::Tensor& begins, const at::Tensor& bits) {
+                       const at::Tensor& begins, const at::Tensor& bits,
+                       std::optional<double> scale, double cap,
+                       const std::optional<at::Tensor>& lows) {
   TORCH_CHECK(q.dim() == 3 && q.scalar_type() == at::kBFloat16 && q.stride(2) == 1);
   TORCH_CHECK(room.dim() == 4 && room.stride(3) == 1);
   const int64_t heads = q.size(0), tokens = q.size(1), d = q.size(2), kv = room.size(1) / 2;
   TORCH_CHECK(d > 0 && d % 32 == 0 && eight_bits::fits(room, d) && room.size(2) % STEP == 0);
   TORCH_CHECK(kv > 0 && room.size(1) == 2 * kv && heads % kv == 0);
   check_places({rows, begins, bits}, tokens);
+  if (lows) check_lows(*lows, begins);
   at::Tensor out = at::empty({tokens, heads * d}, q.options());
   const Pass p{(const uint16_t*)q.const_data_ptr(),
                (const uint16_t*)room.const_data_ptr(),
@@ -267,8 +314,11 @@ at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Te
                heads,
                kv,
                d,
+               (float)scale.value_or(1 / std::sqrt((double)d)),
+               (float)cap,
                bits.const_data_ptr<int64_t>(),
-               eight_bits::bytes_of(room)};
+               eight_bits::bytes_of(room),
+               lows ? lows->const_data_ptr<int64_t>() : nullptr};
   attend(p, Plan(p, rows.const_data_ptr<int64_t>(), begins.const_data_ptr<int64_t>(), tokens,
                  room.size(0), room.size(2)));
   return out;

@@ -18,17 +18,22 @@ TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def("file_rows(Tensor values, Tensor table, Tensor ids) -> Tensor");
   library.def("file_lay_out(Tensor rows, int kind, int inputs, Tensor(a!) to) -> ()");
   library.def("file_bytes", &file_products::file_bytes);
-  library.def("attend_rows(Tensor q, Tensor room, Tensor rows, Tensor begins, Tensor bits) -> Tensor");
+  library.def(
+      "attend_rows(Tensor q, Tensor room, Tensor rows, Tensor begins, Tensor bits, "
+      "float? scale=None, float cap=0, Tensor? lows=None) -> Tensor");
   library.def(
       "run_layers(Tensor h, Tensor cos, Tensor sin, Tensor rows, Tensor slots, Tensor begins, "
-      "Tensor bits, Tensor(a!) rooms, Tensor[] weights, int count, bool has_bias, float eps) -> "
-      "Tensor");
+      "Tensor bits, Tensor lows, Tensor(a!) rooms, Tensor[] weights, int[] kinds, float eps, "
+      "float scale, float cap, bool gelu, int taken=0, bool whole=False) -> Tensor");
+  library.def(
+      "expert_rows(Tensor x, Tensor router, Tensor gate_up, Tensor gate_table, Tensor down, "
+      "Tensor down_table, int taken, bool whole, bool gelu) -> Tensor");
   library.def(
       "turn_rows(Tensor(a!) qkv, Tensor? head_norms, Tensor cos, Tensor sin, int heads, int kv, "
       "float eps) -> ()");
   library.def(
       "add_norm_rows(Tensor h, Tensor a, Tensor weight, float eps) -> (Tensor, Tensor)");
-  library.def("gate_rows(Tensor gate_up) -> Tensor");
+  library.def("gate_rows(Tensor gate_up, bool gelu=False) -> Tensor");
   library.def(
       "cell_step(Tensor states, Tensor tokens, Tensor embedding, Tensor[] weights, float eps) -> "
       "(Tensor, Tensor)");
@@ -53,6 +58,7 @@ TORCH_LIBRARY_IMPL(draftpick, CPU, library) {
   library.impl("file_lay_out", &file_products::file_lay_out);
   library.impl("attend_rows", &attention::attend_rows);
   library.impl("run_layers", &layers::run_layers);
+  library.impl("expert_rows", &layers::expert_rows);
   library.impl("turn_rows", &layers::turn_rows);
   library.impl("add_norm_rows", &layers::add_norm_rows);
   library.impl("gate_rows", &layers::gate_rows);

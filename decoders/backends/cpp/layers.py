@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import fields
 from typing import ClassVar, Self
 
 import torch
@@ -18,20 +19,24 @@ from torch import Tensor
 
 from ..cpp_kernels import has_tiles
 from ..llama.kv import KVCache
-from ..llama.model import LayerWeights, PointwiseOps, Rope, Shape
+from ..llama.model import LayerWeights, PointwiseOps, Rope, RopeTables, experts
 from ..llama.reading import SequenceSlice
+from ..llama.shape import Shape
 from ..weights.blocked import NARROW, OUTS, Blocks, norm_rows
 from ..weights.file_blocks import FileBlocks
 from ..weights.int4 import GROUP
 from ..weights.kernel_weight import KernelWeight
-from .row_attention import HEAD, AttentionSpans, RowPass
+from .row_attention import HEAD, SPAN, AttentionSpans, RowPass
 
 
 def unsupported_reason(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
     """Why the kernels do not run such layers; None where they do."""
     if shape.head_dim % HEAD:
         return f"its heads have {shape.head_dim} dimensions, not a multiple of {HEAD}"
-    matrices = (matrix for w in layers for matrix in (w.qkv, w.out, w.gate_up, w.down))
+    if any(0 < kind.window <= SPAN for kind in shape.kinds):
+        return f"a window of its attention has no more than {SPAN} positions"
+    matrices = [matrix for w in layers for matrix in (w.qkv, w.out)]
+    matrices += [matrix for w in layers if w.router is None for matrix in (w.gate_up, w.down)]
     if not all(
         isinstance(matrix, Blocks) or (isinstance(matrix, FileBlocks) and matrix.whole)
         for matrix in matrices
@@ -41,11 +46,15 @@ def unsupported_reason(shape: Shape, layers: Sequence[LayerWeights]) -> str | No
 
 
 def stored(weights: LayerWeights) -> list[Tensor]:
-    """A layer's tensors in the order of its fields, two of a matrix in blocks."""
-    parts = weights.tensors().values()
-    return [
-        t for part in parts for t in (part.stored if isinstance(part, KernelWeight) else (part,))
-    ]
+    """A layer's tensors in the order of its fields, two of a matrix, of nothing for what it
+    lacks."""
+    parts, nothing = weights.tensors(), torch.empty(0, dtype=torch.bfloat16)
+    made: list[Tensor] = []
+    for field in fields(weights):
+        part = parts.get(field.name, nothing)
+        if field.name != "kind":
+            made += part.stored if isinstance(part, KernelWeight) else (part,)
+    return made
 
 
 class KernelLayers:
@@ -58,13 +67,17 @@ class KernelLayers:
     most: ClassVar[int] = NARROW
 
     def __init__(
-        self, layers: Sequence[LayerWeights], cache: KVCache, shape: Shape, rope: Rope
+        self, layers: Sequence[LayerWeights], cache: KVCache, shape: Shape, rope: RopeTables
     ) -> None:
         self._cache, self._shape, self._rope, self._layers = cache, shape, rope, layers
-        self._has_bias = layers[0].qkv_bias is not None
-        self._weights = [t for w in layers for t in stored(w)]
+        mlps = [matrix for w in layers for matrix in (w.gate_up, w.down)]
+        self._whole = all(isinstance(each, KernelWeight) for each in mlps)  # or PyTorch runs some
+        self._weights = [t for w in layers for t in stored(w)] if self._whole else []
         self._count = len(self._weights) // len(layers)
-        self.pointwise = PointwiseOps(norm_rows, _turned, _added, torch.ops.draftpick.gate_rows)
+        self._kinds = [w.kind for w in layers]
+        self._scale = shape.attention_scale or shape.head_dim**-0.5
+        by_kernel = _experts if self._whole else experts
+        self.pointwise = PointwiseOps(norm_rows, _turned, _added, _gated, by_kernel)
 
     def over(self, cache: KVCache) -> Self:
         """The same weights on another cache."""
@@ -79,13 +92,17 @@ class KernelLayers:
         spans = None if wide and has_tiles() else AttentionSpans.of([reading])
         if spans is None:
             return None
-        if not wide:
-            return self.read(h, first, last, spans)
+        return self._wider(h, first, last, spans) if wide else self.read(h, first, last, spans)
+
+    def _wider(self, h: Tensor, first: int, last: int, spans: AttentionSpans) -> Tensor:
         wider = RowPass(spans, self._shape, self._rope, self._cache, pointwise=self.pointwise)
         return wider.through(h, self._layers[first:last], first)
 
     def read(self, h: Tensor, first: int, last: int, spans: AttentionSpans) -> Tensor:
-        cos, sin = (part[spans.depths] for part in self._rope)
+        if not self._whole:
+            return self._wider(h, first, last, spans)
+        at = spans.depths
+        cos, sin = (torch.stack([rope[part][at] for rope in self._rope]) for part in (0, 1))
         made: Tensor = torch.ops.draftpick.run_layers(
             h,
             cos,
@@ -94,11 +111,15 @@ class KernelLayers:
             spans.slots,
             spans.begins,
             spans.bits,
+            torch.stack([spans.lows(kind.window) for kind in self._shape.kinds]),
             self._cache.all[first:last],
             self._weights[first * self._count : last * self._count],
-            self._count,
-            self._has_bias,
+            self._kinds[first:last],
             self._shape.norm_eps,
+            self._scale,
+            self._shape.score_cap or 0.0,
+            self._shape.activation == "gelu",
+            *_taken(self._shape),
         )
         return made
 
@@ -109,6 +130,23 @@ def _turned(qkv: Tensor, head_norms: Tensor | None, shape: Shape, rope: Rope) ->
     sizes = shape.heads, shape.kv_heads, shape.norm_eps
     torch.ops.draftpick.turn_rows(qkv, head_norms, cos, sin, *sizes)
     return qkv.view(len(qkv), -1, shape.head_dim).transpose(0, 1)
+
+
+def _taken(shape: Shape) -> tuple[int, bool]:
+    return (0, False) if shape.experts is None else (shape.experts.taken, shape.experts.whole)
+
+
+def _experts(x: Tensor, w: LayerWeights, router: Tensor, shape: Shape) -> Tensor:
+    assert isinstance(w.gate_up, FileBlocks) and isinstance(w.down, FileBlocks)
+    parts, gelu = (*w.gate_up.stored, *w.down.stored), shape.activation == "gelu"
+    rows = x.reshape(-1, x.shape[-1])
+    made: Tensor = torch.ops.draftpick.expert_rows(rows, router, *parts, *_taken(shape), gelu)
+    return made.view_as(x)
+
+
+def _gated(gate_up: Tensor, activation: str) -> Tensor:
+    made: Tensor = torch.ops.draftpick.gate_rows(gate_up, activation == "gelu")
+    return made
 
 
 def _added(h: Tensor, a: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -24,12 +24,13 @@ from ..llama.model import (
     LayerWeights,
     PointwiseOps,
     Rope,
-    Shape,
+    RopeTables,
     after_attention,
     queries_keys_values,
-    rope_at,
+    ropes_at,
 )
 from ..llama.reading import SequenceSlice
+from ..llama.shape import Shape
 
 SPAN = 63  # positions of which a token may see some and others not
 HEAD = 32  # a head's dimensions are a multiple of it
@@ -51,6 +52,13 @@ class AttentionSpans:
     depths: Tensor
     begins: Tensor
     bits: Tensor
+
+    def lows(self, window: int) -> Tensor:
+        """[N], the first position that each token's window of more than SPAN holds; at most its
+        begin, also of a sequence that has ended and looks at one position."""
+        if not window:
+            return torch.zeros_like(self.slots)
+        return torch.minimum((self.depths - window + 1).clamp_min(0), self.begins)
 
     @classmethod
     def of(cls, readings: Sequence[SequenceSlice]) -> AttentionSpans | None:
@@ -83,21 +91,24 @@ def row_layer(
     h: Tensor,
     w: LayerWeights,
     shape: Shape,
-    rope: Rope,
+    ropes: Sequence[Rope],
     room: Tensor,
     spans: AttentionSpans,
     pointwise: PointwiseOps = POINTWISE,
 ) -> Tensor:
     """One layer. h: [N, d], and so is what it gives.
 
-    rope: of each token, of `all_heads`.
+    ropes: of each token, as of `Place`.
     room: [B, 2 KV, C, D], the layer's cache.
     pointwise: as of `layer`.
     """
-    qkv = queries_keys_values(h, w, shape, rope, pointwise)  # [H + 2 KV, N, D]
+    qkv = queries_keys_values(h, w, shape, ropes, pointwise)  # [H + 2 KV, N, D]
     room[spans.rows, :, spans.slots] = to_store(qkv[shape.heads :].transpose(0, 1), room)
     q = qkv[: shape.heads]
-    a = torch.ops.draftpick.attend_rows(q, room, spans.rows, spans.begins, spans.bits)
+    window, places = shape.kinds[w.kind].window, (spans.rows, spans.begins, spans.bits)
+    lows = spans.lows(window) if window else None
+    how = shape.attention_scale, shape.score_cap or 0.0
+    a = torch.ops.draftpick.attend_rows(q, room, *places, *how, lows)
     return after_attention(h, a, w, shape, pointwise)
 
 
@@ -118,7 +129,7 @@ class RowPass:
         self,
         spans: AttentionSpans,
         shape: Shape,
-        rope: Rope,
+        rope: RopeTables,
         cache: KVCache,
         compiled: Runs | None = None,
         pointwise: PointwiseOps = POINTWISE,
@@ -130,8 +141,8 @@ class RowPass:
         last = first + len(layers)
         if self._compiled is not None:
             return self._compiled.read(h, first, last, self._spans)
-        rope = rope_at(self._table, self._spans.depths, self._shape)
+        ropes = ropes_at(self._table, self._spans.depths, self._shape)
         rooms = self._cache.all[first:last].unbind(0)
         for w, room in zip(layers, rooms, strict=True):
-            h = row_layer(h, w, self._shape, rope, room, self._spans, self._pointwise)
+            h = row_layer(h, w, self._shape, ropes, room, self._spans, self._pointwise)
         return h

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..llama.kv import KVCache
-from ..llama.model import LayerWeights, Rope, Shape, Weights
+from ..llama.model import LayerWeights, RopeTables, Weights, not_as_llama
+from ..llama.shape import Shape
 from ..weights.int4 import GROUP, Int4Weight
 from ..weights.int8 import Int8Weight
 from ..weights.packed import Matrix, dense
@@ -37,11 +38,12 @@ def unsupported_reason(shape: Shape, weights: Weights) -> str | None:
         return f"the kernels are for CUDA, not for {weights.embedding.device.type}"
     if weights.embedding.dtype != torch.bfloat16:
         return "the kernels are for bfloat16, int8 and int4"
-    if first.head_norms is not None:
-        return "its query heads are normed"
+    strange = not_as_llama(shape, weights.layers)
+    if strange is not None:
+        return strange
     if d < 16 or d & (d - 1) or d > 256:
         return f"its heads of {d} are no power of two from 16 to 256"
-    sizes = (shape.hidden, shape.heads * d, gate_width(first))
+    sizes = (shape.hidden, shape.heads * d, gate_width(first, shape))
     if any(size % 16 for size in sizes):
         return f"its sizes {', '.join(map(str, sizes))} are not all multiples of 16"
     if isinstance(first.out, Int4Weight) and any(size % GROUP for size in sizes):
@@ -60,9 +62,9 @@ def broken(device: torch.device) -> str | None:
         return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
 
 
-def gate_width(w: LayerWeights) -> int:
+def gate_width(w: LayerWeights, shape: Shape) -> int:
     """f, the outputs of the gate."""
-    return w.gate_up.numel() // len(w.mlp_norm) // 2
+    return w.down.numel() // shape.hidden
 
 
 def launcher(device: torch.device) -> Launch:
@@ -120,7 +122,7 @@ class FusedLayers:
         self,
         shape: Shape,
         weights: Weights,
-        rope: Rope,
+        rope: RopeTables,
         cache: KVCache,
         widest: int,
         launch: Launch | None = None,
@@ -128,7 +130,7 @@ class FusedLayers:
         from .fused_launch import Scratch
 
         like = dense(weights.embedding)
-        self._shape, self._rope = shape, rope
+        self._shape, (self._rope,) = shape, rope
         self._norm, self._head = weights.norm, kept(weights.head)
         self._launch = launch or launcher(like.device)
         self._layers = [
@@ -137,7 +139,7 @@ class FusedLayers:
         heads, d = shape.heads, shape.head_dim
         self._q = like.new_empty(widest, heads, d)
         self._attended = like.new_empty(widest, heads, d)
-        self._opened = like.new_empty(widest, gate_width(weights.layers[0]))
+        self._opened = like.new_empty(widest, gate_width(weights.layers[0], shape))
         self._states = like.new_empty(widest, shape.hidden)
         self._logits = like.new_empty(widest, shape.vocab)
         self._scratch = Scratch.room(widest, heads, shape.kv_heads, d, cache.capacity, like)
@@ -168,6 +170,7 @@ class FusedLayers:
 
 
 def _laid_out(w: LayerWeights, cache: Tensor) -> _Layer:
+    assert w.attention_norm is not None and w.mlp_norm is not None
     return _Layer(
         w.attention_norm,
         kept(w.qkv),

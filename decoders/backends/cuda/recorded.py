@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...device_rounds import WIDEST
+from ..llama.attention import attention_masks
 from ..llama.kv import KVCache
-from ..llama.model import Rope, Shape, Weights, attention_mask, layer, rms_norm, rope_at
-from ..weights.packed import dense, linear
+from ..llama.model import Place, RopeTables, Weights, embedded, layer, logits_of, rms_norm, ropes_at
+from ..llama.shape import Shape
+from ..weights.packed import dense
 from .fused import FusedLayers
 
 Run = Callable[[], Tensor]
@@ -89,26 +90,26 @@ class TorchLayers:
     positions."""
 
     def __init__(
-        self, shape: Shape, weights: Weights, rope: Rope, cache: KVCache, read: int
+        self, shape: Shape, weights: Weights, rope: RopeTables, cache: KVCache, read: int
     ) -> None:
         self._shape, self._weights, self._rope, self._cache = shape, weights, rope, cache
         self._read = read
 
     def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
         positions = start + torch.arange(behind, behind + len(h), device=h.device)
-        rope = rope_at(self._rope, positions, self._shape)
         seen = torch.arange(self._read, device=h.device) <= positions.unsqueeze(1)
-        mask = attention_mask(seen, self._shape, h.dtype)
+        masks = attention_masks(seen, self._shape, h.dtype)
+        place = Place(ropes_at(self._rope, positions, self._shape), masks)
         slots = self._cache.scattered(positions, self._read, first, last)
         for w, slot in zip(self._weights.layers[first:last], slots, strict=True):
-            h = layer(h, w, self._shape, rope, mask, slot)
+            h = layer(h, w, self._shape, place, slot)
         return h
 
     def normed(self, h: Tensor, out: Tensor) -> Tensor:
         return out.copy_(rms_norm(h, self._weights.norm, self._shape.norm_eps))
 
     def logits(self, normed: Tensor) -> Tensor:
-        return linear(normed, self._weights.head)
+        return logits_of(normed, self._weights.head, self._shape)
 
 
 Through = Callable[[Tensor, Tensor, Layers], Tensor]
@@ -139,7 +140,7 @@ class RecordedPasses:
         self,
         shape: Shape,
         weights: Weights,
-        rope: Rope,
+        rope: RopeTables,
         cache: KVCache,
         record: Recorder,
         fused: FusedLayers | None = None,
@@ -179,7 +180,7 @@ class RecordedPasses:
         through: (h, start, layers) -> h after all layers, within a recording.
         of: what else the recording depends on.
         """
-        t, positions = len(ids), len(self._rope[0])
+        t, positions = len(ids), len(self._rope[0][0])
         width = next((w for w in PROMPTS if w >= t), positions)
         if start + width > positions or width > PROMPTS[-1]:
             return None
@@ -253,7 +254,7 @@ class RecordedPasses:
 
     def embedded(self, ids: Tensor) -> Tensor:
         """[T] -> [T, d]."""
-        return F.embedding(ids, self._embedding)
+        return embedded(ids, self._embedding, self._shape)
 
     def read_out(self, layers: Layers, h: Tensor) -> Read:
         """Logits of states h [T, d] after the last layer, within a recording."""

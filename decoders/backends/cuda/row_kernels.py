@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..llama.model import Rope, Shape
+from ..llama.model import Rope
+from ..llama.shape import Shape
 
 LEAST_ROWS = 16  # of a product on tensor cores
 KEYS = 64  # read at once

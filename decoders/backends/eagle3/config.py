@@ -13,8 +13,9 @@ from typing import Any
 from ...common.errors import DraftpickError
 from ...common.tensor_files import Shape as TensorShape
 from ..config import config_of, with_defaults
+from ..families import Family, family_of, unsupported
 from ..llama.contents import of_layer
-from ..llama.model import Shape, shape_of, unsupported
+from ..llama.shape import Shape, shape_of
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 FROM_BOTH = tuple(f"self_attn.{name}_proj.weight" for name in "qkv")
@@ -30,10 +31,10 @@ class Eagle3Config:
     features: after which of the target's layers states are read, None for the usual ones.
     count: how many those are.
     target_hidden: size of the target's states.
+    family: of the head's own layers.
     norm_before_residual: whether the normed state is what the first layer adds to.
     norm_before_fc, fc_norm: whether the features are normed together, or each on its own.
     norm_output: whether a step hands on the normed state.
-    normed_heads: whether queries and keys are normed, as in Qwen3.
     """
 
     shape: Shape
@@ -42,11 +43,11 @@ class Eagle3Config:
     features: tuple[int, ...] | None
     count: int
     target_hidden: int
+    family: Family
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
-    normed_heads: bool = False
 
     @classmethod
     def of(cls, folder: Path) -> Eagle3Config:
@@ -54,11 +55,11 @@ class Eagle3Config:
         config = config_of(folder)
         layers = _layers_of(folder, config)
         reason = unsupported(layers)
-        if "sliding_attention" in (layers.get("layer_types") or []):
-            reason = "sliding-window attention is not supported"
         if reason is not None:
             raise DraftpickError(f"{folder.name}: {reason}")
         shape = shape_of(layers)
+        if any(kind.window for kind in shape.kinds):
+            raise DraftpickError(f"{folder.name}: sliding-window attention is not supported")
         where = {**config, **(config.get("eagle_config") or {})}
         features = where.get(LAYERS)
         if features is not None and not _some_layers(features):
@@ -71,7 +72,7 @@ class Eagle3Config:
             None if features is None else tuple(features),
             3 if features is None else len(features),
             int(config.get("target_hidden_size") or shape.hidden),
-            normed_heads=layers["architectures"] == [ARCHITECTURES["qwen3"]],
+            family_of(layers),
             **{name: bool(where.get(name, False)) for name in flags},
         )
 
@@ -101,7 +102,7 @@ class Eagle3Config:
         if self.fc_norm:
             whole |= {f"fc_norm.{i}.weight": (self.target_hidden,) for i in range(n)}
         for i in range(self.shape.layers):
-            layer = of_layer(self.shape, self.intermediate, False, self.normed_heads)
+            layer = of_layer(self.shape, self.intermediate, self.family)
             if i == 0:  # it reads the token's embedding next to the state
                 layer |= {name: (layer[name][0], 2 * d) for name in FROM_BOTH}
             whole |= {f"layers.{i}.{name}": size for name, size in layer.items()}

@@ -18,18 +18,10 @@ from ...common.errors import Damaged, DraftpickError
 from ...common.tensor_files import below, header_of, require
 from ...protocols import StateBackend
 from ...sampling.draft_vocab import DraftVocab
+from ..llama.attention import rounded
 from ..llama.kv import KVCache, Slot
-from ..llama.loading import fused, layout, packed_head, packed_layer, parts
-from ..llama.model import (
-    RopeAndMask,
-    attended,
-    count_layers,
-    layer,
-    rms_norm,
-    rope_table,
-    rounded,
-    turned,
-)
+from ..llama.loading import layer_of, layout, packed_head, packed_layer, parts
+from ..llama.model import Place, attended, count_layers, layer, rms_norm, rope_tables, turned
 from ..native import LlamaBackend
 from ..recurrent.head import rounding_beside
 from ..weights.packed import linear
@@ -136,12 +128,13 @@ class Eagle3Head:
             if name in own
         ]
         self.layers = [
-            packed_layer(fused(below(own, f"layers.{i}.")), how) for i in range(config.shape.layers)
+            packed_layer(layer_of(below(own, f"layers.{i}."), config.family), how)
+            for i in range(config.shape.layers)
         ]
         self.state_norm, self.norm = own["layers.0.hidden_norm.weight"], own["norm.weight"]
         self.head = packed_head(own["lm_head.weight"], rounding, blocked)
         self.parameters = count_layers(self.layers) + self.head.numel()
-        self.rope = rope_table(self.shape, target.device, target.dtype)
+        self.rope = rope_tables(self.shape, target.device, target.dtype)
 
     @classmethod
     def load(cls, folder: Path, target: StateBackend, layers: int) -> Eagle3Head:
@@ -176,26 +169,27 @@ class Eagle3Head:
         return linear(joined, self.fc)
 
     def step(
-        self, ids: Tensor, states: Tensor, place: RopeAndMask, slots: Sequence[Slot]
+        self, ids: Tensor, states: Tensor, place: Place, slots: Sequence[Slot]
     ) -> tuple[Tensor, Tensor]:
         """Tokens with the states of the positions before them.
 
         ids: [T] target ids.
         states: [T, d].
-        place: rotary table and mask, as of `chain_rope_and_mask`.
         slots: one a layer.
 
         Returns the states [T, d] for the tokens after them, and what `score` reads [T, d].
         """
-        (rope, mask), shape, eps = place, self.shape, self.shape.norm_eps
+        shape, eps = self.shape, self.shape.norm_eps
         (first, *rest), (slot, *others) = self.layers, slots
+        assert first.attention_norm is not None
         embedded = rms_norm(self.embed(ids), first.attention_norm, eps)
         normed = rms_norm(states, self.state_norm, eps)
         qkv = linear(torch.cat([embedded, normed], -1), first.qkv, first.qkv_bias)
         h = normed if self.config.norm_before_residual else states
-        h = attended(h, turned(qkv, first.head_norms, shape, rope), first, shape, mask, slot)
+        qkv = turned(qkv, first.head_norms, shape, place.ropes[0])
+        h = attended(h, qkv, first, shape, place.masks[0], slot)
         for weights, each in zip(rest, others, strict=True):
-            h = layer(h, weights, shape, rope, mask, each)
+            h = layer(h, weights, shape, place, each)
         read = rms_norm(h, self.norm, eps)
         return (read if self.config.norm_output else h), read
 

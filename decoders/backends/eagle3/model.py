@@ -19,7 +19,7 @@ from ...common.errors import ContextTooLong, DraftpickError
 from ...common.sync import synchronize
 from ...protocols import LayerStatesBackend, StateBackend
 from ...records import Prefilled
-from ..llama.model import RopeAndMask, chain_rope_and_mask, tree_rope_and_mask
+from ..llama.model import Place, chain_place, tree_place
 from ..llama.tree import Tree, moves, require_chain
 from .head import Eagle3Head
 
@@ -139,7 +139,7 @@ class Eagle3Backend:
         self._tree = self._tree or Tree(base)
         depths, seen = self._tree.grow(parents)
         turned = torch.tensor(depths, device=self.device)
-        place = tree_rope_and_mask(self.head.rope, self.head.shape, turned, seen.to(self.device))
+        place = tree_place(self.head.rope, self.head.shape, turned, seen.to(self.device))
         before = torch.tensor([max(0, base + parent) for parent in parents], device=self.device)
         read = self._at(ids, self._own[before], self._length - 1, place)
         self._length += len(ids)
@@ -147,13 +147,13 @@ class Eagle3Backend:
 
     def _step(self, ids: Tensor, states: Tensor, start: int) -> Tensor:
         """A chain of tokens [T] with the states [T, d] before them, in slots start.."""
-        place = chain_rope_and_mask(self.head.rope, self.head.shape, start, len(ids))
+        place = chain_place(self.head.rope, self.head.shape, start, len(ids))
         return self._at(ids, states, start, place)
 
-    def _at(self, ids: Tensor, states: Tensor, start: int, place: RopeAndMask) -> Tensor:
-        t, mask = len(ids), place[1]
-        read = start + t if mask is None else mask.shape[-1]
-        given, made = self.head.step(ids, states, place, self._cache.slots(start, t, read))
+    def _at(self, ids: Tensor, states: Tensor, start: int, place: Place) -> Tensor:
+        t = len(ids)
+        slots = self._cache.slots(start, t, place.read(start + t))
+        given, made = self.head.step(ids, states, place, slots)
         self._own[start : start + t] = given
         return made
 

@@ -6,6 +6,7 @@ turn neighbouring pairs; here they are in transformers' order. Rows stay whole, 
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 from typing import Any
@@ -15,21 +16,31 @@ import torch
 from torch import Tensor
 
 from ...common.errors import Damaged
+from ..families import FAMILIES, Family
 from .header import Header, StoredTensor
 
 LAYER = re.compile(r"^blk\.(\d+)\.")
+NORMS = {  # in the file -> the field of Norms (families.py) that names it
+    "attn_norm.weight": "attention",
+    "post_attention_norm.weight": "attention_out",
+    "ffn_norm.weight": "mlp",
+    "post_ffw_norm.weight": "mlp_out",
+}
 NAMES = {  # in the file -> in a transformers checkpoint, of a layer and of the rest
-    "attn_norm.weight": "input_layernorm.weight",
     **{
         f"attn_{part}.{kind}": f"self_attn.{part}_proj.{kind}"
-        for part in "qkv"
+        for part in ("q", "k", "v", "qkv")
         for kind in ("weight", "bias")
     },
     "attn_output.weight": "self_attn.o_proj.weight",
     "attn_q_norm.weight": "self_attn.q_norm.weight",
     "attn_k_norm.weight": "self_attn.k_norm.weight",
-    "ffn_norm.weight": "post_attention_layernorm.weight",
     **{f"ffn_{part}.weight": f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")},
+    **{
+        f"ffn_{part}_exps.weight": f"mlp.experts.{part}_proj.weight"
+        for part in ("gate", "up", "down")
+    },
+    "ffn_gate_inp.weight": "mlp.gate.weight",
     "token_embd.weight": "embed_tokens.weight",
     "output_norm.weight": "norm.weight",
     "output.weight": "lm_head.weight",
@@ -39,20 +50,43 @@ NAMES = {  # in the file -> in a transformers checkpoint, of a layer and of the 
 
 def names_of(header: Header) -> dict[str, str]:
     """What a transformers checkpoint calls each tensor, without a leading `model.` -> its name in
-    the file."""
-    found = {}
+    the file; what a model of the file's architecture does not have is left out."""
+    found, names = {}, _names(FAMILIES[architecture_of(header)])
     for name in header.tensors:
         layer = LAYER.match(name)
-        short = NAMES.get(name[layer.end() :] if layer else name)
+        short = names.get(name[layer.end() :] if layer else name)
         if short:
             found[f"layers.{layer[1]}.{short}" if layer else short] = name
     return found
 
 
+def strange_tensor(header: Header) -> str | None:
+    """A tensor that models of the file's architecture do not have."""
+    names = _names(FAMILIES[architecture_of(header)])
+    return next((name for name in header.tensors if LAYER.sub("", name) not in names), None)
+
+
+def architecture_of(header: Header) -> str:
+    """The name that transformers has for it; the file is one that is read as it is."""
+    return next(name for name, each in FAMILIES.items() if each.gguf == header.architecture)
+
+
+def _names(family: Family) -> dict[str, str]:
+    norms = {name: getattr(family.norms, field) for name, field in NORMS.items()}
+    made = NAMES | {name: own for name, own in norms.items() if own is not None}
+    own = [name for name in made if name.startswith("ffn_") and name not in NORMS]
+    for name in own:  # of a layer with one MLP, or with several
+        if (name.endswith("_exps.weight") or name == "ffn_gate_inp.weight") != family.experts:
+            del made[name]
+    if family.fused:  # gate and up are in one
+        made["ffn_up.weight"] = f"{family.gate_up[0]}.weight"
+    return made
+
+
 def rows(header: Header, name: str) -> Tensor:
     """The bytes of a tensor's rows, uint8 [out, bytes], of transformers' order."""
     stored = _stored(header, name)
-    count = 1 if len(stored.shape) == 1 else stored.shape[0]
+    count = math.prod(stored.shape[:-1])
     content = _bytes(header, stored).reshape(count, -1)
     turned = LAYER.sub("", name).removesuffix(".weight")
     if header.architecture == "llama" and turned in ("attn_q", "attn_k"):

@@ -1,57 +1,60 @@
-"""What a Llama-shaped model's files must hold."""
+"""What the files of a model that the native backend runs must hold."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...common.tensor_files import Shape
-from .model import Shape as Model
-from .model import shape_of
+from ..families import Experts, Family, family_of
+from .shape import Shape as Model
+from .shape import shape_of
 
 
-def needed(config: dict[str, Any]) -> dict[str, Shape]:
+def needed(config: dict[str, Any], joined: bool = False) -> dict[str, Shape]:
     """Names, without a leading `model.`, and shapes, of a config that `unsupported` lets pass.
 
-    Biases and the norms of heads are those of the architecture, as in transformers.
+    joined: a layer's experts in one tensor, as in GGUF files.
     """
-    shape, (architecture, *_) = shape_of(config), config["architectures"]
-    layer = of_layer(
-        shape,
-        int(config["intermediate_size"]),
-        biased=architecture == "Qwen2ForCausalLM",
-        normed_heads=architecture == "Qwen3ForCausalLM",
-    )
+    shape, family = shape_of(config), family_of(config)
+    layer = of_layer(shape, int(config["intermediate_size"]), family)
+    if shape.experts is not None:
+        layer = {name: each for name, each in layer.items() if not name.startswith("mlp.")}
+        layer |= _of_experts(shape.experts, shape.hidden, joined)
     d = shape.hidden
     whole: dict[str, Shape] = {"embed_tokens.weight": (shape.vocab, d), "norm.weight": (d,)}
-    if not config.get("tie_word_embeddings"):
+    if not config.get("tie_word_embeddings", family.tied):
         whole["lm_head.weight"] = (shape.vocab, d)
     for index in range(shape.layers):
         whole |= {f"layers.{index}.{name}": each for name, each in layer.items()}
     return whole
 
 
-def of_layer(shape: Model, intermediate: int, biased: bool, normed_heads: bool) -> dict[str, Shape]:
-    """Names and shapes of one layer's.
-
-    biased: whether queries, keys and values have biases.
-    normed_heads: whether queries and keys are normed.
-    """
+def of_layer(shape: Model, intermediate: int, family: Family) -> dict[str, Shape]:
+    """Names and shapes of one layer's. Biases and norms are those of the family, as in
+    transformers."""
     d, f = shape.hidden, intermediate
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    layer: dict[str, Shape] = {
-        "input_layernorm.weight": (d,),
-        "self_attn.q_proj.weight": (q, d),
-        "self_attn.k_proj.weight": (kv, d),
-        "self_attn.v_proj.weight": (kv, d),
+    rows = (q + 2 * kv,) if family.fused else (q, kv, kv)
+    layer: dict[str, Shape] = {name: (d,) for name in vars(family.norms).values() if name}
+    layer |= {f"{name}.weight": (n, d) for name, n in zip(family.qkv, rows, strict=True)}
+    layer |= {
         "self_attn.o_proj.weight": (d, q),
-        "post_attention_layernorm.weight": (d,),
-        "mlp.gate_proj.weight": (f, d),
-        "mlp.up_proj.weight": (f, d),
+        **{f"{name}.weight": (2 * f // len(family.gate_up), d) for name in family.gate_up},
         "mlp.down_proj.weight": (d, f),
     }
-    if biased:
-        layer |= {"self_attn.q_proj.bias": (q,)}
-        layer |= {f"self_attn.{name}_proj.bias": (kv,) for name in "kv"}
-    if normed_heads:
-        layer |= {f"self_attn.{name}_norm.weight": (shape.head_dim,) for name in "qk"}
+    if family.biased:
+        layer |= {f"{name}.bias": (n,) for name, n in zip(family.qkv, rows, strict=True)}
+    if family.head_norms is not None:
+        sizes = (q, kv) if family.head_norms == "all" else (shape.head_dim, shape.head_dim)
+        layer |= {f"self_attn.{x}_norm.weight": (n,) for x, n in zip("qk", sizes, strict=True)}
     return layer
+
+
+def _of_experts(experts: Experts, d: int, joined: bool) -> dict[str, Shape]:
+    f = experts.width
+    sizes = {"gate_proj": (f, d), "up_proj": (f, d), "down_proj": (d, f)}
+    made: dict[str, Shape] = {"mlp.gate.weight": (experts.count, d)}
+    if joined:
+        return made | {f"mlp.experts.{n}.weight": (experts.count, *s) for n, s in sizes.items()}
+    numbers = range(experts.count)
+    return made | {f"mlp.experts.{i}.{n}.weight": s for i in numbers for n, s in sizes.items()}

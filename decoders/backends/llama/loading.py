@@ -7,7 +7,7 @@ while a layer is read: pages that were read before would count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from ...common.tensor_files import Shape as TensorShape
 from ...common.tensor_files import below, header_of, indexed, require
 from ..config import config_of
 from ..cpp_kernels import loaded
+from ..families import Family, attention_of, family_of
 from ..gguf.folder import saved_header
 from ..gguf.header import Header
 from ..gguf.tensors import names_of, read, rows
@@ -28,7 +29,8 @@ from ..weights.file_blocks import KINDS, FileBlocks, FileRows, to_file_blocks
 from ..weights.packed import Matrix, Rounder, Rounding, in_blocks, narrowed, pack, rounded
 from ..weights.rounded_store import RoundedStore
 from .contents import needed
-from .model import LayerWeights, Shape, Weights, shape_of
+from .model import LayerWeights, Weights
+from .shape import Shape, shape_of
 
 HEAD = "lm_head.weight"
 
@@ -56,6 +58,10 @@ class FileStored:
     def has(self, name: str) -> bool:
         return name in self._names
 
+    def under(self, prefix: str) -> Callable[[str], Tensor | None]:
+        """Tensors by their names behind a prefix; None where there is none."""
+        return lambda name: self.one(prefix + name) if self.has(prefix + name) else None
+
     def one(self, name: str) -> Tensor:
         return self._numbers(self._names[name]).to(self._device, self._dtype)
 
@@ -70,7 +76,18 @@ class FileStored:
 
     def _rows(self, own: str) -> FileRows:
         stored = self._header.tensors[own]
-        return FileRows(rows(self._header, own), stored.kind, stored.shape[1])
+        return FileRows(rows(self._header, own), stored.kind, stored.shape[-1])
+
+    def experts(self, *names: str) -> Matrix:
+        """Matrices of these of each expert, below each other; dense where the kernels have no
+        such blocks."""
+        owns = [self._names[name] for name in names]
+        count = self._header.tensors[owns[0]].shape[0]
+        parts = zip(*(_apart(self._rows(own), count) for own in owns), strict=True)
+        found = to_file_blocks([each for expert in parts for each in expert])
+        if found is not None:
+            return found
+        return torch.cat([self.one(name) for name in names], 1).flatten(0, 1)
 
     def matrix(self, *names: str) -> Matrix:
         """These below each other; in bfloat16 where the kernels have no such blocks."""
@@ -78,10 +95,20 @@ class FileStored:
         return to_file_blocks(parts) or in_blocks(torch.cat([self.one(name) for name in names]))
 
 
-def as_it_is(shape: Shape, stored: FileStored) -> Weights:
+def _apart(rows: FileRows, count: int) -> list[FileRows]:
+    return [replace(rows, rows=part) for part in rows.rows.chunk(count)]
+
+
+def as_it_is(kinds: Sequence[int], stored: FileStored, family: Family) -> Weights:
     """What multiplies stays in the file's blocks; a head of its own too, and the embedding, whose
-    rows are read out of them."""
-    layers = [_layer(stored, f"layers.{i}.") for i in range(shape.layers)]
+    rows are read out of them. kinds: of the layers."""
+
+    def layer(number: int, kind: int) -> LayerWeights:
+        prefix = f"layers.{number}."
+        of = stored.under(prefix), stored.matrix, stored.experts
+        return _layer(*of, prefix, family, kind)
+
+    layers = [layer(*each) for each in enumerate(kinds)]
     embedding = stored.matrix("embed_tokens.weight")
     tied = not stored.has("lm_head.weight")
     head = embedding if tied else stored.matrix("lm_head.weight")
@@ -90,20 +117,70 @@ def as_it_is(shape: Shape, stored: FileStored) -> Weights:
     return Weights(embedding, layers, stored.one("norm.weight"), head, tied)
 
 
-def _layer(stored: FileStored, prefix: str) -> LayerWeights:
-    attention, mlp = f"{prefix}self_attn", f"{prefix}mlp"
-    qkv = [f"{attention}.{part}_proj" for part in "qkv"]
-    biases, norms = [f"{name}.bias" for name in qkv], [f"{attention}.{n}_norm.weight" for n in "qk"]
+def _layer(
+    one: Callable[[str], Tensor | None],
+    matrix: Callable[..., Matrix],
+    experts: Callable[..., Matrix],
+    prefix: str,
+    family: Family,
+    kind: int,
+) -> LayerWeights:
+    """one: a tensor by its name behind `prefix`, None where there is none. matrix: those of these
+    whole names below each other. experts: likewise, of each expert."""
+
+    def whole(*names: str) -> Matrix:
+        return matrix(*(f"{prefix}{name}.weight" for name in names))
+
+    def several(*names: str) -> Matrix:
+        own = (name.replace("mlp.", "mlp.experts.") for name in names)
+        return experts(*(f"{prefix}{name}.weight" for name in own))
+
+    def norm(name: str | None) -> Tensor | None:
+        return None if name is None else one(name)
+
+    biases = [one(f"{name}.bias") for name in family.qkv]
+    router = one("mlp.gate.weight") if family.experts else None
+    mlp = whole if router is None else several
+    norms = [one(f"self_attn.{name}_norm.weight") for name in "qk"]
     return LayerWeights(
-        attention_norm=stored.one(f"{prefix}input_layernorm.weight"),
-        qkv=stored.matrix(*(f"{name}.weight" for name in qkv)),
-        qkv_bias=torch.cat([stored.one(b) for b in biases]) if stored.has(biases[0]) else None,
-        head_norms=torch.stack([stored.one(n) for n in norms]) if stored.has(norms[0]) else None,
-        out=stored.matrix(f"{attention}.o_proj.weight"),
-        mlp_norm=stored.one(f"{prefix}post_attention_layernorm.weight"),
-        gate_up=stored.matrix(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
-        down=stored.matrix(f"{mlp}.down_proj.weight"),
+        attention_norm=norm(family.norms.attention),
+        qkv=whole(*family.qkv),
+        qkv_bias=_joined(biases, torch.cat),
+        head_norms=_joined(norms, torch.stack if family.head_norms == "each" else torch.cat),
+        out=whole("self_attn.o_proj"),
+        attention_out_norm=norm(family.norms.attention_out),
+        mlp_norm=norm(family.norms.mlp),
+        gate_up=mlp(*family.gate_up),
+        down=mlp("mlp.down_proj"),
+        router=router,
+        mlp_out_norm=norm(family.norms.mlp_out),
+        kind=kind,
     )
+
+
+def _joined(parts: Sequence[Tensor | None], how: Callable[[list[Tensor]], Tensor]) -> Tensor | None:
+    there = [part for part in parts if part is not None]
+    return how(there) if there else None
+
+
+def layer_of(stored: dict[str, Tensor], family: Family, kind: int = 0) -> LayerWeights:
+    """One layer of a transformers state dict, by the names of its parts."""
+
+    def one(name: str) -> Tensor | None:
+        found = stored.get(name)
+        return found + 1 if family.norms_from_one and found is not None else found
+
+    def matrix(*names: str) -> Tensor:
+        return torch.cat([stored[name] for name in names])
+
+    def experts(*names: str) -> Tensor:
+        count = len(stored["mlp.gate.weight"])
+        if names[0] in stored:  # joined
+            return torch.cat([stored[name] for name in names], 1).flatten(0, 1)
+        whole = [name.replace("experts.", f"experts.{i}.") for i in range(count) for name in names]
+        return matrix(*whole)
+
+    return _layer(one, matrix, experts, "", family, kind)
 
 
 def load(
@@ -125,22 +202,29 @@ def load(
     """
     by = None if store is None else store.rounded
     config, header = config_of(folder), saved_header(folder)
-    shape, wanted = shape_of(config), needed(config)
+    shape, family = shape_of(config), family_of(config)
+    wanted = needed(config, joined=header is not None)
+    _, kinds = attention_of(config)
     if rounding == "file":
         if header is None:
             raise DraftpickError(f"{folder.name} is no GGUF file; use another --dtype")
-        return shape, as_it_is(shape, FileStored(header, device, dtype, wanted))
-    stored = (
-        Stored(folder, device, dtype, wanted)
-        if header is None
-        else FileStored(header, device, dtype, wanted)
-    )
+        return shape, as_it_is(kinds, FileStored(header, device, dtype, wanted), family)
+    stored: Stored | FileStored
+    if header is None:
+        stored = Stored(folder, device, dtype, wanted)
+    else:
+        stored = FileStored(header, device, dtype, wanted)
+        family = replace(family, norms_from_one=False)  # a file has them whole
     how = layout(rounding, blocked, by)
-    layers = [packed_layer(fused(stored.tensors(f"layers.{i}.")), how) for i in range(shape.layers)]
+    layers = [
+        packed_layer(layer_of(stored.tensors(f"layers.{i}."), family, kind), how)
+        for i, kind in enumerate(kinds)
+    ]
     embedding, norm = (stored.tensors(f"{name}.")["weight"] for name in ("embed_tokens", "norm"))
     head = stored.tensors("lm_head.").get("weight", embedding)
     if head is not embedding and torch.equal(head, embedding):  # as some tools save a tied one
         head = embedding
+    norm = norm + 1 if family.norms_from_one else norm
     last = packed_head(head, rounding, blocked, by)
     if store is not None:
         store.save()
@@ -203,25 +287,6 @@ def parts(folder: Path) -> list[Path]:
     return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
 
 
-def fused(stored: dict[str, Tensor]) -> LayerWeights:
-    """One layer of a transformers state dict, by the names of its parts."""
-    qkv = [f"self_attn.{name}_proj" for name in "qkv"]
-    biased = f"{qkv[0]}.bias" in stored
-    norms = [
-        stored[n] for n in ("self_attn.q_norm.weight", "self_attn.k_norm.weight") if n in stored
-    ]
-    return LayerWeights(
-        attention_norm=stored["input_layernorm.weight"],
-        qkv=torch.cat([stored[f"{name}.weight"] for name in qkv]),
-        qkv_bias=torch.cat([stored[f"{name}.bias"] for name in qkv]) if biased else None,
-        head_norms=torch.stack(norms) if norms else None,
-        out=stored["self_attn.o_proj.weight"],
-        mlp_norm=stored["post_attention_layernorm.weight"],
-        gate_up=torch.cat([stored[f"mlp.{name}_proj.weight"] for name in ("gate", "up")]),
-        down=stored["mlp.down_proj.weight"],
-    )
-
-
 def layout(
     rounding: Rounding | None, blocked: bool = False, by: Rounder | None = None
 ) -> Callable[[Matrix], Matrix]:
@@ -236,8 +301,9 @@ def layout(
 
 
 def packed_layer(w: LayerWeights, how: Callable[[Matrix], Matrix] = pack) -> LayerWeights:
-    """One layer, its four matrices laid out so."""
-    return replace(w, qkv=how(w.qkv), out=how(w.out), gate_up=how(w.gate_up), down=how(w.down))
+    """One layer, its four matrices laid out so; but experts stay as they are."""
+    w = replace(w, qkv=how(w.qkv), out=how(w.out))
+    return w if w.router is not None else replace(w, gate_up=how(w.gate_up), down=how(w.down))
 
 
 def packed_head(

@@ -94,6 +94,12 @@ class FileBlocks(KernelWeight):
     def numel(self) -> int:
         return self.outputs * self.inputs
 
+    def part(self, nth: int, count: int) -> FileBlocks:
+        """One of `count` matrices of as many parts that it was made of."""
+        parts = len(self.table) // count
+        table = self.table[nth * parts : (nth + 1) * parts]
+        return FileBlocks(self.values, table, self.outputs // count)
+
     def rows(self, ids: Tensor) -> Tensor:
         """The weights of some outputs, ids [...] -> float32 [..., in]."""
         made: Tensor = torch.ops.draftpick.file_rows(self.values, self.table, ids.reshape(-1))

@@ -120,6 +120,16 @@ def rows_of(weight: Matrix, ids: Tensor) -> Tensor:
     return F.embedding(ids, dense(weight))
 
 
+def part_of(weight: Matrix, nth: int, count: int) -> Matrix:
+    """One of `count` matrices of as many outputs that lie below each other; of a file's blocks or
+    ordinary."""
+    if isinstance(weight, FileBlocks):
+        return weight.part(nth, count)
+    assert isinstance(weight, Tensor)
+    outputs = len(weight) // count
+    return weight[nth * outputs : (nth + 1) * outputs]
+
+
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
     """x [..., in] @ weight [out, in].T + bias [out], packed or not; [..., out]."""
     if isinstance(weight, KernelWeight):
