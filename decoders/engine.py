@@ -153,15 +153,17 @@ class Engine:
         return engine
 
     @staticmethod
-    def unsupported_reason(options: EngineOptions, arm: str) -> str | None:
-        """Why an arm's drafters do not fit the options' target, by its files; None where they do.
-        Nothing is loaded but the tokenizer."""
-        (recipe,) = options.recipes([arm]).values()
+    def unsupported_reason(options: EngineOptions, *arms: str) -> str | None:
+        """Why the drafters of one of these arms do not fit the options' target, by its files; None
+        where all do. Nothing is loaded but the tokenizer, once: a large one takes seconds."""
+        recipes = options.recipes(arms)
         targets.check_template(options.chat_template)
         folder = targets.resolve(options.target)
         tokenizer = targets.load_tokenizer(folder, options.chat_template)
+        about = TargetInfo.of_folder(folder, tokenizer, options.backend)
         try:
-            recipe.check_target(TargetInfo.of_folder(folder, tokenizer, options.backend))
+            for recipe in recipes.values():
+                recipe.check_target(about)
         except DraftpickError as error:
             return str(error)
         return None

@@ -79,7 +79,7 @@ def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptio
     from decoders import Engine
     from decoders.arms import UNTRAINED_ARMS
 
-    if all(Engine.unsupported_reason(options, arm) is None for arm in shipped.arms):
+    if Engine.unsupported_reason(options, *shipped.arms) is None:
         return options, shipped
     untrained = replace(options, arms=UNTRAINED_ARMS)
     print(

@@ -83,7 +83,7 @@ def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.Monke
         return FakeEngine()
 
     monkeypatch.setattr(loading, "load_engine", load)
-    monkeypatch.setattr(Engine, "unsupported_reason", staticmethod(lambda options, arm: None))
+    monkeypatch.setattr(Engine, "unsupported_reason", staticmethod(lambda options, *arms: None))
     how = ["--target", "t", "--dtype", "int8", "--device", "cpu", "--backend", "hf"]
     how += ["--context", "99", "--chat-template", "{{ 1 }}"]
     assert cli.main(["generate", "hi", *how, *more]) == 0
