@@ -13,6 +13,8 @@ from decoder_toys import Tiny, native, transformers_model
 from t5_toys import seq2seq, seq2seq_model
 from torch import Tensor
 
+from decoders.backends.exit_adapter import Adapter
+from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.protocols import ExitBackend
 
@@ -162,3 +164,21 @@ def test_the_context_is_not_overrun(model: Model) -> None:
     with pytest.raises(ContextTooLong):
         target.lower(1, ids(3))
     assert target.extend(ids(3)).shape == (1, 16)
+
+
+@pytest.mark.parametrize(("exit_layer", "blocks"), [(1, 1), (1, 2), (2, 1)])
+def test_an_adapter_s_layers_attend_as_those_that_they_replace(
+    exit_layer: int, blocks: int, tiny: Tiny, tmp_path: Path
+) -> None:
+    """Windows and rotation differ between a Gemma's layers; in training and after loading."""
+    target = native(tiny("gemma3", sliding_window=4, sliding_window_pattern=2))
+    assert [w.kind for w in target.weights.layers] == [0, 1, 0]
+    following = target.weights.layers[exit_layer : exit_layer + blocks]
+    adapter = Adapter.begin(target, AdapterConfig(exit_layer, blocks=blocks))
+    adapter.save(tmp_path)
+    for each in (adapter, Adapter.load(tmp_path, target)):
+        assert [w.kind for w in each.weights()] == [w.kind for w in following]
+    states = torch.randn(1, 9, target.shape.hidden)
+    with torch.no_grad():
+        off = (Adapter.load(tmp_path, target)(states) - adapter(states)).abs().max()
+    assert off < 0.2  # stored in bfloat16; another window moved states by 0.7 and more
