@@ -137,9 +137,8 @@ def score(stack: Stack, answers: KnownAnswers) -> list[list[DraftToken]]:
         drafted = list[DraftToken]()
         for part in torch.split(rows, LOGITS_AT_ONCE):
             clocks = Clocks(answers.temperature, key, place + len(drafted))
-            drafted += draft_tokens(logits_of(part, stack.head, stack.shape), stack.vocab, clocks)[
-                1
-            ]
+            logits = logits_of(part, stack.head, stack.shape)
+            drafted += draft_tokens(logits, stack.vocab, clocks)[1]
         made.append(drafted)
     return made
 

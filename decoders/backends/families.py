@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .rope import KINDS, Rotation, kind_of, rotation_of
+from .rope import KINDS, THETA, Rotation, kind_of, rotation_of
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' names of layers
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu"}  # a config's names -> ours
@@ -48,12 +48,8 @@ def _all(config: dict[str, Any], layer: int) -> bool:
     return True
 
 
-def _where_asked(config: dict[str, Any], layer: int) -> bool:
-    return bool(config.get("use_sliding_window"))
-
-
 def _from_a_layer(config: dict[str, Any], layer: int) -> bool:
-    return _where_asked(config, layer) and layer >= config.get("max_window_layers", 28)
+    return bool(layer >= config.get("max_window_layers", 28))
 
 
 def _but_every(nth: int) -> Callable[[dict[str, Any], int], bool]:
@@ -62,7 +58,7 @@ def _but_every(nth: int) -> Callable[[dict[str, Any], int], bool]:
 
 @dataclass(frozen=True)
 class Family:
-    """What sets a family apart from Llama.
+    """A family, by what sets it apart from Llama.
 
     model_type: transformers' name of its configs.
     gguf: the architecture that its GGUF files name; None where they name another family's.
@@ -76,6 +72,7 @@ class Family:
     score_cap, logit_cap: whether a config's soft caps count, of scores and of logits.
     query_scale: whether a config's `query_pre_attn_scalar` does.
     slides: whether a layer has a window where a config has one.
+    asked: whether windows count only where a config asks for them, by `use_sliding_window`.
     listed: whether a config may list its layers instead.
     theta: base of the rotation where a config names none.
     local_theta: that of layers with windows, which is not scaled; None where all layers rotate
@@ -96,8 +93,9 @@ class Family:
     logit_cap: bool = False
     query_scale: bool = False
     slides: Callable[[dict[str, Any], int], bool] | None = None
+    asked: bool = False
     listed: bool = False
-    theta: float = 10_000.0
+    theta: float = THETA
     local_theta: float | None = None
 
     @property
@@ -114,13 +112,13 @@ FAMILIES = {
     "LlamaForCausalLM": Family("llama", "llama"),
     "MistralForCausalLM": Family("mistral", None, slides=_all),
     "Qwen2ForCausalLM": Family(
-        "qwen2", "qwen2", biased=True, slides=_from_a_layer, listed=True
+        "qwen2", "qwen2", biased=True, slides=_from_a_layer, asked=True, listed=True
     ),
     "Qwen3ForCausalLM": Family(
-        "qwen3", "qwen3", head_norms="each", slides=_from_a_layer, listed=True
+        "qwen3", "qwen3", head_norms="each", slides=_from_a_layer, asked=True, listed=True
     ),
     "Qwen3MoeForCausalLM": Family(
-        "qwen3_moe", "qwen3moe", head_norms="each", slides=_where_asked, experts=True
+        "qwen3_moe", "qwen3moe", head_norms="each", slides=_all, asked=True, experts=True
     ),
     "OlmoeForCausalLM": Family("olmoe", "olmoe", head_norms="all", experts=True),
     "Phi3ForCausalLM": Family("phi3", "phi3", fused=True, slides=_all),
@@ -249,8 +247,8 @@ def _layer_types(config: dict[str, Any], family: Family) -> list[str]:
     """transformers' name of every layer's type."""
     count = config.get("num_hidden_layers", 0)
     slides = family.slides
-    asked = slides not in (_where_asked, _from_a_layer) or config.get("use_sliding_window")
-    if slides is None or not asked or not config.get("sliding_window"):
+    silent = family.asked and not config.get("use_sliding_window")
+    if slides is None or silent or not config.get("sliding_window"):
         return [FULL] * count
     listed: list[str] | None = config.get("layer_types") if family.listed else None
     return listed or [SLIDING if slides(config, layer) else FULL for layer in range(count)]

@@ -27,8 +27,8 @@ def kind_of(rope: dict[str, Any]) -> str:
 
 
 def rotation_of(config: dict[str, Any]) -> Rotation:
-    """What transformers' Llama makes of a config, of a kind among KINDS. The default kind is
-    computed here: importing transformers' models takes seconds."""
+    """The rotation that transformers' Llama makes of a config, of a kind among KINDS. The default
+    kind is computed here: importing transformers' models takes seconds."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     theta = rope.get("rope_theta") or config.get("rope_theta") or THETA
     size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]

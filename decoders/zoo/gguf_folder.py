@@ -94,7 +94,7 @@ def config_of(header: Header) -> dict[str, Any]:
 
 
 def _gemma3(header: Header, config: dict[str, Any]) -> dict[str, Any]:
-    """What llama.cpp takes for granted of such a file, which does not say it."""
+    """Fields that llama.cpp takes for granted of such a file, which does not say them."""
     layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
     slides = header.own("attention.sliding_window_pattern", 6)
     if isinstance(slides, int):

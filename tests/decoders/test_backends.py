@@ -15,7 +15,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from decoders.backends import native as llama_module
-from decoders.backends.families import unsupported
+from decoders.backends.families import attention_of, unsupported
 from decoders.backends.llama import model as llama_model
 from decoders.backends.llama.attention import rounded
 from decoders.backends.rope import Rotation, rotation_of
@@ -286,6 +286,17 @@ def test_native_takes_what_it_can_run() -> None:
     assert unsupported({"architectures": ["LlamaForCausalLM"], "attention_bias": False}) is None
     unused_window = {"sliding_window": 64, "use_sliding_window": False}
     assert unsupported({"architectures": ["Qwen2ForCausalLM"], **unused_window}) is None
+
+
+@pytest.mark.parametrize(("family", "window"), [("Qwen2", 0), ("Qwen3", 0), ("Mistral", 64)])
+def test_a_window_that_is_not_used_counts_where_transformers_does_not_ask(
+    family: str, window: int
+) -> None:
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "max_position_embeddings": 96}
+    said = {"sliding_window": 64, "use_sliding_window": False, "max_window_layers": 0}
+    config = {"architectures": [f"{family}ForCausalLM"], "num_hidden_layers": 2, **sizes, **said}
+    kinds, of_layers = attention_of(config)
+    assert [kind.window for kind in kinds] == [window] and of_layers == (0, 0)
 
 
 # -- early exit -----------------------------------------------------------------------------------

@@ -202,8 +202,8 @@ void turn_rows(const at::Tensor& qkv, const std::optional<at::Tensor>& head_norm
   const uint16_t* of_heads = head_norms ? data(*head_norms) : nullptr;
   auto* own = (uint16_t*)qkv.data_ptr();
   by_rows(qkv.size(0), all, [&](int64_t row) {
-    turn_heads(own + row * all, of_heads, at_once, data(cos) + row * d, data(sin) + row * d, heads, kv, d,
-               eps);
+    turn_heads(own + row * all, of_heads, at_once, data(cos) + row * d, data(sin) + row * d, heads,
+               kv, d, eps);
   });
 }
 

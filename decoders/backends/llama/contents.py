@@ -1,4 +1,4 @@
-"""What the files of a model that the native backend runs must hold."""
+"""Tensors that the files of a model must hold for the native backend to run it."""
 
 from __future__ import annotations
 

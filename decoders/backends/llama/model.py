@@ -340,7 +340,7 @@ def capped(logits: Tensor, cap: float | None) -> Tensor:
 
 
 def not_as_llama(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
-    """What layers compute that Llama's do not, apart from biases; None where there is nothing."""
+    """A reason why layers are not Llama's, biases aside; None where they are."""
     if shape.experts is not None:
         return "its layers choose among experts"
     if any(kind.window for kind in shape.kinds):
