@@ -19,6 +19,9 @@ class PassCosts:
     verify_s: tuple[float, ...]
     busy: float = 1.0
 
+    def __hash__(self) -> int:  # of all seconds it takes longer than what is looked up by it
+        return hash(self.verify_s[0])
+
     def __call__(self, width: float) -> float:
         """Seconds of a pass over `width` >= 1 tokens, which need not be a whole number.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ...common.sync import synchronize
 from ...device_rounds import WIDEST
+from ...sampling.argmax import likeliest, numbered
 from ..cpp.row_attention import SPAN, AttentionSpans, RowPass
 from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, Weights, logits_of
@@ -31,6 +33,23 @@ class PassRequest:
     slot: SlotBackend
     ids: Tensor
     parents: Sequence[int] | None = None
+
+
+class PassArgmax:
+    """Most likely tokens of a shared pass: found for all of its rows at once, when an answer first
+    asks, in the place of a call for each of them.
+
+    logits: [N, V], of the whole pass.
+    found: its tokens, where they are known already.
+    """
+
+    def __init__(self, logits: Tensor, found: list[int] | None = None) -> None:
+        self._logits, self._found = logits, found
+
+    def rows(self, first: int, last: int) -> list[int]:
+        if self._found is None:
+            self._found = numbered(likeliest(self._logits), self._logits).tolist()
+        return self._found[first:last]
 
 
 @dataclass(frozen=True)
@@ -72,7 +91,7 @@ class SlotBackend(LlamaBackend):
         own = cache.row(row)
         super().__init__(like.shape, like.weights, like.context, own)
         self._rope = like._rope
-        self.likeliest: list[int] | None = None
+        self._told: Callable[[], list[int]] | None = None
         self.recorded_chains, self._company = recorded_chains, company
         self.turn = None if company is None else company.turn
         self.share_step = None if company is None else company.share_step
@@ -82,9 +101,18 @@ class SlotBackend(LlamaBackend):
         if like.recorded is not None and row == 0:  # a recording is of one row
             self.record_passes(like.recorded.record, like.recorded.fused is not None)
 
+    @property
+    def likeliest(self) -> list[int] | None:
+        """As of ArgmaxBackend."""
+        return None if self._told is None else self._told()
+
+    def tell(self, likeliest: Callable[[], list[int]]) -> None:
+        """Let the pass that was read last have these."""
+        self._told = likeliest
+
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
-        self.likeliest = None
+        self._told = None
         if self._company is None:
             return super().extend(ids, parents)
         return self._company.read(PassRequest(self, ids, parents))
@@ -225,10 +253,12 @@ class BatchSlots:
         states = self.like.final_norm(self._through(begun, weights.layers))
         for each, own in zip(begun, torch.split(states, counts), strict=True):
             each.slot.end(each.reading, own)
-        logits = torch.split(logits_of(states, weights.head, self.like.shape), counts)
-        made: list[Tensor] = [logits[0]] * len(wanted)
-        for i, own in zip(order, logits, strict=True):
-            made[i] = own
+        logits = logits_of(states, weights.head, self.like.shape)
+        made, argmax, first = [logits] * len(wanted), PassArgmax(logits), 0
+        for i, own, count in zip(order, torch.split(logits, counts), counts, strict=True):
+            made[i], last = own, first + count
+            wanted[i].slot.tell(partial(argmax.rows, first, last))
+            first = last
         return made
 
     def seconds(self, rows: int, tokens: int, context: int, repeats: int) -> float:
@@ -259,13 +289,13 @@ class BatchSlots:
         readings = [each.slot.chain(n) for each, n in zip(wanted, counts, strict=True)]
         exits = {after for each in wanted for after in each.slot.exits}
         read = recorded.read(readings, torch.cat([each.ids for each in wanted]), exits)
-        first = 0
+        argmax, first = PassArgmax(read.logits, read.likeliest), 0
         for each, reading in zip(wanted, readings, strict=True):
             slot, last = each.slot, first + reading.count
             for after in slot.exits:
                 slot.left(reading, after, read.left[after][first:last])
             slot.end(reading, read.states[first:last])
-            slot.likeliest = read.likeliest[first:last]
+            slot.tell(partial(argmax.rows, first, last))
             first = last
         return list(torch.split(read.logits, counts))
 

@@ -9,11 +9,10 @@ not depend on what is read with it (docs/notes/performance.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,28 +62,34 @@ class AttentionSpans:
     @classmethod
     def of(cls, readings: Sequence[SequenceSlice]) -> AttentionSpans | None:
         """None where a tree is too large for bits."""
-        made = [_columns(reading) for reading in readings]
-        if any(each is None for each in made):
-            return None
-        columns = torch.from_numpy(np.concatenate([e for e in made if e is not None], axis=1))
-        return cls(*columns.unbind(0))
+        columns: list[list[int]] = [[], [], [], [], []]
+        for reading in readings:
+            seen = _chain(reading) if reading.branch is None else _branch(*reading.branch)
+            if seen is None:
+                return None
+            own = [reading.row] * reading.count, range(reading.start, reading.end), *seen
+            for column, values in zip(columns, own, strict=True):
+                column += values
+        return cls(*torch.tensor(columns).unbind(0))
 
 
-def _columns(reading: SequenceSlice) -> np.ndarray | None:
-    """[5, T], in the order of AttentionSpans's fields."""
-    slots = np.arange(reading.start, reading.end)
-    if reading.branch is None:
-        depths, nth = slots, np.arange(reading.count)
-        begins = reading.start + nth - nth % SPAN  # in parts, if it is long
-        bits = (2 << nth % SPAN) - 1
-    else:
-        depths, every = (part.numpy() for part in reading.branch)  # [T], [T, S]
-        begins = np.full(reading.count, every[:, : reading.start].all(0).cumprod().sum())
-        seen = every[:, begins[0] :]
-        if seen.shape[1] > SPAN:
-            return None
-        bits = (seen * (1 << np.arange(seen.shape[1]))).sum(1)
-    return np.stack([np.full(reading.count, reading.row), slots, depths, begins, bits])
+Seen = tuple[Iterable[int], Iterable[int], Iterable[int]]  # depths, begins, bits
+
+
+def _chain(reading: SequenceSlice) -> Seen:
+    nth = [i % SPAN for i in range(reading.count)]  # in parts, if it is long
+    depths = range(reading.start, reading.end)
+    return depths, [at - n for at, n in zip(depths, nth, strict=True)], [(2 << n) - 1 for n in nth]
+
+
+def _branch(depths: Tensor, seen: Tensor) -> Seen | None:
+    """depths: [T]. seen: bool [T, S + T]."""
+    begin = int(seen[:, : len(seen[0]) - len(seen)].all(0).cumprod(0).sum())
+    own = seen[:, begin:]
+    if own.shape[1] > SPAN:
+        return None
+    bits = (own * (1 << torch.arange(own.shape[1]))).sum(1)
+    return depths.tolist(), [begin] * len(depths), bits.tolist()
 
 
 def row_layer(

@@ -10,13 +10,13 @@ either alone.
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from ...costs.pass_costs import PassCosts, ProbeSchedule, fastest
+from ...costs.pass_costs import PassCosts, ProbeSchedule
 from ...device_rounds import DeviceDrafter
 from ...earlier.prefixes import agreeing
 from ...earlier.votes import Draft
@@ -27,6 +27,37 @@ from ..suffix.drafter import proposal
 
 if TYPE_CHECKING:
     from .device import HybridRoundDraft
+
+
+@dataclass(frozen=True)
+class ModelDraft:
+    """The draft of a model that promises the most tokens a second.
+
+    length: its tokens.
+    speed: tokens in the time of a pass over one.
+    may_pay: whether any draft would be worth its time, were all of its tokens accepted.
+    """
+
+    length: int
+    speed: float
+    may_pay: bool
+
+    @classmethod
+    def fastest(cls, share: float, ratios: Sequence[float], k: int, cost: float) -> ModelDraft:
+        """share: of the model's tokens that are accepted.
+        ratios: of passes, as `PassCosts.ratios`.
+        k: tokens, at least 1 and at most so many.
+        cost: of a token, in passes over one.
+        """
+        length, speed, may_pay, expected, chance = 1, 0.0, False, 1.0, 1.0
+        for n in range(1, k + 1):
+            chance *= share
+            expected += chance
+            spent = ratios[n] + n * cost
+            may_pay = may_pay or n + 1 > spent
+            if expected / spent > speed:
+                length, speed = n, expected / spent
+        return cls(length, speed, may_pay)
 
 
 class Copying(Protocol):
@@ -111,20 +142,17 @@ class HybridDrafter:
         ratios = self._passes.ratios(max(k, cut))
         share = self._right / self._tried
         cost = self._draft_cost * (self._passes.turns() if self._in_turn else 1.0)
-        lengths = range(1, k + 1)  # of the model's draft
-        expected = list(itertools.accumulate((share**n for n in lengths), initial=1.0))[1:]
-        spent = [ratios[n] + n * cost for n in lengths]  # in the time of a pass over one token
-        best = fastest(expected, spent)
+        draft = ModelDraft.fastest(share, ratios, k, cost)
         copying = (1 + sum(copy.chances[:cut])) / ratios[cut]
-        self._barred = all((n + 1) / s <= 1 for n, s in zip(lengths, spent, strict=True))
-        if copying < expected[best] / spent[best]:
+        self._barred = not draft.may_pay
+        if copying < draft.speed:
             self._probes.reset()
         elif cut or self._barred or not self._probes.should_probe():  # it may be that of no draft
             return proposal(copy.cut(cut), self.copying.device)
         if self._behind:
             self.model.commit(context)
             self._behind = False
-        made = self.model.propose(context, replace(asked, k=lengths[best]))
+        made = self.model.propose(context, replace(asked, k=draft.length))
         self._drafted = made.ids.tolist()
         return made
 

@@ -5,8 +5,10 @@ differ far more than tasks do.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ HOPELESS = 0.02  # a draft that is cut by cost is followed while it is accepted 
 BANDS = (1, 2, 3, 5, 8, 12)  # matches from each of these lengths on are counted together
 
 
+@lru_cache(1024)  # asked for of every copied token
 def copied_acceptance(matched: int, temperature: float = 0.0) -> float:
     """Over all answers; between the temperatures that were measured, and beyond, in a line."""
     at = min(matched, len(COPIED_ACCEPTANCE[0.0])) - 1
@@ -69,7 +72,7 @@ class CopyChances:
 
 
 def _band(matched: int) -> int:
-    return max(i for i, least in enumerate(BANDS) if matched >= least)
+    return bisect_right(BANDS, matched) - 1
 
 
 @dataclass(frozen=True)
