@@ -14,7 +14,6 @@ from torch import Tensor
 
 from .protocols import (
     AnswerWriter,
-    ArgmaxBackend,
     Backend,
     Drafter,
     DraftLength,
@@ -22,6 +21,7 @@ from .protocols import (
     ExitBackend,
     GrammarAt,
     Job,
+    TellingBackend,
     TreeBackend,
     Verifier,
     WritesAnswers,
@@ -31,7 +31,8 @@ from .protocols import (
 )
 from .records import DecodeResult, Proposal, Sampling, StepStats, Verdict
 from .sampling.filters import choose, logprobs, penalise, penalised, seen_mask
-from .sampling.randomness import RandomSource
+from .sampling.race import Clocks
+from .sampling.randomness import Generator, RandomSource
 from .tally import Clock, Tally
 from .verify.coupled import Coupled, compared
 from .verify.guide import Guide
@@ -124,12 +125,13 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     if most is not None:
         tally.logprobs += logprobs(first.unsqueeze(0), ids, most)
     job.emit(ids)
-    teller = target if isinstance(target, ArgmaxBackend) else None
+    if isinstance(target, TellingBackend):
+        target.clocks = clocks_of(job) if type(strategy.verifier) is Coupled else None
     while not stopper.reason:
         if guide is not None:
             guide.take(ids)
         tally.other_s += tally.clock.lap()
-        asked = context, stopper.room, sampling, job.chance, tally.clock, guide, teller
+        asked = context, stopper.room, sampling, job.chance, tally.clock, guide
         made = run_round(target, strategy, *asked)
         verdict = made.verdict
         tally.rounds += 1
@@ -186,13 +188,11 @@ def run_round(
     chance: RandomSource,
     clock: Clock,
     guide: Guide | None = None,
-    teller: ArgmaxBackend | None = None,
 ) -> Round:
     """Propose tokens to follow `context`, score them by one pass of `target`, and verify.
 
     room: the most tokens that the verdict may hold, at least 1, the target's own included.
     guide: of an answer that a grammar binds. What it forces is drafted without the drafter.
-    teller: `target`, where its passes tell the likeliest tokens themselves.
     """
     forced = [] if guide is None else guide.forced(room - 1)
     line, left = context + forced, room - 1 - len(forced)
@@ -209,11 +209,9 @@ def run_round(
     logits = score(target, context, proposal, sampling)
     if guide is not None:
         logits = guide.masked(logits)
-    best = None
-    if teller is not None and guide is None:
-        best = argmax_from_pass(teller, strategy.verifier, proposal, sampling)
-    if best is not None:
-        verdict = compared(proposal.ids.tolist(), best)
+    told = target.told if isinstance(target, TellingBackend) else None
+    if told is not None and proposal.parents is None:
+        verdict = compared(proposal.ids.tolist(), told[-1 - len(proposal.ids) :])
     else:
         verdict = strategy.verifier.verify(proposal, logits, sampling, chance, len(context))
     if verdict.path is not None:
@@ -254,17 +252,17 @@ def score(target: Backend, context: list[int], proposal: Proposal, sampling: Sam
     return _penalised(logits[len(unread) - 1 :], context, proposal, sampling)
 
 
-def argmax_from_pass(
-    teller: ArgmaxBackend, verifier: Verifier, proposal: Proposal, sampling: Sampling
-) -> list[int] | None:
-    """The likeliest token after each of a chain's, by the pass that just scored it, where those are
-    all that decides and the pass told them."""
-    best = teller.likeliest
-    if best is None or type(verifier) is not Coupled or proposal.parents is not None:
+def clocks_of(job: Job) -> Clocks | None:
+    """What all of an answer's tokens are drawn by; None where more than logits and places decides:
+    a grammar, a penalty, a filter, or chance of another kind."""
+    sampling, chance = job.request.sampling, job.chance
+    if job.grammar is not None or sampling.repetition_penalty != 1:
         return None
-    if not sampling.greedy or sampling.repetition_penalty != 1:
-        return None
-    return best[-1 - len(proposal.ids) :]
+    if sampling.greedy:
+        return Clocks()
+    if sampling.unfiltered and type(chance) is Generator:
+        return Clocks(sampling.temperature, chance.key)
+    return None
 
 
 def commit(target: Backend, strategy: SpeculativeDecoding, context: list[int], made: Round) -> None:

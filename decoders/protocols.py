@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .records import DecodeResult, Prefilled, Proposal, Request, Sampling, StepStats, Verdict
+from .sampling.race import Clocks
 from .sampling.randomness import RandomSource
 from .sampling.stopping import Stopper
 
@@ -277,14 +278,19 @@ class DescribedBackend(Backend, Protocol):
 
 
 @runtime_checkable
-class ArgmaxBackend(Backend, Protocol):
-    """A backend whose passes may tell the host their most likely tokens themselves.
+class TellingBackend(Backend, Protocol):
+    """A backend whose passes may tell the host which tokens the target writes, found for all
+    answers of a pass at once.
 
-    likeliest: of each row that `extend` gave last, as `numbered` has it; None where that pass told
-        nothing.
+    clocks: of the answer that is being written; None where a pass cannot tell its tokens.
     """
 
-    likeliest: list[int] | None
+    clocks: Clocks | None
+
+    @property
+    def told(self) -> list[int] | None:
+        """The token after each row that `extend` gave last, as `numbered` has it; None where that
+        pass tells nothing."""
 
 
 # -- grammars --------------------------------------------------------------------------------------

@@ -55,6 +55,14 @@ def key_of(seed: int, *names: object) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
+class Clocks(NamedTuple):
+    """What an answer's tokens are drawn by, besides their places; the likeliest are taken at
+    temperature 0."""
+
+    temperature: float = 0.0
+    key: int = 0
+
+
 class CellTokens(NamedTuple):
     """Draft k tokens in turn, each the first by the clocks of `key`, from those of `place` on; at
     temperature 0 the likeliest."""

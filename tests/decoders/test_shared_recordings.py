@@ -24,6 +24,7 @@ from decoders.continuous_batching import ContinuousBatch
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume
 from decoders.records import Request, Sampling
+from decoders.sampling.race import Clocks
 from decoders.verify.coupled import Coupled, compared
 
 
@@ -91,13 +92,16 @@ def test_a_recording_serves_any_rows_and_positions(tiny: Tiny) -> None:
     assert slots.all[3].length == 301
 
 
-def test_a_shared_recording_tells_what_greedy_drafts_are_held_to(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_shared_pass_tells_what_drafts_are_held_to(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, recorded: bool
 ) -> None:
-    """So that no answer reads the device for itself; what is sampled, or penalised, still does. The
-    first row, which has rounds of its own, is at work on a long answer."""
+    """So that no answer looks for itself; what is filtered, or penalised, still does. The first
+    row, which reads alone at the end and may have rounds of its own, is at work on a long
+    answer."""
     target = native(tiny(max_position_embeddings=512))
-    target.record_passes(traced)
+    if recorded:
+        target.record_passes(traced)
     assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
     made = [
         {"kind": "autoregressive", "name": "plain"},
@@ -112,25 +116,26 @@ def test_a_shared_recording_tells_what_greedy_drafts_are_held_to(
         return verify(self, *given)
 
     asked = [Asked("plain", [1], Request(40))]
-    for sampling in (Sampling(), Sampling(repetition_penalty=1.2), Sampling(0.8)):
+    several = Sampling(), Sampling(0.8), Sampling(repetition_penalty=1.2), Sampling(0.8, top_k=5)
+    for sampling in several:
         asked += [Asked(arm, PROMPTS[0], Request(9, sampling, seed=4)) for arm in engine.arm_names]
-    batch = ContinuousBatch(engine, 7)
+    batch = ContinuousBatch(engine, len(asked))
     with monkeypatch.context() as patch:
         patch.setattr(Coupled, "verify", counted)
         together(batch, asked)
-    assert {each.temperature for each in verified if each.repetition_penalty == 1} == {0.8}
-    assert any(each.greedy for each in verified)
+    assert {*verified} - {Sampling()} == {*several[2:]}
     for one in asked:
         assert one.result is not None and one.result.ids == one.alone(plain)
     target.weights.norm.fill_(float("nan"))
     batch = ContinuousBatch(engine, 3)
     for slot in batch.slots[1:]:
         slot.engine.target.prefill(PROMPTS[0])
+        slot.engine.target.clocks = Clocks()
     batch.passes.read(
         [PassRequest(slot.engine.target, torch.tensor([1])) for slot in batch.slots[1:]]
     )
     with pytest.raises(NotANumber):
-        compared([], batch.slots[1].engine.target.likeliest)
+        compared([], batch.slots[1].engine.target.told or [])
 
 
 def test_others_go_on_between_rounds_of_the_first_row(tiny: Tiny) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 from ...common.sync import synchronize
 from ...device_rounds import WIDEST
 from ...sampling.argmax import likeliest, numbered
+from ...sampling.race import Clocks, pick
 from ..cpp.row_attention import SPAN, AttentionSpans, RowPass
 from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, Weights, logits_of
@@ -35,21 +35,47 @@ class PassRequest:
     parents: Sequence[int] | None = None
 
 
-class PassArgmax:
-    """Most likely tokens of a shared pass: found for all of its rows at once, when an answer first
-    asks, in the place of a call for each of them.
+class PassTokens:
+    """The tokens that a shared pass's answers write: found for all of its rows at once, when an
+    answer first asks, in the place of a call for each of them.
 
     logits: [N, V], of the whole pass.
-    found: its tokens, where they are known already.
+    likeliest: its likeliest tokens, where they are known already.
     """
 
-    def __init__(self, logits: Tensor, found: list[int] | None = None) -> None:
-        self._logits, self._found = logits, found
+    def __init__(self, logits: Tensor, likeliest: list[int] | None = None) -> None:
+        self._logits, self._likeliest = logits, likeliest
+        self._parts: list[tuple[Clocks, SequenceSlice]] = []
+        self._rows = 0
+        self._found: list[int] | None = None
 
-    def rows(self, first: int, last: int) -> list[int]:
+    def told_to(self, slot: SlotBackend, reading: SequenceSlice) -> None:
+        """The next rows are this slot's."""
+        first = self._rows
+        self._rows += reading.count
+        self._parts.append((slot.clocks or Clocks(), reading))
+        if slot.clocks is not None:
+            slot.tell(lambda: self._tokens()[first : first + reading.count])
+
+    def _tokens(self) -> list[int]:
         if self._found is None:
-            self._found = numbered(likeliest(self._logits), self._logits).tolist()
-        return self._found[first:last]
+            self._found = self._likeliest
+            if any(clocks.temperature for clocks, _ in self._parts) or self._found is None:
+                self._found = numbered(self._chosen(), self._logits).tolist()
+        return self._found
+
+    def _chosen(self) -> Tensor:
+        if not any(clocks.temperature for clocks, _ in self._parts):
+            return likeliest(self._logits)
+        rows = [
+            (*clocks, place)
+            for clocks, reading in self._parts
+            for place in range(reading.start + 1, reading.end + 1)
+        ]
+        heats, keys, places = zip(*rows, strict=True)
+        device = self._logits.device
+        heat = torch.tensor(heats, dtype=torch.float64, device=device)
+        return pick(self._logits, heat, *torch.tensor([keys, places], device=device))[:, 0]
 
 
 @dataclass(frozen=True)
@@ -91,6 +117,7 @@ class SlotBackend(LlamaBackend):
         own = cache.row(row)
         super().__init__(like.shape, like.weights, like.context, own)
         self._rope = like._rope
+        self.clocks: Clocks | None = None
         self._told: Callable[[], list[int]] | None = None
         self.recorded_chains, self._company = recorded_chains, company
         self.turn = None if company is None else company.turn
@@ -102,13 +129,13 @@ class SlotBackend(LlamaBackend):
             self.record_passes(like.recorded.record, like.recorded.fused is not None)
 
     @property
-    def likeliest(self) -> list[int] | None:
-        """As of ArgmaxBackend."""
+    def told(self) -> list[int] | None:
+        """As of TellingBackend."""
         return None if self._told is None else self._told()
 
-    def tell(self, likeliest: Callable[[], list[int]]) -> None:
-        """Let the pass that was read last have these."""
-        self._told = likeliest
+    def tell(self, tokens: Callable[[], list[int]]) -> None:
+        """Have these of the pass that is being read."""
+        self._told = tokens
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
@@ -254,11 +281,10 @@ class BatchSlots:
         for each, own in zip(begun, torch.split(states, counts), strict=True):
             each.slot.end(each.reading, own)
         logits = logits_of(states, weights.head, self.like.shape)
-        made, argmax, first = [logits] * len(wanted), PassArgmax(logits), 0
-        for i, own, count in zip(order, torch.split(logits, counts), counts, strict=True):
-            made[i], last = own, first + count
-            wanted[i].slot.tell(partial(argmax.rows, first, last))
-            first = last
+        made, tokens = [logits] * len(wanted), PassTokens(logits)
+        for i, own, each in zip(order, torch.split(logits, counts), begun, strict=True):
+            made[i] = own
+            tokens.told_to(each.slot, each.reading)
         return made
 
     def seconds(self, rows: int, tokens: int, context: int, repeats: int) -> float:
@@ -289,13 +315,13 @@ class BatchSlots:
         readings = [each.slot.chain(n) for each, n in zip(wanted, counts, strict=True)]
         exits = {after for each in wanted for after in each.slot.exits}
         read = recorded.read(readings, torch.cat([each.ids for each in wanted]), exits)
-        argmax, first = PassArgmax(read.logits, read.likeliest), 0
+        tokens, first = PassTokens(read.logits, read.likeliest), 0
         for each, reading in zip(wanted, readings, strict=True):
             slot, last = each.slot, first + reading.count
             for after in slot.exits:
                 slot.left(reading, after, read.left[after][first:last])
             slot.end(reading, read.states[first:last])
-            slot.tell(partial(argmax.rows, first, last))
+            tokens.told_to(slot, reading)
             first = last
         return list(torch.split(read.logits, counts))
 
