@@ -48,6 +48,7 @@ from .recipes.base import DraftingRecipe
 from .records import DecodeResult, Prefilled, Request
 from .requests.reading import PromptReader
 from .sampling.randomness import Generator, seeded
+from .sampling.stopping import Stopper
 from .zoo.catalogue import cache_dir
 
 
@@ -475,7 +476,7 @@ class Engine:
         self._scope = scope = replace(self._scope, user=request.user)
         before_s = self.drafters.load_s
         chance = Generator(self.target.device, request.seed)
-        stopper = plain_text.stopper(request, self.eos_ids, self.tokenizer)
+        stopper = Stopper(request, self.eos_ids, self.tokenizer)
         if streamer is not None:
             streamer.put(torch.tensor([prompt_ids]))  # transformers' skip or show the prompt
 

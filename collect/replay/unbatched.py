@@ -117,7 +117,7 @@ class KnownEnd(Stopper):
         super().__init__(Request(most), ())
         self._tokens = tokens
 
-    def ends(self, ids: list[int]) -> str:
+    def _why(self, ids: list[int], *_: object) -> str:
         return "known" if len(ids) == self._tokens else ""
 
 

@@ -27,6 +27,7 @@ from decoders.common.errors import DraftpickError, NotANumber
 from decoders.common.seeds import derived_seed
 from decoders.common.wording import in_words
 from decoders.records import Request
+from decoders.spelling import text_of
 
 from ..records import ArmInfo, OutcomeRow, QueryRow, counted, error_row
 from ..rouge import rouge_l
@@ -153,7 +154,7 @@ class Setup:
     on_rows: OnRows = no_progress
 
     def text(self, ids: Iterable[int]) -> str:
-        return str(self.engine.tokenizer.decode(list(ids), skip_special_tokens=True))
+        return text_of(self.engine.tokenizer, ids)
 
 
 def collect_batch(setup: Setup, prompts: Sequence[Prompt]) -> Collected:

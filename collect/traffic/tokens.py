@@ -10,6 +10,7 @@ from typing import Any
 from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json, whole
 from decoders.models import targets
+from decoders.spelling import text_of as spelled_text
 
 from .records import LoggedAnswer, TokenAnswer, only_text, text_of
 
@@ -55,7 +56,7 @@ def tokenised(logged: Sequence[LoggedAnswer], tokenizer: Any, eos_ids: Sequence[
         text = None if each.answer is None else _content(each.answer)
         if text:
             spelled += 1
-            said = tokenizer.decode(ids, skip_special_tokens=True)
+            said = spelled_text(tokenizer, ids)
             lost += text.split() != said.split()
         if each.counted is not None:
             counts.append((len(ids), each.counted))

@@ -93,6 +93,7 @@ class Pieces:
     chat_template = None
 
     def __init__(self) -> None:
+        self.names = dict[int, str]()
         self._answers = WeakValueDictionary[int, Words]()
         self._next = count(1)
 
@@ -108,12 +109,16 @@ class Pieces:
 
     def decode(self, token_ids: Any, **_: Any) -> str:
         ids = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
-        texts = []
-        for one in ids:
-            answer, number = divmod(one, MOST_WORDS)
-            words = self._answers.get(answer)
-            texts.append("" if words is None else words.text(number))
-        return "".join(texts)
+        return "".join(map(self._text, ids))
+
+    def spelled(self, token: int, before: Sequence[int] = ()) -> bytes:
+        """Bytes of a word, for `spelling.Spells`. None is kept: words go with their answer."""
+        return self._text(token).encode()
+
+    def _text(self, token: int) -> str:
+        answer, number = divmod(token, MOST_WORDS)
+        words = self._answers.get(answer)
+        return "" if words is None else words.text(number)
 
 
 def tokens_of(tokenizer: str, text: str) -> int:

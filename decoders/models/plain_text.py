@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..records import Request
-from ..sampling.stopping import Stopper
+from ..spelling import specials_of
 
 PRIVATE_USE = range(0xF0000, 0xFFFFE)  # code points that mean nothing
 
@@ -82,22 +81,6 @@ def _named(messages: Sequence[dict[str, Any]], tokenizer: Any) -> list[dict[str,
     ]
 
 
-class SpelledStops(Stopper):
-    """A Stopper that knows stop strings by the texts of special tokens too, which an answer's text
-    does not show."""
-
-    def _stopped(self, ids: list[int]) -> bool:
-        tail = self._tokenizer.decode(ids[-self._tail :], skip_special_tokens=False)
-        return super()._stopped(ids) or any(s in tail for s in self._stop)
-
-
-def stopper(request: Request, eos_ids: tuple[int, ...], tokenizer: Any) -> Stopper:
-    """What says when an answer ends."""
-    specials = _specials(tokenizer) if request.stop else None
-    spelled = specials is not None and any(map(specials.search, request.stop))
-    return (SpelledStops if spelled else Stopper)(request, eos_ids, tokenizer)
-
-
 def _texts(value: Any) -> Iterator[str]:
     """Every text in lists and mappings, their keys included."""
     if isinstance(value, str):
@@ -110,10 +93,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _specials(tokenizer: Any) -> re.Pattern[str] | None:
-    """What spells a special token; None for a tokenizer that has none. Tokens that were added
-    without being special, as `<think>` often is, are a text's own to write."""
-    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    names = {token.content for token in added if token.special}
-    names |= set(getattr(tokenizer, "all_special_tokens", ()))
+    """What spells a special token; None for a tokenizer that has none."""
+    names = set(specials_of(tokenizer).values())
     longest_first = sorted(filter(None, names), key=lambda name: (-len(name), name))
     return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

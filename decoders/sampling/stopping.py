@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..records import Request
+
+if TYPE_CHECKING:
+    from ..spelling import TextStream
 
 
 class Stopper:
@@ -21,15 +24,14 @@ class Stopper:
         self.eos = frozenset(eos_ids if request.eos_ids is None else request.eos_ids)
         self._stop, self._most = request.stop, request.max_new_tokens
         self._tokenizer = tokenizer
-        # a token holds a byte or more, so a stop string that ends now lies in that many last tokens
-        self._tail = max((len(s.encode()) for s in request.stop), default=0) + 1
         self._ids: list[int] = []
+        self._text = self._fresh_text()
         self.reason = ""
 
     def fresh(self) -> Stopper:
         """Another with the same rules, nothing admitted yet."""
         other = copy.copy(self)
-        other._ids, other.reason = [], ""
+        other._ids, other._text, other.reason = [], self._fresh_text(), ""
         return other
 
     @property
@@ -41,24 +43,35 @@ class Stopper:
         """The leading part of `tokens` that belongs to the answer; sets `reason` where it ends."""
         for count, token in enumerate(tokens, 1):
             self._ids.append(token)
-            self.reason = self.ends(self._ids)
+            self.reason = self._why(self._ids, self._text, [token])
             if self.reason:
                 return tokens[:count]
         return tokens
 
     def ends(self, ids: list[int]) -> str:
         """The reason for which an answer of these tokens ends with the last of them, or ""."""
-        if ids[-1] in self.eos:
-            return "eos"
-        if self._stop and self._stopped(ids):
-            return "stop"
-        return "length" if len(ids) == self._most else ""
-
-    def _stopped(self, ids: list[int]) -> bool:
-        tail = self._tokenizer.decode(ids[-self._tail :], skip_special_tokens=True)
-        return any(s in tail for s in self._stop)
+        return self._why(ids, self._fresh_text(), ids)
 
     def text(self) -> str:
         if self._tokenizer is None:
             return ""
-        return str(self._tokenizer.decode(self._ids, skip_special_tokens=True))
+        from ..spelling import text_of
+
+        return text_of(self._tokenizer, self._ids)
+
+    def _fresh_text(self) -> TextStream | None:
+        if not self._stop:
+            return None
+        from ..spelling import TextStream
+
+        return TextStream(self._tokenizer, self._stop)
+
+    def _why(self, ids: list[int], text: TextStream | None, new: list[int]) -> str:
+        """text: of the ids without the new ones."""
+        if text is not None:
+            text.add(new)
+        if ids[-1] in self.eos:
+            return "eos"
+        if text is not None and text.ended:
+            return "stop"
+        return "length" if len(ids) == self._most else ""

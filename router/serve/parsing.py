@@ -18,6 +18,7 @@ from decoders.engine import Engine
 from decoders.models.grammars import AT_ONCE
 from decoders.records import Grammar, Request, Sampling
 from decoders.sampling.randomness import seeded
+from decoders.spelling import text_of
 
 from ..protocols import Elsewhere
 from ..records import RouteChoice
@@ -157,7 +158,7 @@ class RequestParser:
             if not self._elsewhere:
                 wanted = seeded(wanted)
             if text is None:
-                text = self._engine.tokenizer.decode(prompt_ids, skip_special_tokens=True)
+                text = text_of(self._engine.tokenizer, prompt_ids)
             for _ in range(copies):
                 number = len(requests)
                 seed = wanted.seed

@@ -8,17 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from decoders.records import DecodeResult
+from decoders.spelling import Piece, Places, TextStream, spelling_of
 
 from ..records import RouteChoice
 from .answers import Answer, Round
 from .scheduler import GenerationRequest
 from .schemas import ChatBody, CompletionBody
-from .text import NEAR, UNFINISHED, TextStream, spelled
 from .tools import CallReader
 
 MIN_LOGPROB = -9999.0  # JSON has no minus infinity
@@ -56,7 +55,7 @@ class Reply:
         self.seeds = [each.seed for each in drawn if each.seed is not None]
         self._id, self._created = f"{self.prefix}-{self.request_id}", int(time.time())
         self._fingerprint, self._tokenizer = fingerprint, tokenizer
-        self._after = [each.prompt_ids[-NEAR:] if self.goes_on else [] for each in requests]
+        self._after = [each.prompt_ids if self.goes_on else [] for each in requests]
         self._texts = [TextStream(tokenizer, body.stop, after) for after in self._after]
         self._call_reader = call_reader
         self._calls = [call_reader() for _ in answers]
@@ -88,8 +87,8 @@ class Reply:
 
     def _choice(self, answer: Answer) -> Json:
         result = decode_of(answer)
-        text = self._text(answer)
-        scored = self._logprobs(answer, text)
+        text, stopped = self._text(answer)
+        scored = self._logprobs(answer, len(text) if stopped else None)
         reader = self._call_reader()
         written = self.written(text)
         if reader is not None:
@@ -133,7 +132,8 @@ class Reply:
             if piece != self.piece(""):
                 yield self._chunk(answer, piece, nothing)
         reason = _finished(result, reader)
-        logprobs = self._logprobs(answer, self._text(answer))
+        whole, stopped = self._text(answer)
+        logprobs = self._logprobs(answer, len(whole) if stopped else None)
         end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
         done = all(each.result is not None for each in self.answers)
         yield end | (
@@ -165,17 +165,19 @@ class Reply:
         reader = self._calls[answer.index]
         return self.piece(text) if reader is None else {"delta": reader.add(text)}
 
-    def _text(self, answer: Answer) -> str:
+    def _text(self, answer: Answer) -> tuple[str, bool]:
+        """An answer's text, and whether a stop string ended it."""
         stream = TextStream(self._tokenizer, self.body.stop, self._after[answer.index])
-        return stream.add(decode_of(answer).ids) + stream.finish()
+        return stream.add(decode_of(answer).ids) + stream.finish(), stream.ended
 
-    def _logprobs(self, answer: Answer, text: str) -> Json | None:
+    def _logprobs(self, answer: Answer, cut: int | None) -> Json | None:
+        """cut: as of `scored_tokens`."""
         result, after = decode_of(answer), self._after[answer.index]
         if result.upstream is not None:
             return result.upstream.logprobs
         if not result.logprobs:
             return None
-        return self.logprobs(list(scored_tokens(result, self._tokenizer, text, after)))
+        return self.logprobs(list(scored_tokens(result, self._tokenizer, cut, after)))
 
     def _frame(self, kind: str, choices: list[Json]) -> Json:
         named = {"id": self._id, "object": kind, "created": self._created, "model": self.body.model}
@@ -246,8 +248,8 @@ class ChatReply(Reply):
     def logprobs(self, found: Sequence[ScoredToken]) -> Json:
         tokens = []
         for each in found:
-            top = [_scored(text, logprob) for text, logprob in each.top]
-            tokens.append(_scored(each.text, each.logprob) | {"top_logprobs": top})
+            top = [_scored(piece, logprob) for piece, logprob in each.top]
+            tokens.append(_scored(each.piece, each.logprob) | {"top_logprobs": top})
         return {"content": tokens, "refusal": None}
 
 
@@ -264,15 +266,14 @@ class TextReply(Reply):
         return {"text": text}
 
     def logprobs(self, found: Sequence[ScoredToken]) -> Json:
-        lengths = [len(each.text) for each in found]
         return {
-            "tokens": [each.text for each in found],
+            "tokens": [each.piece.text for each in found],
             "token_logprobs": [max(each.logprob, MIN_LOGPROB) for each in found],
             "top_logprobs": [
-                {text: max(logprob, MIN_LOGPROB) for text, logprob in reversed(each.top)}
+                {piece.text: max(logprob, MIN_LOGPROB) for piece, logprob in reversed(each.top)}
                 for each in found  # of two with the same spelling the more probable one stays
             ],
-            "text_offset": list(accumulate(lengths, initial=0))[:-1],
+            "text_offset": [each.at for each in found],
         }
 
 
@@ -297,30 +298,36 @@ def decode_of(answer: Answer) -> DecodeResult:
 
 @dataclass(frozen=True)
 class ScoredToken:
-    """A token as it is spelled after those before it. top: the most likely in its place,
-    likewise."""
+    """A token of an answer's text. at: where it begins there, in characters. top: the most likely
+    in its place."""
 
-    text: str
+    piece: Piece
+    at: int
     logprob: float
-    top: list[tuple[str, float]]
+    top: list[tuple[Piece, float]]
 
 
 def scored_tokens(
-    result: DecodeResult, tokenizer: Any, text: str, after: Sequence[int] = ()
+    result: DecodeResult, tokenizer: Any, cut: int | None = None, after: Sequence[int] = ()
 ) -> Iterator[ScoredToken]:
-    """Tokens of the answer's text, without one that ends it or comes after it. after: as of
-    `TextStream`."""
+    """Tokens of the answer's text, without the end of the sequence.
+
+    cut: characters in front of the stop string, where one ended it; what begins there is left out.
+    after: as of `TextStream`.
+    """
     assert result.logprobs is not None
-    count, written = len(result.ids) - (result.finish_reason == "eos"), 0
-    for at, (token, scored) in enumerate(zip(result.ids[:count], result.logprobs, strict=False)):
-        if result.finish_reason == "stop" and written >= len(text):
+    spelling, before, places = spelling_of(tokenizer), list(after), Places()
+    count = len(result.ids) - (result.finish_reason == "eos")
+    for token, scored in zip(result.ids[:count], result.logprobs, strict=False):
+        piece = Piece.of(spelling, token, before)
+        at = places.add(piece.content or b"")
+        if cut is not None and at >= cut:
             return
-        spell = partial(spelled, tokenizer, [*after, *result.ids[max(0, at - NEAR) : at]])
-        word = spell(token)
-        written += len(word)
-        yield ScoredToken(word, scored.logprob, [(spell(each), logp) for each, logp in scored.top])
+        top = [(Piece.of(spelling, each, before), logprob) for each, logprob in scored.top]
+        yield ScoredToken(piece, at, scored.logprob, top)
+        before.append(token)
 
 
-def _scored(text: str, logprob: float) -> Json:
-    whole = None if UNFINISHED in text else list(text.encode())  # part of a character
-    return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": whole}
+def _scored(piece: Piece, logprob: float) -> Json:
+    content = None if piece.content is None else list(piece.content)
+    return {"token": piece.text, "logprob": max(logprob, MIN_LOGPROB), "bytes": content}

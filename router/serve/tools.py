@@ -15,8 +15,6 @@ from typing import Any, Literal, NamedTuple
 
 from decoders.records import Grammar
 
-from .text import begun
-
 Json = dict[str, Any]
 
 
@@ -70,6 +68,14 @@ def form_of(template: Any) -> CallForm | None:
     if "<tool_call>" in template:
         return HERMES
     return LLAMA if '"parameters": ' in template and "ipython" in template else None
+
+
+def begun(text: str, word: str) -> int:
+    """How many of the last characters begin the word without ending it."""
+    for length in range(min(len(word) - 1, len(text)), 0, -1):
+        if text.endswith(word[:length]):
+            return length
+    return 0
 
 
 class CallReader:

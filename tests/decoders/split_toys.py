@@ -31,6 +31,18 @@ def save_split(path: Path, split: str) -> Path:
     spelled = list(bytes_to_unicode()[byte] for byte in range(256))
     pairs = [(a, b) for a in spelled for b in spelled]
     tokens = [*spelled, *(a + b for a, b in pairs)]
+    writer = empty_writer(path, tokens)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(split)
+    writer.add_token_types([1] * len(tokens))
+    writer.add_token_merges([f"{a} {b}" for a, b in pairs])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    return written(writer, path)
+
+
+def empty_writer(path: Path, tokens: list[str]) -> GGUFWriter:
+    """Of a model of zeros, to which every token is as likely, without what reads texts."""
     writer = GGUFWriter(path, "llama")
     writer.add_context_length(64)
     writer.add_embedding_length(32)
@@ -41,13 +53,7 @@ def save_split(path: Path, split: str) -> Path:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10_000.0)
     writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(split)
     writer.add_token_list(tokens)
-    writer.add_token_types([1] * len(tokens))
-    writer.add_token_merges([f"{a} {b}" for a, b in pairs])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
     for name, size in {
         "token_embd": (len(tokens), 32), "output_norm": (32,), "blk.0.attn_norm": (32,),
         "blk.0.ffn_norm": (32,), **{f"blk.0.attn_{part}": (32, 32) for part in ("q", "k", "v")},
@@ -57,6 +63,10 @@ def save_split(path: Path, split: str) -> Path:
         writer.add_tensor(
             f"{name}.weight", np.zeros(size, np.float32 if len(size) == 1 else np.float16)
         )
+    return writer
+
+
+def written(writer: GGUFWriter, path: Path) -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

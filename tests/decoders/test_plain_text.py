@@ -17,6 +17,7 @@ from decoders.common.errors import DraftpickError
 from decoders.models import plain_text
 from decoders.models.targets import encode_chat, load_tokenizer, resolve
 from decoders.records import Request
+from decoders.sampling.stopping import Stopper
 from decoders.testing.toys import ToyBackend
 from decoders.zoo.catalogue import TARGET
 
@@ -168,16 +169,15 @@ def test_a_developer_is_the_system_unless_the_template_names_it() -> None:
 def test_a_stop_string_may_spell_a_special_token(stop: str) -> None:
     tokenizer = TOKENIZERS["chatml"]
     hello, special = tokenizer.encode("hello"), tokenizer.convert_tokens_to_ids("<|im_start|>")
-    stopper = plain_text.stopper(Request(50, stop=(stop,)), (), tokenizer)
+    stopper = Stopper(Request(50, stop=(stop,)), (), tokenizer)
     told = [*hello, special, *hello]
-    kept = stopper.fresh().admit(told)
+    kept = stopper.admit(told)
     if stop == "<|im_sta":  # a text, which the token does not show
         assert kept == told
     else:
         assert kept == told[: len(hello) + 1]
-        one = stopper.fresh()
-        one.admit(told)
-        assert one.reason == "stop" and "im_start" not in one.text()
+        assert stopper.reason == "stop" and "im_start" not in stopper.text()
+    assert stopper.fresh().ends(kept) == stopper.reason
 
 
 def test_an_id_that_is_no_tokens_is_refused() -> None:

@@ -1,4 +1,5 @@
-"""What is stored of llama.cpp is its own: splits of texts, and chances of small models' tokens."""
+"""What is stored of llama.cpp is its own: splits of texts, texts of tokens, and chances of small
+models' tokens."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 from gguf_toys import ARCHITECTURES, GOLDEN, LONGER, save_golden_gguf
+from spelling_toys import FILES, save_gguf
+from spelling_toys import GOLDEN as GOLDEN_TEXTS
 from split_toys import TEXTS, golden, save_split
 
 PYTHON = Path(__file__).parents[2] / ".engines" / "xllamacpp" / "bin" / "python"
@@ -26,6 +29,12 @@ def test_the_stored_splits_are_llama_cpp_s(tmp_path: Path) -> None:
     for kind in golden():
         save_split(tmp_path / f"{kind}.gguf", kind)
     assert said("with_xllamacpp.py", tmp_path) == golden()
+
+
+def test_the_stored_texts_are_llama_cpp_s(tmp_path: Path) -> None:
+    for kind in FILES:
+        save_gguf(tmp_path / f"{kind}.gguf", kind)
+    assert said("with_xllamacpp_texts.py", tmp_path) == json.loads(GOLDEN_TEXTS.read_text())
 
 
 def test_the_stored_chances_are_llama_cpp_s(tmp_path: Path) -> None:

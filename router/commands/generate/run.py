@@ -16,11 +16,11 @@ from decoders.common.seeds import derived_seed
 from decoders.common.terminal import progress
 from decoders.common.wording import in_words
 from decoders.records import Request
+from decoders.spelling import TextStream
 
 from ...records import AskOptions, RoutedResult
 from ...routing.messages import Message
 from ...routing.router import Router
-from ...serve.text import TextStream
 from .prompts import Prompt
 
 LONG_PROMPT = 4096  # tokens of a prompt of which is shown how far it is read

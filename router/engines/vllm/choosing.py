@@ -14,6 +14,7 @@ import numpy as np
 from collect.features import RequestContext, feature_vector
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
+from decoders.spelling import text_of
 
 from ...logs.record import probabilities
 from .engine import EngineFacts
@@ -193,7 +194,6 @@ def hashing_of(embedder: str, engine: EngineFacts) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(engine.tokenizer)
 
     def embed(ids: Any) -> Any:
-        text = tokenizer.decode(ids.tolist(), skip_special_tokens=True)
-        return made.embed([text])[0]
+        return made.embed([text_of(tokenizer, ids.tolist())])[0]
 
     return embed
