@@ -226,6 +226,14 @@ def test_snippets_compile_and_their_imports_resolve(snippet: Snippet) -> None:
                 assert hasattr(import_module(source), alias.name), f"{source}.{alias.name}"
 
 
+def test_the_readme_is_short_and_begins_with_what_to_do() -> None:
+    """Words of sentences and tables; blocks of code are not read but pasted."""
+    told = page("README.md")
+    assert len(re.sub(r"```.*?```", "", told, flags=re.DOTALL).split()) <= 700
+    first = re.findall(r"^## (.*)", told, re.MULTILINE)[:3]
+    assert first == ["Install", "What drafting would gain on your logs", "Answer and serve"]
+
+
 def test_the_router_has_what_the_readme_calls() -> None:
     import inspect
 

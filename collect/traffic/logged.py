@@ -20,30 +20,32 @@ from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume
 from decoders.earlier.answers import EarlierAnswers
+from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import RequestScope, enter
 from decoders.records import Prefilled
 
 from ..replay.protocols import KnownAnswers, ReplayedLoop
 from ..replay.records import Replay
+from ..replay.replay import Draft, replay
 from ..replay.unbatched import replayed
+from .engine_rules.recipe import EngineRecipe
+from .engine_rules.rule import Rule
 from .records import KnownText
 
 KINDS = ("autoregressive", "max_gram", "suffix", "neural")  # of arms that read the text alone
 FREE = 1 << 30  # a limit that bounds no draft
-NGRAM, NGRAM_8, SUFFIX, DRAFT = "ngram", "ngram8", "suffix", "draft"
+NGRAM, SUFFIX, DRAFT = "ngram", "suffix", "draft"
 LENGTHS = (2, 4, 8, 16)  # tokens of a draft
 
 
 def configurations(
     draft_model: str | None = None, lengths: Sequence[int] = LENGTHS
 ) -> dict[str, ArmRecipe]:
-    """Configurations named KIND-LENGTH: matches of 2 tokens or more, of 8 or more (as `draftpick
-    export` writes them for vLLM), suffix decoding over the conversation and earlier answers, and
-    the draft model where one is given."""
+    """Arms of ours named KIND-LENGTH: matches of 2 tokens or more, suffix decoding over the
+    conversation and earlier answers, and the draft model where one is given."""
     kinds = {
         NGRAM: {"kind": "max_gram", "shortest": 2, "longest": 12},
-        NGRAM_8: {"kind": "max_gram", "shortest": 8, "longest": 16},
         SUFFIX: {"kind": "suffix", "by_cost": False},
     }
     if draft_model is not None:
@@ -127,6 +129,8 @@ class LoggedReplay:
         arm_recipe = self._arms[arm]
         if arm_recipe.kind == "autoregressive":
             return [Replay.without_drafts(texts[at].ids) for at in asked]
+        if isinstance(arm_recipe, EngineRecipe):
+            return _by_rule(arm_recipe, texts, asked)
         strategy = arm_recipe.build(self._target, self._tokenizer)
         assert isinstance(strategy, SpeculativeDecoding)
         if arm_recipe.reads_earlier:
@@ -170,8 +174,42 @@ class LoggedReplay:
         return replayed(strategy, known, loop)
 
 
+def _by_rule(
+    row: EngineRecipe, texts: Sequence[KnownText], asked: Sequence[int]
+) -> list[Replay | None]:
+    """Along those texts that are asked for; where answers draw on each other, all are read."""
+    rule, kept, made, wanted = row.made(), dict[int, Any](), dict[int, Replay](), set(asked)
+    if not row.reads_earlier:
+        return [_along(rule, row, texts[at])[0] for at in asked]
+    for at, complete in before_each(texts):
+        for earlier in complete:
+            rule.remember(kept.pop(earlier))
+        read = None if at in wanted else rule.read(texts[at].prompt, texts[at].ids)
+        if read is None:
+            made[at], read = _along(rule, row, texts[at])
+        kept[at] = read
+    return [made[at] for at in asked]
+
+
+def _along(rule: Rule, row: EngineRecipe, text: KnownText) -> tuple[Replay, Any]:
+    """What came of it, and what the rule keeps of the answer."""
+    rule.begin(text.prompt)
+    at = 0
+
+    def draft(end: int, k: int) -> list[int]:
+        nonlocal at
+        new, at = text.ids[at:end], end
+        return rule.draft(new, k)
+
+    loop = ReplayedLoop(FixedLength(row.longest), text.limit or FREE, agreement=False)
+    made = replay(text.ids, Draft(draft), loop)
+    return made, rule.end(text.ids[at:])
+
+
 def require_text_alone(name: str, recipe: ArmRecipe, costs: Costs | None) -> None:
     """Raises DraftpickError for an arm that cannot be replayed along a text."""
+    if isinstance(recipe, EngineRecipe):
+        return
     branches = bool(getattr(recipe, "branches", False))
     if recipe.kind not in KINDS or branches:
         what = "drafts trees, which" if branches else f"is of the kind {recipe.kind!r}, which"

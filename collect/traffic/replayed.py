@@ -50,6 +50,11 @@ class Traffic:
         """The arm without drafts."""
         return next(name for name, arm in self.arms.items() if arm.kind == "autoregressive")
 
+    def without_engines(self) -> Traffic:
+        """Only arms of ours, among which requests can be given one each."""
+        arms = {name: arm for name, arm in self.arms.items() if arm.kind != "engine"}
+        return replace(self, arms=arms, outcomes={name: self.outcomes[name] for name in arms})
+
     def loads(self, costs: Costs | None) -> list[int]:
         """[n] for each answer the number of answers at once, of those whose costs are known, that
         is nearest to its own; 1 where the logs do not say."""

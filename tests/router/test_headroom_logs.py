@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,19 @@ def test_a_log_alone_says_what_is_accepted(place: Path, capsys: pytest.CaptureFi
     # half of the answers have 23 tokens after the first, of which all but a few can be copied
     copied = made["tasks"]["copy"]["drafting"]
     passes = {one["arm"]: one["tokens_a_pass"]["mean"] for one in copied}
-    assert passes["ngram-2"] == pytest.approx(23 / 11) and passes["ngram8-2"] < 23 / 11
+    assert passes["ngram-2"] == pytest.approx(23 / 11)
+    assert passes["vllm-ngram8-8"] < 23 / 11
     assert passes["suffix-16"] > passes["suffix-2"] > passes["ngram-2"]
     figure = of["ngram-4"]["tokens_a_pass"]
+    assert passes["vllm-suffix-24"] > 2 and passes["llama-mod-64"] == 1, "answers of 24 tokens"
+    assert of["ngram-4"]["command"] is None
+    asked = json.loads(shlex.split(of["vllm-ngram-4"]["command"])[-1])
+    assert asked["num_speculative_tokens"] == 4 and asked["prompt_lookup_min"] == 2
+    simple = "--spec-ngram-simple-size-n 4 --spec-ngram-simple-size-m 8"
+    assert (
+        f"llama-server --model MODEL --spec-type ngram-simple {simple}"
+        in (of["llama-simple-8"]["command"])
+    )
     assert 1 < figure["low"] < figure["mean"] < figure["high"] < 5
     assert of["ngram-4"]["acceptance"]["mean"] == pytest.approx(15 / 16)
     assert made["running"]["median"] == pytest.approx(8, abs=1)
@@ -104,10 +115,19 @@ def test_tables_and_a_figure(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "h.svg"
-    more = ("--arms", "ngram-4,suffix-8", "--reward", "saved-passes", "--out", str(picture))
+    more = (
+        "--arms",
+        "ngram-4,suffix-8,vllm-ngram-4,llama-mod-64",
+        "--reward",
+        "saved-passes",
+        "--out",
+        str(picture),
+    )
     assert cli.main(asked(place, *more)) == 0
     shown = capsys.readouterr().out
     assert "What would have been accepted, 60 answers" in shown and "Tokens a pass" in shown
+    assert "llama-simple-8" not in shown and "llama-mod-64" not in shown.partition("Mean rew")[2]
+    assert "vllm-ngram-4: vllm serve MODEL --speculative-config '{" in shown
     assert "ngram-8" not in shown and max(map(len, shown.splitlines()[:20])) <= 80
     assert picture.read_bytes().startswith(b"<?xml")
 

@@ -28,7 +28,7 @@ class LogSource(TrafficOptions):
     def report(self, asked: HeadroomOptions) -> None:
         """Print what drafting would gain."""
         from .replaying import replay_logs
-        from .report import notes, report, sentences, tabulated
+        from .report import notes, report, sentences, tabulated, to_paste
 
         table, usual = asked.as_table(), TableOptions()
         for name in ("embedder", "temperatures", "repetitive"):
@@ -51,5 +51,7 @@ class LogSource(TrafficOptions):
         show(partial(for_terminal, tabulated(made)))
         for sentence in (*said, *(f"Note: {each}." for each in noted)):
             typer.echo(sentence)
+        for line in to_paste(made):
+            typer.echo(line)
         if asked.out is not None:
             typer.echo(f"Figure: {asked.out}")

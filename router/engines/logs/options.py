@@ -65,8 +65,8 @@ class TrafficOptions:
         Path | None,
         typer.Option(
             metavar="YAML",
-            help="With --from-logs: replay the arms of this file. Default: copies and suffixes of "
-            "several lengths.",
+            help="With --from-logs: replay the arms of this file. Default: copies and suffixes, "
+            "draftpick's, vLLM's and llama.cpp's, of several lengths.",
         ),
     ] = None
     clusters: Annotated[

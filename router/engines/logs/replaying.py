@@ -91,6 +91,7 @@ def replay_logs(
 
 def arms_of(options: TrafficOptions, only: Sequence[str] | None) -> dict[str, ArmRecipe]:
     """Plain decoding first. Raises DraftpickError."""
+    from collect.traffic.engine_rules.recipe import engine_rows
     from collect.traffic.logged import configurations
     from decoders.arms import AUTOREGRESSIVE, choose
     from decoders.options import EngineOptions
@@ -98,7 +99,7 @@ def arms_of(options: TrafficOptions, only: Sequence[str] | None) -> dict[str, Ar
     if options.config is not None:
         declared = EngineOptions(arms=options.config).recipes()
     else:
-        declared = configurations(options.draft_model)
+        declared = configurations(options.draft_model) | engine_rows()
     made = choose(declared, list(only)) if only else declared
     plain = configurations()[AUTOREGRESSIVE]
     others = {name: arm for name, arm in made.items() if arm.kind != "autoregressive"}
@@ -166,5 +167,6 @@ def timed_costs(target: str, arms: Mapping[str, ArmRecipe], loads: Sequence[int]
     from decoders.options import EngineOptions
     from decoders.zoo.catalogue import cache_dir
 
-    engine = Engine.from_options(EngineOptions(target=target, arms=arms))
+    ours = {name: arm for name, arm in arms.items() if arm.kind != "engine"}
+    engine = Engine.from_options(EngineOptions(target=target, arms=ours))
     return Batch(engine, at_once=loads or (1,), folder=cache_dir() / "costs").cost_table

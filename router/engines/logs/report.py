@@ -14,10 +14,12 @@ from decoders.common.errors import DraftpickError
 
 from ...commands.headroom import as_dict, headroom_tables
 from ...tabulated import Tabulated
+from ..export.engines import ENGINES, Exported, command_line
 from .replaying import Found
 
 if TYPE_CHECKING:
     from collect.traffic.figures import Drafting, Figure, Speed
+    from decoders.arms import ArmRecipe
     from policies.selection.headroom import Headroom
 
 
@@ -49,7 +51,10 @@ class TrafficReport:
             "left_out": dict(self.source.left_out),
             "tokens": sum(len(each.ids) for each in traffic.answers),
             "running": None if running is None else _spread(running),
-            "drafting": [_drafting(one) for one in self.drafting],
+            "drafting": [
+                _drafting(one) | {"command": command_of(traffic.arms[one.arm])}
+                for one in self.drafting
+            ],
             "speeds": [
                 {"at_once": load, "arms": [_speed(one) for one in each]}
                 for load, each in self.speeds.items()
@@ -99,17 +104,18 @@ def report(
         if many >= FEWEST and len(counts) > 1:
             by_task[task] = many, drafting(traffic, seed, where)
     at_loads = [load for load in shown if load is not None]
+    ours = traffic.without_engines()
     found, why_not = None, ""
     if costs is None and reward is None:
         why_not = "what choosing an arm by query would add depends on what passes cost"
-    elif len(traffic.arms) < 2 or len(set(traffic.groups)) < MIN_GROUPS:
+    elif len(ours.arms) < 2 or len(set(traffic.groups)) < MIN_GROUPS:
         why_not = (
             f"{len(set(traffic.groups))} conversations are too few to say what choosing an arm by "
-            f"query would add; that takes {MIN_GROUPS}, and two arms"
+            f"query would add; that takes {MIN_GROUPS}, and two arms of draftpick's own"
         )
     else:
         try:
-            table = reward_table(traffic, asked, costs, at_loads)
+            table = reward_table(ours, asked, costs, at_loads)
             found = headroom(table, by, seed)
         except PolicyError as error:
             if by:
@@ -222,6 +228,23 @@ def kind_and_length(arm: str) -> tuple[str, int | None]:
     """ngram-8 -> ngram, 8; an arm that is not called so is a kind of its own."""
     kind, _, length = arm.rpartition("-")
     return (kind, int(length)) if kind and length.isdecimal() else (arm, None)
+
+
+def to_paste(made: TrafficReport) -> list[str]:
+    """How engines are told to draft so: the best length of each kind that is accepted at all."""
+    arms = made.source.traffic.arms
+    some = {one.arm for one in made.drafting if one.acceptance.mean > 0}
+    found = [(name, command_of(arms[name])) for name in _best_of_kinds(made) if name in some]
+    return [f"{name}: {command}" for name, command in found if command is not None]
+
+
+def command_of(arm: ArmRecipe) -> str | None:
+    """The command that starts an engine which drafts so; None for an arm of ours."""
+    from collect.traffic.engine_rules.recipe import EngineRecipe
+
+    if not isinstance(arm, EngineRecipe):
+        return None
+    return command_line(ENGINES[arm.engine].command, Exported(arm.options))
 
 
 def number(value: float, digits: int = 2, percent: bool = False) -> str:
