@@ -139,6 +139,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         "url": "url", "--out": "page", "--model": "text", "--api-key-env": "name",
         "--most": "count", "--tokens": "count",
     }),
+    "check": (("check", "http://127.0.0.1:1"), {
+        "url": "url", "--model": "text", "--api-key-env": "name", "--queries": "file",
+        "--at-once": "count", "--seconds": "number", "--max-new-tokens": "count", "--out": "page",
+    }),
     "audit": (("audit", "http://127.0.0.1:1/v1", "--plain-url", "http://127.0.0.1:2/v1"), {
         "url": "url", "--plain-url": "url", "--plain-body": "fields", "--body": "fields",
         "--model": "text", "--api-key-env": "name", "--queries": "file", "--limit": "count",

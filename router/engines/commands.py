@@ -3,9 +3,10 @@
 from ..commands import COMMANDS
 from ..commands.headroom import SOURCES
 from .audit.command import audit
+from .check.command import check
 from .costs import costs
 from .export.command import export
 from .logs.command import LogSource
 
 SOURCES["--from-logs FILE"] = LogSource
-COMMANDS |= {"audit": audit, "costs": costs, "export": export}
+COMMANDS |= {"audit": audit, "check": check, "costs": costs, "export": export}

@@ -1,0 +1,1 @@
+"""Whether a running server drafts, what comes of it, and what to change."""

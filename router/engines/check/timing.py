@@ -1,0 +1,160 @@
+"""A minute of answers, by which the time of a server's pass is known."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import count, cycle
+
+import httpx
+
+from decoders.common.errors import DraftpickError
+from decoders.endpoints.recipe import EndpointRecipe
+from decoders.endpoints.stream import Unavailable, completions
+
+from .metrics import Counts, Metrics, Page
+
+AT_ONCE = (1, 2, 4)  # answers, by whose steps a pass over more tokens is known
+EACH = 4  # answers of a window, or as many as are under way
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some answers that were under way together.
+
+    asked: answers at once. answers: how many. decode_s: seconds of all of them after their first
+    token. wall_s: from the first token of the first to the last of the last.
+    counts: of the server meanwhile; `written` is what these answers have, where nobody else asks.
+    """
+
+    asked: int
+    answers: int
+    decode_s: float
+    wall_s: float
+    counts: Counts
+
+    @property
+    def rounds(self) -> float:
+        """Passes, of which each wrote one token and what was accepted; the first token of an answer
+        comes with its prompt."""
+        return max(1.0, self.counts.written - self.answers - self.counts.accepted)
+
+    @property
+    def running(self) -> float:
+        """Answers under way, on average."""
+        return self.decode_s / self.wall_s
+
+    @property
+    def step_s(self) -> float:
+        return self.decode_s / self.rounds
+
+    @property
+    def width(self) -> float:
+        """Tokens that a step read, on average, of all answers."""
+        return self.running * (1 + self.counts.drafted / self.rounds)
+
+
+@dataclass
+class _Answer:
+    first: float = 0.0
+    last: float = 0.0
+    tokens: int = 0
+    error: Exception | None = None
+
+
+@dataclass
+class Asking:
+    """Asks a server questions, each of them once as long as there are others."""
+
+    connections: httpx.Client
+    server: EndpointRecipe
+    metrics: Metrics
+    questions: Sequence[str]
+    tokens: int
+    _next: Iterator[tuple[int, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._next = zip(count(), cycle(self.questions), strict=False)
+
+    def windows(
+        self, seconds: float, on_done: Callable[[int, int, str], None]
+    ) -> tuple[list[Window], Page, Page]:
+        """Windows of every number at once, again and again until the seconds are over, and the
+        server's pages before and after. Raises DraftpickError."""
+        self._window(1, Counts())  # warms it up
+        before, began = self.metrics.read(), time.monotonic()
+        made, page = list[Window](), before
+        while not made or time.monotonic() < began + seconds:
+            for at_once in AT_ONCE:
+                passed = int(time.monotonic() - began)
+                on_done(min(passed, int(seconds)), int(seconds) + 1, f"{at_once} at once")
+                window = self._window(at_once, page.counts)
+                page = self.metrics.read()
+                made.append(_counted(window, page, self.server.name))
+        on_done(1, 1, "")
+        return made, before, page
+
+    def _window(self, at_once: int, before: Counts) -> Window:
+        """With the counts before it, to be completed."""
+        answers = [_Answer() for _ in range(max(EACH, at_once))]
+        waiting = list(answers)
+
+        def ask() -> None:
+            while waiting:
+                self._ask(waiting.pop())
+
+        threads = [threading.Thread(target=ask, daemon=True) for _ in range(at_once)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for each in answers:
+            if each.error is not None:
+                raise each.error
+        whole = [each for each in answers if each.last > each.first]
+        if not whole:
+            raise DraftpickError(
+                f"{self.server.name} gave answers of one piece, of which no step can be timed; "
+                "take --queries with longer answers, or a server that streams"
+            )
+        decode_s = sum(each.last - each.first for each in whole)
+        wall_s = max(each.last for each in whole) - min(each.first for each in whole)
+        if at_once == 1:
+            wall_s = decode_s  # prompts lie between
+        return Window(at_once, len(answers), decode_s, wall_s, before)
+
+    def _ask(self, answer: _Answer) -> None:
+        _, text = next(self._next)
+        body = {
+            "messages": [{"role": "user", "content": text}],
+            self.server.limit_field: self.tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        try:
+            with closing(completions(self.connections, self.server, body)) as events:
+                for event in events:
+                    answer.tokens = event.completion_tokens or answer.tokens
+                    if event.text:
+                        answer.last = time.perf_counter()
+                        answer.first = answer.first or answer.last
+        except Unavailable as error:
+            answer.error = DraftpickError(f"{self.server.name} does not answer: {error}")
+        except Exception as error:  # told by the thread that asked
+            answer.error = error
+
+
+def _counted(window: Window, page: Page, named: str) -> Window:
+    counts = page.counts - window.counts
+    if counts.written <= window.answers:
+        raise DraftpickError(f"{named} counts no tokens of its answers, so that nothing is known")
+    if page.length is not None:  # means in place of counts
+        rounds = (counts.written - window.answers) / max(1.0, page.length)
+        accepted = counts.written - window.answers - rounds
+        drafted = accepted / page.rate if page.rate else 0.0
+        counts = Counts(counts.written, rounds if drafted else 0.0, drafted, accepted)
+    return Window(window.asked, window.answers, window.decode_s, window.wall_s, counts)

@@ -1,0 +1,192 @@
+"""`draftpick check`: on stand-ins for servers, and on made-up windows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from decoders.testing.fake_server import FakeEndpoint, listening
+from router import cli
+from router.engines.check.metrics import Counts
+from router.engines.check.report import Findings, findings, options, sentences
+from router.engines.check.timing import Window
+
+
+@dataclass
+class Server(FakeEndpoint):
+    """A server of answers of 31 tokens, whose page of metrics is an engine's.
+
+    accepted: of the drafts, tokens at each position that are accepted, one draft a pass; empty
+        for a server that does not draft.
+    """
+
+    engine: str = "vllm"
+    drafted: int = 0
+    accepted: int = 0
+    totals: dict[str, int] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.words, self.step_s = self.answer, lambda prompt: 0.0005
+        self.metrics = self.page()
+
+    def answer(self, prompt: str) -> list[str]:
+        with self.lock:
+            rounds = 30 // (1 + self.accepted)
+            for name, more in (("written", 31), ("rounds", rounds)):
+                self.totals[name] = self.totals.get(name, 0) + more
+            self.metrics = self.page()
+        return [" word"] * 31
+
+    def page(self) -> str:
+        """As the engines' documentation names them."""
+        written, rounds = (self.totals.get(name, 0) for name in ("written", "rounds"))
+        label = 'model_name="m"'
+        if self.engine == "sglang":
+            lines = {"num_running_reqs": 0, "generation_tokens_total": written}
+            if self.drafted:
+                rate = self.accepted / self.drafted
+                lines |= {"spec_accept_length": 1 + self.accepted, "spec_accept_rate": rate}
+            return "".join(f"sglang:{n}{{{label}}} {v}\n" for n, v in lines.items())
+        llama = self.engine == "llama.cpp"
+        lines = {
+            "llamacpp:requests_processing" if llama else "vllm:num_requests_running": 0,
+            "llamacpp:tokens_predicted_total" if llama else "vllm:generation_tokens_total": written,
+        }
+        if self.drafted:
+            prefix = f"{'llamacpp' if llama else 'vllm'}:spec_decode_num"
+            lines |= {
+                f"{prefix}_drafts_total": rounds,
+                f"{prefix}_draft_tokens_total": rounds * self.drafted,
+                f"{prefix}_accepted_tokens_total": rounds * self.accepted,
+            }
+            for at in range(self.drafted):
+                name = f'{prefix}_accepted_tokens_per_pos_total{{position="{at}"}}'
+                lines[name] = rounds * (at < self.accepted)
+        if self.engine == "draftpick":
+            lines['draftpick_requests_total{arm="a",outcome="stop"}'] = 1
+        return "".join(f"{name} {value}\n" for name, value in lines.items())
+
+
+def asked(server: Server, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    with listening(server):
+        words = ["check", server.url.removesuffix("/v1"), "--seconds", "0", "--json", *more]
+        assert cli.main(words) == 0
+    made: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return made
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp", "draftpick"])
+def test_drafts_are_counted(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of four tokens a draft two are accepted: three tokens a pass."""
+    made = asked(Server(engine=engine, drafted=4, accepted=2), capsys)
+    assert made["engine"] == engine and made["drafts"]
+    assert made["tokens_a_pass"] == pytest.approx(3, abs=0.05)
+    assert made["drafted"] == pytest.approx(4, abs=0.1)
+    assert made["acceptance"] == pytest.approx(0.5)
+    if engine == "sglang":
+        assert sum(made["accepted_per_position"]) == pytest.approx(2, abs=0.1)
+    else:
+        assert made["accepted_per_position"] == [1, 1, 0, 0]
+    assert len(made["sentences"]) == 3
+    assert {each["at_once"] for each in made["steps"]} == {1, 2, 4}
+
+
+def test_one_that_does_not_draft_is_told_how(
+    capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    server = Server(engine="llama.cpp")
+    with listening(server):
+        out = str(tmp_path / "report.json")
+        words = ["check", server.url, "--seconds", "0", "--at-once", "3", "--out", out]
+        assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    assert "does not draft" in shown and "With 3 answers at once" in shown
+    assert "--spec-type ngram-simple --spec-ngram-simple-size-n 8" in shown
+    assert json.loads((tmp_path / "report.json").read_text())["running"] == 3
+
+
+LLAMA = '{"error":{"code":501,"message":"not supported. Start it with `--metrics`"}}'
+
+
+@pytest.mark.parametrize(
+    ("page", "status", "says"),
+    [
+        (LLAMA, 501, "is llama.cpp with its metrics off; start it with --metrics"),
+        ("no", 404, "answers with status 404"),
+        ("no", 401, "--api-key-env"),
+        ("process_cpu_seconds_total 1\n", 200, "no metrics of a server that is known here"),
+        ("{ nonsense", 200, "is no page of metrics"),
+        ("vllm:num_requests_running 1\n", 200, "start it without --disable-log-stats"),
+    ],
+)
+def test_a_page_that_says_nothing_is_one_sentence(
+    page: str, status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = FakeEndpoint(metrics=page, metrics_status=status)
+    with listening(server):
+        assert cli.main(["check", server.url]) == 2
+    said = capsys.readouterr().err
+    assert says in said and len(said.strip().splitlines()) == 1
+
+
+def test_nothing_that_listens_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "http://127.0.0.1:1"]) == 2
+    assert "nothing answers at http://127.0.0.1:1/metrics" in capsys.readouterr().err
+
+
+BASE, TOKEN = 0.010, 0.001
+
+
+def looked_at(running: float, drafted: int, chances: list[float]) -> Findings:
+    """A server whose step takes BASE and TOKEN more for each token that it reads."""
+    windows = []
+    for at_once in (1, 2, 4):
+        rounds = 1000.0
+        drafts = rounds if drafted else 0.0
+        accepted = rounds * sum(chances[:drafted])
+        counts = Counts(
+            rounds + accepted + 4, drafts, drafts * drafted, accepted,
+            tuple(rounds * each for each in chances[:drafted]),
+        )  # fmt: skip
+        step_s = BASE + TOKEN * at_once * (1 + drafted)
+        decode_s = step_s * rounds
+        windows.append(Window(at_once, 4, decode_s, decode_s / at_once, counts))
+    return findings("vllm", "http://h", running, windows)
+
+
+def test_one_answer_at_a_time_says_nothing_of_cost() -> None:
+    found = looked_at(1, 4, [0.8, 0.6, 0.4, 0.2])
+    alone = findings("vllm", "http://h", 1, found.windows[:1] * 3)
+    assert not alone.known and "not known" in sentences(alone)[1] and not options(alone)
+    assert "gain" not in alone.as_json() and "gain" in found.as_json()
+
+
+def test_what_a_pass_costs_is_found_again() -> None:
+    found = looked_at(1, 4, [0.8, 0.6, 0.4, 0.2])
+    assert found.cost.base == pytest.approx(BASE) and found.cost.token == pytest.approx(TOKEN)
+    assert found.gain == pytest.approx(3.0 / (15 / 11))
+
+
+@pytest.mark.parametrize(
+    ("running", "chances", "best", "says"),
+    [
+        (1, [0.9, 0.8, 0.75, 0.7], 4, "Try longer drafts"),
+        (8, [0.9, 0.1, 0.05, 0.01], 1, "Set drafts to 1 token,"),
+        (64, [0.3, 0.1, 0.0, 0.0], 0, "Switch drafting off"),
+        (1, [0.9, 0.6, 0.3, 0.15], 3, "Leave it as it is"),
+    ],
+)
+def test_what_to_change(running: int, chances: list[float], best: int, says: str) -> None:
+    found = looked_at(running, 4, chances)
+    assert found.best == best and says in sentences(found)[2]
+    assert bool(options(found)) is not says.startswith("Leave")
+    if best == 1:
+        assert options(found) == ['"num_speculative_tokens": 1 in --speculative-config']
+        assert 1 <= found.break_even < 4
+    if best == 0:
+        assert found.break_even == 0 and found.gain < 1
