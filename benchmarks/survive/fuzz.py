@@ -20,7 +20,7 @@ import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from ending import end
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
-from soak import CHAT, DRAWN, NULLS, forgotten, request
+from soak import CHAT, DRAWN, NULLS, forgotten, request, text_of
 from toy_server import SPECIAL, Running, expected, running, special_tokens
 
 TEXT = "/v1/completions"
@@ -133,6 +133,15 @@ WORDS = st.one_of(
         lambda pair: f"{pair[0]}{pair[1]}"
     ),
 )
+ENDS = SPECIAL[1]  # what the server's answers end with
+STOPS = st.lists(
+    st.one_of(
+        st.sampled_from((*SPECIAL, f"ne{ENDS}", f" none{ENDS}", ENDS[:5], ": ", "11 47", "\ufffd")),
+        st.text("0123456789: one", min_size=1, max_size=4),
+    ),
+    max_size=3,
+)
+SCORED = {"logprobs": True, "top_logprobs": 3}
 HALVES = st.text(st.characters(categories=["Cs"]), min_size=1, max_size=3)
 
 
@@ -144,17 +153,34 @@ def by_prompt(server: Running, requests: int, chance: int, tally: Tally) -> None
     @given(
         st.lists(st.tuples(st.sampled_from(ROLES), WORDS), min_size=1, max_size=4),
         st.booleans(),
-        st.sampled_from(({}, NULLS, DRAWN)),
+        st.sampled_from(({}, NULLS, DRAWN, SCORED, SCORED)),
+        STOPS,
+        st.booleans(),
     )
-    def chats(said: list[tuple[str, str]], explain: bool, more: dict[str, Any]) -> None:
+    def chats(
+        said: list[tuple[str, str]],
+        explain: bool,
+        more: dict[str, Any],
+        stops: list[str],
+        stream: bool,
+    ) -> None:
         messages = [{"role": role, "content": content} for role, content in said]
-        body = {"messages": messages, "max_tokens": 80, "explain": explain, **more}
+        body = {"messages": messages, "max_tokens": 80, "explain": explain, "stream": stream}
+        body |= {"stop": stops or None, **more}
         made = _post(http, CHAT, body, tally)
         if made is not None and made.status_code == 200:
             begun = said[-1][0] == "assistant"  # it goes on, in place of a new message
             special = special_tokens(len(said)) - 2 * begun
-            must = expected(special, "\n".join(each for _, each in said))
-            _same(made.json()["choices"][0]["message"]["content"], must, said, tally)
+            must = _before(body["stop"] or (), expected(special, "\n".join(t for _, t in said)))
+            if stream:
+                _same(text_of(made.text.splitlines()), must, body, tally)
+                return
+            choice = made.json()["choices"][0]
+            _same(choice["message"]["content"], must, body, tally)
+            if more is SCORED:
+                spelled = [each["bytes"] or [] for each in choice["logprobs"]["content"]]
+                text = bytes(byte for each in spelled for byte in each).decode()
+                _same(text, must, body, tally)
 
     @bounded(requests // 8, chance)
     @given(WORDS)
@@ -200,6 +226,18 @@ def _answered(
     tally.took(time.monotonic() - began, what)
     tally.came(part, made.status_code, what, made.text)
     return made
+
+
+def _before(stops: Iterable[str], answer: str) -> str:
+    """The answer up to the stop string that is whole first. Its end is a token, which a stop string
+    may name."""
+    found = [
+        (at + len(stop), at)
+        for stop in stops
+        for whole in (answer, answer + ENDS)
+        if (at := whole.find(stop)) >= 0 and (stop in answer or stop.endswith(ENDS))
+    ]
+    return answer[: min(found)[1]] if found else answer
 
 
 def _same(said: str, must: str, prompt: object, tally: Tally) -> None:

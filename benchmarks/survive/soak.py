@@ -39,6 +39,7 @@ CHAT = "/v1/chat/completions"
 ARMS = ("auto", "copy", "autoregressive")
 NULLS = dict.fromkeys(("seed", "stop", "functions", "prediction", "reasoning_effort", "logit_bias"))
 DRAWN = {"dynamic": True, "seed": 7}  # one seed for everybody's draws of arms
+SCORED = {"logprobs": True, "top_logprobs": 2, "stop": ["<|im_start|>never", "never<|im_end|>"]}
 TINY_TOKENS = 40
 TINY_PROMPTS = 24
 WARM = 0.5  # of the time, before memory is looked at
@@ -113,7 +114,7 @@ async def polite(url: str, client: int, ask: Ask, greedy: bool, until: float, bo
                 "max_tokens": asked.tokens,
                 "temperature": 0 if greedy else chance.choice((0, 0.7, 1)),
                 "stream": chance.random() < 0.5,
-                **chance.choice(({}, NULLS, DRAWN if model == ARMS[0] else {})),
+                **chance.choice(({}, NULLS, SCORED, DRAWN if model == ARMS[0] else {})),
             }
             began = time.monotonic()
             try:
