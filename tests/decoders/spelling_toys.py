@@ -108,7 +108,7 @@ GOLDEN = Path(__file__).with_name("llama_cpp_texts.json")  # of FILES, by tests/
 FILES = {"byte-level": byte_level, "Llama": llama, "Gemma": gemma}
 
 
-def save_gguf(path: Path, kind: str) -> Path:
+def save_gguf(path: Path, kind: str, context: int = 64) -> Path:
     """The vocabulary of FILES[kind], beside a model to which all tokens are as likely."""
     made = FILES[kind]()
     tokens = made.convert_ids_to_tokens(list(range(len(made))))
@@ -116,7 +116,7 @@ def save_gguf(path: Path, kind: str) -> Path:
     for id_, token in made.added_tokens_decoder.items():
         types[id_] = gguf.TokenType.CONTROL if token.special else gguf.TokenType.USER_DEFINED
         tokens[id_] = token.content.replace("▁", " ")  # as llama.cpp's converter writes them
-    writer = empty_writer(path, tokens)
+    writer = empty_writer(path, tokens, context)
     writer.add_tokenizer_model("gpt2" if kind == "byte-level" else "llama")
     writer.add_token_types(types)
     if kind == "byte-level":

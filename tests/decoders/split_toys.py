@@ -41,10 +41,10 @@ def save_split(path: Path, split: str) -> Path:
     return written(writer, path)
 
 
-def empty_writer(path: Path, tokens: list[str]) -> GGUFWriter:
+def empty_writer(path: Path, tokens: list[str], context: int = 64) -> GGUFWriter:
     """Of a model of zeros, to which every token is as likely, without what reads texts."""
     writer = GGUFWriter(path, "llama")
-    writer.add_context_length(64)
+    writer.add_context_length(context)
     writer.add_embedding_length(32)
     writer.add_block_count(1)
     writer.add_feed_forward_length(32)

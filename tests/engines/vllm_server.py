@@ -23,6 +23,7 @@ def served(
     proposer: str | None = None,
     speculative: dict[str, Any] | None = None,
     options: Sequence[str] = (),
+    port: int | None = None,
 ) -> Iterator[Server]:
     """`vllm serve` on the default target, which decodes plainly unless told.
 
@@ -34,7 +35,7 @@ def served(
 
     if not (BIN / "vllm").exists():
         pytest.fail(f"there is no vLLM in {BIN}; run `make engines`")
-    port = free_port()
+    port = port or free_port()
     words = [str(BIN / "python"), "-m", "vllm.entrypoints.openai.api_server"]
     words += ["--model", str(fetch(TARGET)), "--served-model-name", "target"]
     words += ["--port", str(port), "--enforce-eager", "--dtype", "float32"]
