@@ -15,7 +15,7 @@ import pytest
 from benchmarks import error_rates
 from decoders.testing.fake_server import FakeEndpoint, listening
 from router import cli
-from router.engines.audit.answers import Place, Said, broken
+from router.engines.audit.answers import Place, Said, broken, said_in
 from router.engines.audit.greedy import Parting, gaps_moved, parting, rounding, tie_of
 from router.engines.audit.report import sentences
 from router.engines.audit.requests import AuditRequest
@@ -132,6 +132,17 @@ def test_one_corrupted_answer_in_fifty_is_found(capsys: pytest.CaptureFixture[st
     assert 2 <= found["verdicts"]["fault"] <= 4 and found["verdicts"]["tie"] == 0
     assert found["sentences"][0].startswith("Drafting changes this server's answers")
     assert {each["at"] for each in found["partings"]} == {LENGTH // 2}
+
+
+def test_parts_of_characters_are_told_apart_by_their_bytes() -> None:
+    def scored(content: bytes | None) -> dict[str, Any]:
+        told = None if content is None else list(content)
+        return {"token": "\ufffd", "logprob": -0.5, "bytes": told, "top_logprobs": []}
+
+    parts = [scored(b"\xe6"), scored(b"\x97\xa5"), scored("\ufffd".encode()), scored(None)]
+    choice = {"message": {"content": "日"}, "logprobs": {"content": parts}}
+    tokens = said_in({"choices": [choice]}, "it").tokens
+    assert tokens == (r"\xe6", r"\x97\xa5", "\ufffd", "\ufffd")
 
 
 def test_ties_alone_are_no_fault(capsys: pytest.CaptureFixture[str]) -> None:

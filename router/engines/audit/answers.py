@@ -14,7 +14,7 @@ from decoders.common.text import from_json
 class Place:
     """A token of an answer.
 
-    token: as the server spells it.
+    token: as the server spells it; a part of a character by its bytes.
     logprob: nats.
     top: the likeliest tokens there with theirs, this one among them.
     """
@@ -68,10 +68,10 @@ def said_in(record: Mapping[str, Any], server: str) -> Said:
         found = (choice.get("logprobs") or {}).get("content") or ()
         places = tuple(
             Place(
-                str(each["token"]),
+                _spelled(each),
                 float(each["logprob"]),
-                {str(t["token"]): float(t["logprob"]) for t in each.get("top_logprobs") or ()}
-                | {str(each["token"]): float(each["logprob"])},
+                {_spelled(top): float(top["logprob"]) for top in each.get("top_logprobs") or ()}
+                | {_spelled(each): float(each["logprob"])},
             )
             for each in found
         )
@@ -80,6 +80,15 @@ def said_in(record: Mapping[str, Any], server: str) -> Said:
         return Said(text, calls, places, ended, str(print_of or ""))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise DraftpickError(f"{server} sent what is no answer of /chat/completions") from None
+
+
+def _spelled(token: Mapping[str, Any]) -> str:
+    """A token's text. Parts of characters are spelled alike, so that their bytes are shown, where
+    the server tells them."""
+    text, content = str(token["token"]), token.get("bytes")
+    if "\ufffd" not in text or not content:
+        return text
+    return bytes(content).decode("utf-8", "backslashreplace")
 
 
 def broken(said: Said, body: Mapping[str, Any]) -> bool:
