@@ -139,6 +139,9 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         "url": "url", "--out": "page", "--model": "text", "--api-key-env": "name",
         "--most": "count", "--tokens": "count",
     }),
+    "compare": (("compare", "rewards", "rewards"), {
+        "before": "folder", "after": "folder", "--seed": "natural",
+    }),
     "check": (("check", "http://127.0.0.1:1"), {
         "url": "url", "--model": "text", "--api-key-env": "name", "--queries": "file",
         "--at-once": "count", "--seconds": "number", "--max-new-tokens": "count", "--out": "page",

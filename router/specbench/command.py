@@ -26,6 +26,7 @@ from ..commands.options import (
     router_for,
 )
 from ..tabulated import print_json
+from .compare_command import compare
 
 
 def specbench(
@@ -168,4 +169,4 @@ def demo(
         raise typer.Exit(code)
 
 
-COMMANDS |= {"specbench": specbench, "report": report, "demo": demo}
+COMMANDS |= {"compare": compare, "specbench": specbench, "report": report, "demo": demo}

@@ -365,7 +365,7 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     commands = get_command(cli.make_app()).commands  # type: ignore[attr-defined]
-    assert len(commands) == 20 and all(command in done.stdout for command in commands)
+    assert len(commands) == 21 and all(command in done.stdout for command in commands)
 
 
 def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(

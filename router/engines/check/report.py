@@ -110,7 +110,9 @@ class Findings:
             "counts": asdict(self.counts) | {"rounds": self.rounds},
             "steps": [
                 {"at_once": each.asked, "running": each.running, "width": each.width,
-                 "step_s": each.step_s, "tokens": each.counts.written}
+                 "step_s": each.step_s, "tokens": each.counts.written, "rounds": each.rounds,
+                 "wall_s": each.wall_s, "drafted": each.counts.drafted,
+                 "accepted": each.counts.accepted}
                 for each in self.windows
             ],
             "sentences": sentences(self),

@@ -1,0 +1,232 @@
+"""Whether speed or acceptance fell between two collections, two benchmark runs or two checks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoders.common.errors import DraftpickError
+from decoders.common.text import from_json
+
+FEWEST = 12  # sources, below which nothing is said beyond doubt
+DOUBT = 0.05  # chance that anything is said to have fallen where nothing did
+FIGURES = {"tokens/s": (0, 1), "acceptance": (3, 2), "tokens a pass": (4, 5)}  # over, under
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One answer, or one window of a check.
+
+    key: what it has in common with the same one elsewhere; None for nothing.
+    source: what is independent of others.
+    sums: tokens, seconds, drafted, accepted, tokens after the first, passes; nan for what is not
+    known.
+    """
+
+    arm: str
+    key: Hashable
+    source: str
+    sums: tuple[float, float, float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A figure of an arm, after over before. low, high: corrected for all that are compared, so
+    that a fall is seen in DOUBT of the comparisons at most where there is none; nan where the
+    sources are too few.
+    """
+
+    arm: str
+    figure: str
+    before: float
+    after: float
+    low: float
+    high: float
+    paired: bool
+    sources: int
+
+    @property
+    def ratio(self) -> float:
+        return self.after / self.before
+
+    @property
+    def fell(self) -> bool:
+        return self.high < 1
+
+
+def compared(before: Sequence[Measured], after: Sequence[Measured], seed: int = 0) -> list[Change]:
+    """Every figure that both know of every arm that both have. Raises DraftpickError for none."""
+    pairs = list[_Pair]()
+    for arm in dict.fromkeys(each.arm for each in before):
+        one, two = ([each for each in rows if each.arm == arm] for rows in (before, after))
+        shared = ({each.key for each in one} & {each.key for each in two}) - {None}
+        paired = len({each.source for each in one if each.key in shared}) >= FEWEST
+        if paired:
+            one = [each for each in one if each.key in shared]
+            source = {each.key: each.source for each in one}
+            two = [replace(each, source=source[each.key]) for each in two if each.key in shared]
+        for figure, (over, under) in FIGURES.items():
+            known = [
+                [each for each in rows if np.isfinite([each.sums[over], each.sums[under]]).all()]
+                for rows in (one, two)
+            ]
+            if all(sum(each.sums[under] for each in rows) > 0 for rows in known):
+                pairs.append(_Pair(arm, figure, over, under, known[0], known[1], paired))
+    if not pairs:
+        raise DraftpickError(
+            "the two have no arm in common of which both know the speed or the acceptance; "
+            "compare what was measured with the same arms"
+        )
+    return [_change(pair, DOUBT / len(pairs), seed) for pair in pairs]
+
+
+class _Pair(NamedTuple):
+    """A figure of an arm on both sides: of `sums` the places of what is over and under."""
+
+    arm: str
+    figure: str
+    over: int
+    under: int
+    one: list[Measured]
+    two: list[Measured]
+    paired: bool
+
+
+def _change(pair: _Pair, level: float, seed: int) -> Change:
+    from policies.evaluation.bootstrap import interval, ratio, resampled_sums
+
+    arm, figure, over, under, one, two, paired = pair
+    names = [list(dict.fromkeys(each.source for each in rows)) for rows in (one, two)]
+    if paired:
+        names = [names[0], names[0]]
+    sums = [_by_source(rows, own, over, under) for rows, own in zip((one, two), names, strict=True)]
+    shares = [float(each[:, 0].sum() / each[:, 1].sum()) for each in sums]
+    low = high = math.nan
+    fewest = min(len(each) for each in sums)
+    if fewest >= FEWEST and min(shares) > 0:
+        resamples = max(2000, math.ceil(40 / level))
+        if paired:
+            both = resampled_sums(np.concatenate(sums, axis=1), seed, resamples)
+            drawn = [ratio(both[:, at], both[:, at + 1]) for at in (0, 2)]
+        else:
+            made = [resampled_sums(each, seed + n, resamples) for n, each in enumerate(sums)]
+            drawn = [ratio(each[:, 0], each[:, 1]) for each in made]
+        # one side of the interval is a test's; few sources make percentiles too narrow
+        low, high = interval(ratio(drawn[1], drawn[0]), 1 - 2 * level)
+        wider = math.sqrt(fewest / (fewest - 1)) * (1 + 1 / fewest)
+        middle = shares[1] / shares[0]
+        low, high = (middle * (end / middle) ** wider for end in (low, high))
+    return Change(arm, figure, shares[0], shares[1], low, high, paired, fewest)
+
+
+def _by_source(
+    rows: Sequence[Measured], names: Sequence[str], over: int, under: int
+) -> NDArray[np.float64]:
+    """[sources, 2]"""
+    place = {name: at for at, name in enumerate(names)}
+    made = np.zeros((len(names), 2))
+    for each in rows:
+        made[place[each.source]] += each.sums[over], each.sums[under]
+    return made
+
+
+def read_measured(path: Path) -> list[Measured]:
+    """A collection, the folder of a benchmark, or the file that `draftpick check` wrote. Raises
+    DraftpickError for anything else."""
+    if (path / "rows.jsonl").is_file():
+        return _benchmark(path)
+    if (path / "manifest.json").is_file():
+        return _collection(path)
+    if path.is_file():
+        return _check(path)
+    raise DraftpickError(
+        f"{path} is no collection, no folder of `draftpick specbench` and no report of `draftpick "
+        "check`; name one of these"
+    )
+
+
+def _benchmark(folder: Path) -> list[Measured]:
+    from .journal import read_rows
+
+    made = []
+    for row in read_rows(folder):
+        for arm, answer in row.answers.items():
+            if answer.error is not None or not answer.turns:
+                continue
+            results = [turn.result for turn in answer.turns]
+            sums = (
+                float(answer.decoded), answer.decode_s,
+                float(sum(each.drafted for each in results)),
+                float(sum(each.accepted for each in results)),
+                float(answer.decoded), float(sum(each.rounds for each in results)),
+            )  # fmt: skip
+            made.append(Measured(arm, row.question_id, row.source, sums))
+    return made
+
+
+COLUMNS = ("query_id", "arm", "temperature", "running", "draw", "rounds", "drafted", "accepted",
+           "new_tokens", "measured_tokens", "measured_decode_s", "error")  # fmt: skip
+
+
+def _collection(folder: Path) -> list[Measured]:
+    from collect.store.manifest import read_manifest
+    from collect.store.tables import read_table
+
+    read_manifest(folder)
+    queries = read_table(folder, "queries", ("query_id", "group")).to_pylist()
+    groups = {each["query_id"]: each["group"] for each in queries}
+    made = []
+    for row in read_table(folder, "outcomes", COLUMNS).to_pylist():
+        if row["error"] is not None:
+            continue
+        measured = _number(row["measured_tokens"]), _number(row["measured_decode_s"])
+        tokens = (max(0.0, measured[0] - 1), measured[1])
+        drafted, accepted, rounds = (_number(row[n]) for n in ("drafted", "accepted", "rounds"))
+        sums = *tokens, drafted, accepted, _number(row["new_tokens"]) - 1, rounds
+        key = tuple(row[name] for name in ("query_id", "temperature", "running", "draw"))
+        source = groups.get(row["query_id"]) or row["query_id"]
+        made.append(Measured(row["arm"], key, source, sums))
+    return made
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _check(path: Path) -> list[Measured]:
+    try:
+        record: Mapping[str, Any] = from_json(path.read_text(encoding="utf-8"))
+        steps = record["steps"]
+        return [
+            Measured(
+                f"{each['at_once']} at once", None, f"{path}#{number}",
+                (each["tokens"], each["wall_s"], each["drafted"], each["accepted"],
+                 each["rounds"] + each["accepted"], each["rounds"]),
+            )
+            for number, each in enumerate(steps)
+        ]  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, UnicodeDecodeError):
+        raise DraftpickError(
+            f"{path} is no report of `draftpick check`; name its --out file, a collection or the "
+            "folder of a benchmark"
+        ) from None
+
+
+def as_json(changes: Sequence[Change]) -> str:
+    rows = []
+    for each in changes:
+        ends = {"low": each.low, "high": each.high}
+        rows.append(
+            {"arm": each.arm, "figure": each.figure, "before": each.before, "after": each.after,
+             **{name: end if math.isfinite(end) else None for name, end in ends.items()},
+             "ratio": each.ratio if each.before else None, "paired": each.paired,
+             "sources": each.sources, "fell": each.fell}
+        )  # fmt: skip
+    return json.dumps({"changes": rows, "fell": any(each.fell for each in changes)})

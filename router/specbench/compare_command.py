@@ -1,0 +1,62 @@
+"""`draftpick compare BEFORE AFTER`: whether speed or acceptance fell."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from decoders.common.terminal import show
+
+from ..commands.options import AsJson
+from ..tabulated import Tabulated
+
+
+def compare(
+    before: Annotated[
+        Path, typer.Argument(help="A collection, a folder of specbench, or a report of check.")
+    ],
+    after: Annotated[Path, typer.Argument(help="The same, made later.")],
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the bootstrap.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two collections, benchmark runs or checks: whether speed or acceptance fell, with
+    intervals. The exit code is 1 if something fell beyond doubt.
+
+    \b
+    Examples:
+      draftpick compare rewards-monday rewards-friday
+      draftpick compare before.json after.json
+    """
+    from router.specbench.compare import as_json as record
+    from router.specbench.compare import compared, read_measured
+
+    changes = compared(read_measured(before), read_measured(after), seed)
+    fallen = [each for each in changes if each.fell]
+    if as_json:
+        typer.echo(record(changes))
+    else:
+        rows = [
+            [each.arm, each.figure, f"{each.before:.3g}", f"{each.after:.3g}",
+             "-" if not math.isfinite(each.low) else f"{each.ratio:.3f}x "
+             f"({each.low:.3f} to {each.high:.3f})"]
+            for each in changes
+        ]  # fmt: skip
+        heads = ["arm", "figure", "before", "after", "after over before"]
+        title = "What changed (intervals corrected for all rows, 95% together)"
+        show(partial(Tabulated(title, heads, rows).for_terminal))
+        for each in fallen:
+            typer.echo(f"Fell: {each.figure} of {each.arm}, to {each.ratio:.3f} times what it was.")
+        few = [each for each in changes if not math.isfinite(each.low)]
+        if few:
+            typer.echo(
+                f"Note: {len(few)} rows have too few questions or windows for an interval, so that "
+                "nothing is said of them."
+            )
+        if not fallen:
+            typer.echo("Nothing fell beyond doubt.")
+    if fallen:
+        raise typer.Exit(1)

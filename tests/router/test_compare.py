@@ -1,0 +1,99 @@
+"""`draftpick compare`: what fell is found, and what did not is not accused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from decoders.common.errors import DraftpickError
+from router import cli
+from router.specbench.compare import FEWEST, Measured, compared
+
+
+def answers(
+    seed: int, sources: int, slower: float = 1.0, each: int = 3, name: str = "q"
+) -> list[Measured]:
+    """Answers of sources of very different speeds; the timings' noise depends on the seed."""
+    hard, noise = np.random.default_rng(1), np.random.default_rng(seed)
+    made = []
+    for source in range(sources):
+        level, right = np.exp(hard.normal(0, 0.5)), hard.uniform(0.3, 0.9)
+        for number in range(each):
+            seconds = slower * level * np.exp(noise.normal(0, 0.15))
+            accepted = float(noise.binomial(40, right))
+            sums = 64.0, float(seconds), 40.0, accepted, 64.0, 64.0 - accepted
+            made.append(Measured("hybrid", (source, number), f"{name}{source}", sums))
+    return made
+
+
+def fell(before: list[Measured], after: list[Measured], seed: int = 0) -> list[str]:
+    return [each.figure for each in compared(before, after, seed) if each.fell]
+
+
+def test_a_fall_is_found_by_pairs_alone_where_questions_differ_much() -> None:
+    before, after = answers(2, 30), answers(3, 30, slower=1.1)
+    assert fell(before, after) == ["tokens/s"] and fell(after, before) == []
+    (speed, *_) = compared(before, after)
+    assert speed.paired and speed.low < 1 / 1.1 < speed.high < 1
+    others = [Measured(m.arm, ("other", m.key), m.source, m.sums) for m in after]
+    assert fell(before, others) == [] and not compared(before, others)[0].paired
+
+
+@pytest.mark.parametrize(("sources", "paired"), [(12, True), (40, True), (15, False)])
+def test_what_did_not_fall_is_seldom_accused(sources: int, paired: bool) -> None:
+    """In a twentieth of comparisons at most, with room for chance."""
+    alarms, many = 0, 60
+    for trial in range(many):
+        before, after = (answers(10 + 2 * trial + n, sources) for n in (0, 1))
+        if not paired:
+            chance = np.random.default_rng(trial)
+            pool = answers(5000 + trial, 4 * sources)
+            chosen = chance.permutation(4 * sources)[: 2 * sources]
+            halves = [{f"q{n}" for n in part} for part in np.split(chosen, 2)]
+            before, after = ([m for m in pool if m.source in half] for half in halves)
+        alarms += bool(fell(before, after, trial))
+    assert alarms <= 0.05 * many + 2 * (0.05 * 0.95 * many) ** 0.5, alarms
+
+
+def test_few_sources_say_nothing() -> None:
+    some = compared(answers(1, FEWEST - 1), answers(2, FEWEST - 1, slower=3))
+    assert not any(each.fell for each in some) and all(np.isnan(each.low) for each in some)
+    with pytest.raises(DraftpickError, match="no arm in common"):
+        compared(answers(1, 20), [])
+
+
+def report(path: Path, step_s: float, many: int = 20) -> Path:
+    steps = [
+        {"at_once": 1, "tokens": 100, "wall_s": step_s * 50 * (1 + at % 3 / 50), "drafted": 80,
+         "accepted": 50 - at % 3, "rounds": 50}
+        for at in range(many)
+    ]  # fmt: skip
+    path.write_text(json.dumps({"engine": "vllm", "steps": steps}))
+    return path
+
+
+def test_checks_are_compared_and_the_exit_code_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = report(tmp_path / "one.json", 0.01), report(tmp_path / "two.json", 0.012)
+    assert cli.main(["compare", str(one), str(two)]) == 1
+    shown = capsys.readouterr().out
+    assert "Fell: tokens/s of 1 at once, to 0.833 times" in shown and "acceptance of" not in shown
+    assert cli.main(["compare", str(two), str(one)]) == 0
+    assert "Nothing fell beyond doubt." in capsys.readouterr().out
+    assert cli.main(["compare", str(one), str(one), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fell"] is False
+
+
+@pytest.mark.parametrize("content", [None, "{}", "no"])
+def test_what_is_none_of_these_is_one_sentence(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_text(content)
+    assert cli.main(["compare", str(path), str(path)]) == 2
+    assert "report of `draftpick" in capsys.readouterr().err
