@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=  # or each of the tests' many processes compiles everything anew
 
-.PHONY: install test slow engines avx2 lint audit demo bench reproduce release clean
+.PHONY: install test slow engines avx2 lint audit demo bench reproduce release site clean
 
 install: $(STAMP)
 
@@ -124,6 +124,18 @@ release: install $(RELEASE)/.installed
 	PATH="$(abspath $(RELEASE))/bin:$$PATH" auditwheel repair --exclude 'lib*torch*' --exclude libc10.so --exclude libgomp.so.1 --wheel-dir dist build/draftpick-*.whl
 	$(RELEASE)/bin/twine check --strict dist/*
 	$(RELEASE)/bin/check-wheel-contents dist/*.whl
+
+# build/site: the documentation, with search and the packages' own pages; every link is checked.
+SITE := $(ENGINES)/site
+
+$(SITE)/.installed:
+	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs==1.6.1 mkdocs-material==9.8.2 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
+	touch $@
+
+site: $(SITE)/.installed
+	$(SITE)/bin/python .ci/site.py
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --strict
 
 clean:
 	rm -rf $(VENV) runs build dist *.egg-info

@@ -226,6 +226,15 @@ def test_snippets_compile_and_their_imports_resolve(snippet: Snippet) -> None:
                 assert hasattr(import_module(source), alias.name), f"{source}.{alias.name}"
 
 
+def test_the_site_lists_every_page() -> None:
+    """And no page that is not there."""
+    listed = set(re.findall(r"^ +- ([\w/.-]+\.md)$", page("mkdocs.yml"), re.MULTILINE))
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    named = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+    apis = {f"api/{package}.md" for package in ("collect", "decoders", "policies", "router")}
+    assert listed == pages | named | apis
+
+
 def test_the_readme_is_short_and_begins_with_what_to_do() -> None:
     """Words of sentences and tables; blocks of code are not read but pasted."""
     told = page("README.md")

@@ -173,7 +173,7 @@ def asked(
 
     Raises as `completions`.
     """
-    url, key = httpx.URL(arm.url), _key(arm)
+    url, key = httpx.URL(arm.url), key_of(arm)
     bearer = b"" if key is None else b"Bearer " + key.get_secret_value().encode()
     with (
         _explained(arm),
@@ -204,7 +204,8 @@ def record_of(arm: EndpointRecipe, answer: httpx.Response) -> dict[str, Any]:
     return _record(arm, text_of(answer))
 
 
-def _key(arm: EndpointRecipe) -> SecretStr | None:
+def key_of(arm: EndpointRecipe) -> SecretStr | None:
+    """The key that its requests take; None for none. Raises UpstreamRefused where it is missing."""
     if arm.api_key_env is None:
         return None
     key = os.environ.get(arm.api_key_env)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ import httpx
 from decoders.common.errors import DraftpickError
 from decoders.common.wording import in_words
 from decoders.endpoints.recipe import EndpointRecipe
+from decoders.endpoints.stream import key_of
 
 TIMEOUT_S, TRIES = 20.0, 3
 POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
@@ -119,8 +119,9 @@ class Metrics:
     _headers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        key = os.environ.get(self.server.api_key_env or "")
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        key = key_of(self.server)
+        if key is not None:
+            self._headers = {"Authorization": f"Bearer {key.get_secret_value()}"}
 
     def read(self) -> Page:
         """Raises DraftpickError where nothing listens, where the server is none of ENGINES, and

@@ -98,7 +98,7 @@ class Asking:
         return made, before, page
 
     def _window(self, at_once: int, before: Counts) -> Window:
-        """With the counts before it, to be completed."""
+        """Ask, with the counts before it, which are to be completed."""
         answers = [_Answer() for _ in range(max(EACH, at_once))]
         waiting = list(answers)
 
