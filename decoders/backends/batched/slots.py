@@ -130,7 +130,7 @@ class SlotBackend(LlamaBackend):
 
     @property
     def told(self) -> list[int] | None:
-        """As of TellingBackend."""
+        """Give what TellingBackend promises."""
         return None if self._told is None else self._told()
 
     def tell(self, tokens: Callable[[], list[int]]) -> None:
