@@ -19,6 +19,8 @@ from pydantic import SecretStr
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
+from decoders.protocols import EncoderDecoder
+
 from ..protocols import Fingerprinted
 from ..records import RouteChoice
 from . import errors, page
@@ -157,6 +159,7 @@ class Service:
         policies = [name for name, each in scheduler.routers.items() if each.policy is not None]
         self._parser = RequestParser(engine, policies, settings.limits)
         self._tokenizer = copy.deepcopy(engine.tokenizer)  # of the event loop
+        self._apart = isinstance(getattr(engine, "target", None), EncoderDecoder)
         self._fingerprint = engine.system_fingerprint if isinstance(engine, Fingerprinted) else None
         self.metrics = Metrics(
             target=engine.target_name,
@@ -194,7 +197,8 @@ class Service:
             self.metrics.ended("", "refused")
             raise
         parts = answers.all, self._fingerprint, self._tokenizer
-        reply = kind(body, requests, route, *parts, partial(self._parser.call_reader, body))
+        read = partial(self._parser.call_reader, body), self._apart
+        reply = kind(body, requests, route, *parts, *read)
         handed_on = False
 
         async def end() -> None:

@@ -33,11 +33,12 @@ class Reply:
     fingerprint: what answers depend on besides the request, where that is known.
     tokenizer: used in the event loop alone.
     call_reader: makes what reads the calls in an answer; None where there are none.
+    apart: whether an encoder reads the prompts.
     """
 
     prefix = kind = chunk_kind = ""
     opening: Json | None = None  # what a stream begins with, unless draftpick's field needs it
-    goes_on = False  # whether an answer goes on the prompt's text
+    goes_on = False  # whether an answer goes on a prompt that its decoder has read
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Reply:
         fingerprint: str | None,
         tokenizer: Any,
         call_reader: Callable[[], CallReader | None],
+        apart: bool = False,
     ) -> None:
         self.body, self.route, self.answers = body, route, answers
         self.request_id = requests[0].id.partition("/")[0]  # as in the log of decisions
@@ -55,7 +57,8 @@ class Reply:
         self.seeds = [each.seed for each in drawn if each.seed is not None]
         self._id, self._created = f"{self.prefix}-{self.request_id}", int(time.time())
         self._fingerprint, self._tokenizer = fingerprint, tokenizer
-        self._after = [each.prompt_ids if self.goes_on else [] for each in requests]
+        goes_on = self.goes_on and not apart
+        self._after = [each.prompt_ids if goes_on else [] for each in requests]
         self._texts = [TextStream(tokenizer, body.stop, after) for after in self._after]
         self._call_reader = call_reader
         self._calls = [call_reader() for _ in answers]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from decoder_toys import CPU, Tiny
+from serve_toys import served
 from t5_toys import generate_t5, seq2seq_model
 from tokenizers import processors
 from transformers import BartConfig, BartForConditionalGeneration
@@ -69,6 +71,16 @@ def test_loads_from_its_folder(engine: Engine) -> None:
     assert engine.arm_names == ["autoregressive", "small", "copy"]
     assert engine.eos_ids == (EOS,)
     assert engine.context == CONTEXT
+
+
+def test_a_completion_does_not_go_on_the_prompt(engine: Engine) -> None:
+    """So that no space comes before its first word."""
+    text = engine.decode("copy", engine.encode_text(TEXT), Request(5)).text
+    with served(engine=engine) as toy:
+        asked: Any = {"model": "copy", "prompt": TEXT, "max_tokens": 5}
+        assert toy.client().completions.create(**asked).choices[0].text == text
+        chunks = list(toy.client().completions.create(**asked, stream=True))
+        assert "".join(each.choices[0].text for each in chunks) == text
 
 
 def test_a_chat_is_plain_text_with_its_end(engine: Engine) -> None:
