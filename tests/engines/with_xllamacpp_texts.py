@@ -30,7 +30,7 @@ def texts(model: Path) -> dict[str, object]:
         with urllib.request.urlopen(urllib.request.Request(url, content, kind)) as reply:
             return json.load(reply)
 
-    (first,) = asked(n_predict=1, n_probs=10_000)["completion_probabilities"]
+    (first,) = asked(n_predict=1, n_probs=10_000, temperature=0)["completion_probabilities"]
     pieces = {each["id"]: bytes(each["bytes"]).hex() for each in first["top_logprobs"]}
     answers = []
     for seed in range(ANSWERS):
