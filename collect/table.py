@@ -194,7 +194,30 @@ def read_rewards(
         drawn=np.where(hot[:, None], by_draw[:, usable], np.nan) if hot.any() else None,
         timed=reward.needs_measured,
     )
-    return table, left_out
+    return _weighted(table, keys, options.weights, collection), left_out
+
+
+def _weighted(
+    table: RewardTable,
+    keys: Sequence[OutcomeKey],
+    weights: Mapping[tuple[float, int], int],
+    collection: Collection,
+) -> RewardTable:
+    """The table with each row as often as its setting's weight says: a query counts once, and its
+    rows alike."""
+    if not weights:
+        return table
+    settings = [(key.temperature, key.running + 1) for key in keys]
+    for temperature, answers in weights:
+        if (temperature, answers) not in settings:
+            raise DraftpickError(
+                f"no row of {collection.folder} is of temperature {temperature:g} and {answers} "
+                "answers at once, which have a weight; name settings that are read"
+            )
+    rows = [row for row, each in enumerate(settings) for _ in range(weights.get(each, 1))]
+    if not rows:
+        raise DraftpickError("all settings have the weight 0; give one of them more")
+    return table.rows(rows)
 
 
 def _over_draws(rewards: NDArray[np.float64]) -> NDArray[np.float64]:

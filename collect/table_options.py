@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from decoders.common.errors import NoSuchName
+from decoders.common.errors import DraftpickError, NoSuchName
 
 if TYPE_CHECKING:
     from .embedders import Embedder
     from .rewards import Reward
 
 REPETITIVE = ("all", "without")
+MOST_WEIGHT = 100  # a row of the table is repeated as often
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,11 @@ class TableOptions:
     repetitive: "without" leaves out answers of the target that repeat themselves to the end.
     at_once: a choice of the numbers of answers that were written at once, None for all that were
         collected and the reward speaks of.
+    weights: how often traffic has each setting, a temperature and a number of answers at once; 1
+        for those left out, 0 leaves the rows of one out.
 
-    Raises DraftpickError for an unknown reward or `repetitive`, and an alpha outside [0, 1].
+    Raises DraftpickError for an unknown reward or `repetitive`, an alpha outside [0, 1], and
+    weights that are not from 0 to MOST_WEIGHT.
     """
 
     reward: str | Reward | None = None
@@ -44,6 +48,7 @@ class TableOptions:
     features: Sequence[str] | None = None
     repetitive: str = "all"
     at_once: Sequence[int] | None = None
+    weights: Mapping[tuple[float, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from . import rewards  # heavy, and command lines only name the options
@@ -53,3 +58,5 @@ class TableOptions:
         rewards.check_alpha(self.alpha)
         if self.repetitive not in REPETITIVE:
             raise NoSuchName("choice of repetitive answers", self.repetitive, REPETITIVE)
+        if not all(0 <= weight <= MOST_WEIGHT for weight in self.weights.values()):
+            raise DraftpickError(f"weights are whole numbers from 0 to {MOST_WEIGHT}")

@@ -52,6 +52,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "share": ("x", "nan", "-0.1", "1.1", "inf", ""),
     "signed": ("x", "nan", "inf", ""),
     "numbers": ("x", "nan", "-1", ",", "0,x", "0 1"),
+    "weights": ("x", "0@1", "0@0=1", "x@1=2", "0@1=-1", "0@1=1.5", "0@1=101", "3@1=2", ","),
     "name": ("nope", "a b", "../x", LONG),
     "names": ("nope", "a,nope", "../x"),
     "folder": ("nowhere", "queries.jsonl", "queries.jsonl/below", "bare", LONG),
@@ -79,7 +80,7 @@ ENGINE = {"--dtype": "name", "--device": "name", "--backend": "name", "--context
 REQUEST = {"--max-new-tokens": "count", "--temperature": "number", "--top-p": "number",
            "--top-k": "natural"}  # fmt: skip
 TABLE = {"--embedder": "target", "--arms": "names", "--temperatures": "numbers",
-         "--at-once": "numbers", "--repetitive": "name"}  # fmt: skip
+         "--at-once": "numbers", "--repetitive": "name", "--weights": "weights"}  # fmt: skip
 ARMS = ("--config", "arms.yaml")
 COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "generate": (("generate", "Hi", *ARMS), {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,6 +198,14 @@ def table_options(
             "that copy look too fast."
         ),
     ] = "all",
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T@N=W,...",
+            help="How often your traffic has temperature T with N answers at once: whole numbers, "
+            "1 where none is given. Default: settings count alike.",
+        ),
+    ] = None,
 ) -> TableOptions:
     """Which rows of a collection are read, and what embeds its queries."""
     return TableOptions(
@@ -205,6 +214,7 @@ def table_options(
         temperatures=None if temperatures is None else temperatures_in(temperatures),
         at_once=None if at_once is None else at_once_in(at_once),
         repetitive=repetitive,
+        weights={} if weights is None else weights_in(weights),
     )
 
 
@@ -235,6 +245,21 @@ def at_once_in(listed: str) -> tuple[int, ...]:
             f"not {listed!r}"
         )
     return tuple(map(int, named))
+
+
+def weights_in(listed: str) -> dict[tuple[float, int], int]:
+    """Weights of settings given as `0@1=6,1@8=2`; raises DraftpickError for what is none."""
+    found = {}
+    for each in names_in(listed) or [""]:
+        parts = re.fullmatch(r"([0-9.]+)@(\d+)=(\d+)", each)
+        if parts is None:
+            raise DraftpickError(
+                "weights are given as temperature@answers=weight with commas between, for "
+                f"instance 0@1=6,1@8=2, not {each!r}"
+            )
+        (temperature,), (answers,) = temperatures_in(parts[1]), at_once_in(parts[2])
+        found[temperature, answers] = int(parts[3])
+    return found
 
 
 def names_in(listed: str | Iterable[str] | None) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from collect_fakes import ARMS, FakeEngine, make_queries, sweep
 from stored_tables import rows_of, table_of
@@ -115,6 +116,21 @@ def test_a_choice_of_loads(folder: Path) -> None:
     assert len(table_of(folder, "paper")) == 12  # for one answer at a time
     with pytest.raises(DraftpickError, match="'paper' is for one answer at a time"):
         table_of(folder, "paper", at_once=[8])
+
+
+def test_settings_count_as_often_as_traffic_has_them(folder: Path) -> None:
+    alike = table_of(folder, "modelled")
+    table = table_of(folder, "modelled", weights={(0, 1): 3, (1, 8): 0})
+    counts = {(0, 1): 3, (0, 8): 1, (1, 1): 1, (1, 8): 0}
+    assert len(table) == 12 * sum(counts.values())
+    names = {"": (0, 1), "@0x8": (0, 8), "@1": (1, 1), "@1x8": (1, 8)}
+    count = [counts[names[query.removeprefix(query.split("@")[0])]] for query in alike.query_ids]
+    assert table.rewards.mean(0) == pytest.approx(np.average(alike.rewards, 0, count))
+    assert set(table.queries) == set(alike.queries)
+    with pytest.raises(DraftpickError, match="temperature 1 and 4 answers at once, which have a"):
+        table_of(folder, "modelled", weights={(1, 4): 2})
+    with pytest.raises(DraftpickError, match="all settings have the weight 0"):
+        table_of(folder, "modelled", at_once=[8], weights={(0, 8): 0, (1, 8): 0})
 
 
 def test_a_repetitive_answer_is_left_out_at_every_load(tmp_path: Path) -> None:

@@ -186,6 +186,8 @@ def plan(asked: TrainOptions) -> TrainPlan:
         OWN_GUARDS[name].check(risk)
         if table.at_once not in (None, (1,)):
             raise PolicyError("risk control is about answers, not load; leave --at-once out")
+        if table.weights:
+            raise PolicyError("a bound on losses holds for rows alike; leave --weights out")
         table = replace(table, at_once=(1,))
     return TrainPlan(asked, table, name, settings, asked.guard and name not in OWN_GUARDS, risk)
 

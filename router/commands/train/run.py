@@ -124,6 +124,7 @@ def _task(plan: TrainPlan, table: RewardTable, manifest: Manifest) -> Task:
             "arms": ",".join(table.arms),
             "features": ",".join(table.feature_names) or "none",
             "repetitive": plan.table.repetitive,
+            "weights": str(dict(plan.table.weights) or ""),
             "train_size": plan.asked.train_size,
             "judge_by": plan.asked.judge_by,
         },
@@ -154,7 +155,7 @@ def judged_rows(
         features=table.feature_names,
     )
     if only_alone(collection, known.get(reward)):
-        asked = replace(asked, temperatures=None, at_once=None)
+        asked = replace(asked, temperatures=None, at_once=None, weights={})
     found = reward_table(collection, asked)
     queries = set((table if held is None else held).query_of)
     rows = [i for i, query in enumerate(found.query_of) if query in queries]

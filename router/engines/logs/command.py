@@ -31,7 +31,7 @@ class LogSource(TrafficOptions):
         from .report import notes, report, sentences, tabulated, to_paste
 
         table, usual = asked.as_table(), TableOptions()
-        for name in ("embedder", "temperatures", "repetitive"):
+        for name in ("embedder", "temperatures", "repetitive", "weights"):
             if getattr(table, name) != getattr(usual, name):
                 raise DraftpickError(f"--{name} is for REWARDS; leave it out with --from-logs")
         loads = sorted(set(table.at_once or ()))
