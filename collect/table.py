@@ -211,8 +211,8 @@ def _weighted(
     for temperature, answers in weights:
         if (temperature, answers) not in settings:
             raise DraftpickError(
-                f"no row of {collection.folder} is of temperature {temperature:g} and {answers} "
-                "answers at once, which have a weight; name settings that are read"
+                f"no row of {collection.folder} is of temperature {temperature:g} with {answers} "
+                f"answers at once; leave {temperature:g}@{answers} out of --weights"
             )
     rows = [row for row, each in enumerate(settings) for _ in range(weights.get(each, 1))]
     if not rows:

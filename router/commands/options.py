@@ -251,7 +251,7 @@ def weights_in(listed: str) -> dict[tuple[float, int], int]:
     """Weights of settings given as `0@1=6,1@8=2`; raises DraftpickError for what is none."""
     found = {}
     for each in names_in(listed) or [""]:
-        parts = re.fullmatch(r"([0-9.]+)@(\d+)=(\d+)", each)
+        parts = re.fullmatch(r"([0-9.]+)@([1-9]\d*)=(\d+)", each)
         if parts is None:
             raise DraftpickError(
                 "weights are given as temperature@answers=weight with commas between, for "

@@ -127,7 +127,7 @@ def test_settings_count_as_often_as_traffic_has_them(folder: Path) -> None:
     count = [counts[names[query.removeprefix(query.split("@")[0])]] for query in alike.query_ids]
     assert table.rewards.mean(0) == pytest.approx(np.average(alike.rewards, 0, count))
     assert set(table.queries) == set(alike.queries)
-    with pytest.raises(DraftpickError, match="temperature 1 and 4 answers at once, which have a"):
+    with pytest.raises(DraftpickError, match="temperature 1 with 4 answers at once; leave 1@4 out"):
         table_of(folder, "modelled", weights={(1, 4): 2})
     with pytest.raises(DraftpickError, match="all settings have the weight 0"):
         table_of(folder, "modelled", at_once=[8], weights={(0, 8): 0, (1, 8): 0})
