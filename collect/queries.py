@@ -82,12 +82,13 @@ def shipped_folder(split: str) -> Path:
 
 
 def shipped(split: Literal["train", "test"]) -> list[Query]:
-    """The queries of one split, task by task in the order of TASKS.
+    """The queries of one split, task by task: Spec-Bench's, then `json` and `sql`.
 
     Raises DraftpickError for a split other than "train" and "test".
     """
     folder = shipped_folder(split)
-    return read_queries([folder / f"{task}.jsonl" for task in TASKS])
+    tasks = ordered(path.stem for path in folder.glob("*.jsonl"))
+    return read_queries([folder / f"{task}.jsonl" for task in tasks])
 
 
 def task_of(category: str) -> str:

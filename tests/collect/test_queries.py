@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collect.queries import TASKS, first_per_task, ordered, read_queries, shipped, task_of
+from collect.queries import SPLITS, TASKS, first_per_task, ordered, read_queries, shipped, task_of
 from decoders.common.errors import DraftpickError
 
 GOOD: dict[str, Any] = {"id": "a", "task": "qa", "turns": ["Why?"]}
@@ -149,7 +149,7 @@ def test_tasks_are_free(tmp_path: Path) -> None:
 
 def test_the_shipped_queries() -> None:
     train, test = shipped("train"), shipped("test")
-    for task in TASKS:
+    for task in (*TASKS, "json", "sql"):
         assert sum(q.task == task for q in train) >= 40
         assert sum(q.task == task for q in test) >= 10
     for queries in (train, test):
@@ -167,4 +167,6 @@ def test_shipped_queries_that_share_a_passage_share_a_group() -> None:
             if query.task == "rag" and len(passage) > 100:
                 groups.setdefault(passage, set()).add(query.group)
     assert len(groups) >= 70 and all(len(of) == 1 and None not in of for of in groups.values())
-    assert len({q.group for q in shipped("train") if q.group}) == 10
+    train, test = ({q.group for q in shipped(split) if q.group} for split in SPLITS)
+    assert len({group for group in train if group.startswith("rag")}) == 10
+    assert not train & test, "schemas and shapes of the test are of its own"
