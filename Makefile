@@ -26,8 +26,8 @@ test: install
 
 # Two at a time, a thread each: they load real models. The long ones come first (tests/conftest.py).
 # Then one by one those that starve beside others: clusters on this machine.
-# REST=0, 1 or 2: of large products that third alone.
-slow: export REST := $(REST)
+# PART=0/5 to 4/5: a fifth of them.
+slow: export PART := $(PART)
 slow: install
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -m "(slow or property) and not alone" -n 2 --dist loadgroup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow and alone" || test $$? -eq 5  # none without Ray

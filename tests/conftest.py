@@ -27,6 +27,7 @@ from policies import mlflow_store
 from router import mlflow_model
 from router.specbench import bench
 
+SLOW = ("slow", "property")  # marks of what `make slow` runs
 plugins.load("policies")  # what a stale installation does not name follows
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 for entries in tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"].values():
@@ -40,8 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ends with a long test.
 
     Of a product of parameters the nth are the cases whose places along each of them add up to a
-    multiple of n, so that every value occurs in one. The others are its rest; REST=0, 1 or 2 leaves
-    a third of it.
+    multiple of n, so that every value occurs in one. PART=2/5 leaves every fifth of what is slow,
+    from the third on.
     """
     seen: dict[tuple[str, ...], dict[tuple[int, ...], int]] = {}
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
@@ -58,12 +59,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # a product repeats its values, which need not be hashable, and does not copy them
             place += known.setdefault(tuple(id(values[name]) for name in names), len(known))
         if place % every.args[0]:
-            item.add_marker(pytest.mark.rest if len(groups) > 1 else pytest.mark.slow)
-    rest = [item for item in items if item.get_closest_marker("rest") is not None]
-    for item in rest:
-        item.add_marker(pytest.mark.slow)
-    if third := os.environ.get("REST"):
-        left_out = {item for i, item in enumerate(rest) if i % 3 != int(third) % 3}
+            item.add_marker(pytest.mark.slow)
+    if part := os.environ.get("PART"):
+        which, of = map(int, part.split("/"))
+        slow = [item for item in items if {*SLOW} & {mark.name for mark in item.iter_markers()}]
+        left_out = {item for i, item in enumerate(slow) if i % of != which % of}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 

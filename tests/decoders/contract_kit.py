@@ -192,7 +192,7 @@ def on_backends(names: Iterable[str], backends: Sequence[str] = BACKENDS) -> pyt
                 id=f"{backend}-{name}",
                 marks=[
                     pytest.mark.xdist_group(backend),  # its engine is made once
-                    *(() if usual(name, backend) else (pytest.mark.rest,)),
+                    *(() if usual(name, backend) else (pytest.mark.slow,)),
                 ],
             )
             for backend in backends

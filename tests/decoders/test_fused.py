@@ -379,7 +379,7 @@ def test_what_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fused.unsupported_reason(shape, on_cuda) == "Triton is not installed"
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_compile_for_hopper(tmp_path: Path, kind: str) -> None:
     """Apart, since this process may interpret them. Registers that do not fit spill to memory."""

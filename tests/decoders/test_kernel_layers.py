@@ -233,7 +233,7 @@ def run_again(*given: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("lesser", [*cpp_kernels.SETS][1:-2])
 def test_a_processor_with_fewer_instructions_does_the_same(kernel: None, lesser: str) -> None:
     """By those for a lesser set that this processor has; AVX2 is for `make avx2`."""
