@@ -82,7 +82,7 @@ def shipped_folder(split: str) -> Path:
 
 
 def shipped(split: Literal["train", "test"]) -> list[Query]:
-    """The queries of one split, task by task: Spec-Bench's, then `json` and `sql`.
+    """The queries of one split, task by task: Spec-Bench's, then `json`, `rust` and `sql`.
 
     Raises DraftpickError for a split other than "train" and "test".
     """

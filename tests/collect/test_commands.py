@@ -82,7 +82,7 @@ def test_collect_uses_the_shipped_queries(
     engine.context = 10_000
     result = run(app, "collect", "--out", tmp_path / "out", "--limit", 1, "--arms", "small")
     assert result.exit_code == 0, result.output
-    assert "8 queries collected" in result.stdout
+    assert "9 queries collected" in result.stdout
 
 
 def test_ctrl_c_says_how_to_go_on(

@@ -149,7 +149,7 @@ def test_tasks_are_free(tmp_path: Path) -> None:
 
 def test_the_shipped_queries() -> None:
     train, test = shipped("train"), shipped("test")
-    for task in (*TASKS, "json", "sql"):
+    for task in (*TASKS, "json", "rust", "sql"):
         assert sum(q.task == task for q in train) >= 40
         assert sum(q.task == task for q in test) >= 10
     for queries in (train, test):
