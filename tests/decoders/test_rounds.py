@@ -20,7 +20,7 @@ from engine_toys import tokenizer
 from collect.replay.batch import Batch
 from collect.replay.costs import shapes
 from collect.replay.rounds import OverheadTimer
-from decoders import Engine
+from decoders import Engine, loop
 from decoders.arms import recipe
 from decoders.backends.batched.slots import SlotBackend
 from decoders.backends.native import LlamaBackend
@@ -111,13 +111,15 @@ def test_arms_that_differ_by_their_weights_alone_cost_the_same(
 def test_what_a_verifier_takes_is_counted_for_every_answer(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verify = Coupled.verify
+    def slow(function: Callable[..., Any]) -> Callable[..., Any]:
+        def slowly(*given: Any) -> Any:
+            time.sleep(0.005)
+            return function(*given)
 
-    def slowly(*given: Any) -> Any:
-        time.sleep(0.005)
-        return verify(*given)
+        return slowly
 
-    monkeypatch.setattr(Coupled, "verify", slowly)
+    monkeypatch.setattr(Coupled, "verify", slow(Coupled.verify))  # of one alone
+    monkeypatch.setattr(loop, "compared", slow(loop.compared))  # where a pass tells the tokens
     costs = Batch(engine, at_once=(1, 3)).cost_table
     for answers in (1, 3):
         one = costs.of_answers(answers)
