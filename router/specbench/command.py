@@ -151,7 +151,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for everything that the demo writes.")] = Path(
         "demo"
     ),
-    collect_limit: Annotated[int, typer.Option(min=1, help="Training queries per task.")] = 12,
+    collect_limit: Annotated[int, typer.Option(min=1, help="Training queries per task.")] = 24,
     limit: Annotated[int, typer.Option(min=1, help="Test questions per task.")] = 3,
     max_new_tokens: MaxNewTokens = 64,
 ) -> None:
