@@ -83,11 +83,6 @@ def test_policies_that_ship_are_of_the_arms_that_ship() -> None:
     [
         (MODEL_POLICIES / LARGE, 0.0, 15, "hybrid"),
         (MODEL_POLICIES / LARGE, 1.0, 16, "max-gram"),
-        (loading.DEFAULT_POLICY, 0.0, 15, "hybrid"),
-        (loading.DEFAULT_POLICY, 1.0, 2, "hybrid"),
-        (loading.DEFAULT_POLICY, 1.0, 3, "recurrent"),
-        (loading.DEFAULT_POLICY, 1.0, 15, "recurrent"),
-        (loading.DEFAULT_POLICY, 0.0, 16, "autoregressive"),
     ],
 )
 def test_they_take_what_the_page_on_arms_says(
