@@ -11,6 +11,7 @@ from decoders.common.errors import NoSuchName
 
 from ..base import BasePolicy, as_rows, from_rewards, moments, origin_of
 from ..errors import PolicyError
+from ..products import product
 from ..records import Fitted, Float32, Float64, Origin, RewardTable
 
 METRICS = ("cosine", "euclidean")
@@ -59,7 +60,7 @@ class NeighbourPolicy(BasePolicy):
         if self._metric == "cosine":
             rows = _unit(rows)
         # x.p - |p|^2/2 orders by distance; for unit vectors it orders by cosine as well.
-        closeness = rows @ self._keys - self._half_squares  # [n, m]
+        closeness = product(rows, self._keys) - self._half_squares  # [n, m]
         k = min(self._k, closeness.shape[1])
         nearest = np.argpartition(-closeness, k - 1, axis=1)[:, :k]  # [n, k]
         return np.asarray(self._rewards[nearest].mean(axis=1), dtype=np.float64)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..base import BasePolicy, as_rows, from_rewards, softmax
 from ..errors import PolicyError
+from ..products import product
 from ..records import Float32, Float64, Origin
 
 
@@ -65,7 +66,7 @@ class NetworkPolicy(BasePolicy):
         """[n, A], before the head."""
         h: Any = (as_rows(x, self.origin.width) - self._mean) / self._std
         for i, layer in enumerate(self._layers):
-            h = (np.tanh(h) if i else h) @ layer.weight.T + layer.bias
+            h = product(np.tanh(h) if i else h, layer.weight.T) + layer.bias
         return np.asarray(h, dtype=np.float64)
 
     def scores(self, x: Any) -> Float64:

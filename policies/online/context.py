@@ -13,6 +13,7 @@ from decoders.common.tensor_files import below
 from ..base import as_rows
 from ..errors import PolicyError
 from ..learners.network import NetworkPolicy
+from ..products import product
 from ..records import Float32, Float64, Origin
 
 
@@ -49,7 +50,7 @@ class Context:
 
     def around(self, rows: Float32, predicted: Float64) -> Float64:
         """[n, A, k], with predictions [n, A] given."""
-        shared = ((rows - self.mean) / self.std) @ self.directions  # [n, q]
+        shared = product((rows - self.mean) / self.std, self.directions)  # [n, q]
         n, arms = predicted.shape
         return np.concatenate(
             [
