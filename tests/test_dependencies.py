@@ -53,7 +53,7 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
 
 
 EXTRAS = {  # what needs an extra -> where else it may be imported
-    "serve": ("router/serve/", "router/commands/serving/", "decoders/endpoints/load.py"),
+    "serve": ("router/serve/", "decoders/endpoints/load.py", "router/engines/check/metrics.py"),
     "ray": ("collect/sweeps/on_ray.py", "collect/sweeps/ray_cluster.py", "router/serve/"),
     "dev": ("decoders/backends/cuda/",),  # triton, which comes with torch where there is a GPU
 }
