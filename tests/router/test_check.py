@@ -176,8 +176,8 @@ def test_what_a_pass_costs_is_found_again() -> None:
     ("running", "chances", "best", "says"),
     [
         (1, [0.9, 0.8, 0.75, 0.7], 4, "Try longer drafts"),
-        (8, [0.9, 0.1, 0.05, 0.01], 1, "Set drafts to 1 token,"),
-        (64, [0.3, 0.1, 0.0, 0.0], 0, "Switch drafting off"),
+        (8, [0.9, 0.1, 0.05, 0.01], 1, "Try drafts of 1 token:"),
+        (64, [0.3, 0.1, 0.0, 0.0], 0, "Try it without drafts"),
         (1, [0.9, 0.6, 0.3, 0.15], 3, "Leave it as it is"),
     ],
 )

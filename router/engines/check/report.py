@@ -22,7 +22,11 @@ RARELY = 0.3  # share of the passes
 
 @dataclass(frozen=True)
 class Cost:
-    """A step: base + token times the tokens that it reads."""
+    """A step: base + token times the tokens that it reads.
+
+    An answer more costs what a token does, and what else each answer takes besides, so that the
+    token of a draft costs at most this.
+    """
 
     base: float
     token: float
@@ -163,14 +167,15 @@ def sentences(found: Findings) -> list[str]:
     """Does it draft, does it pay, what to change."""
     name = ENGINES[found.engine].name
     load = f"With {found.running:g} answer{'s' * (found.running != 1)} at once"
-    dearer = f"a pass over 8 drafted tokens takes {found.dearer(8):.2f} times one over none"
+    most = found.dearer(8)
+    dearer = f"a pass over 8 drafted tokens takes at most {most:.2f} times one over none"
     if not found.drafts:
         if not found.known:
             second = UNKNOWN
         else:
             second = (
-                f"{load} {dearer}, so that a draft of 8 pays where {found.dearer(8) - 1:.1f} of "
-                "its tokens or more are accepted."
+                f"{load} {dearer}, so that a draft of 8 pays for sure where {most - 1:.1f} "
+                "of its tokens or more are accepted."
             )
         return [
             f"{name} at {found.url} does not draft: {found.rounds:,.0f} passes wrote a token each.",
@@ -186,12 +191,11 @@ def sentences(found: Findings) -> list[str]:
     )
     if not found.known:
         return [first, UNKNOWN, "Start it with more slots and check again."]
-    bounds = f"drafts as accepted as these pay up to {found.break_even} tokens"
+    bounds = f"drafts as accepted as these pay up to {found.break_even} tokens at least"
     if not found.break_even:
-        bounds = "drafts as accepted as these do not pay at any length"
-    elif found.break_even == len(found.chances):
-        bounds = f"drafts as accepted as these pay up to {found.break_even} tokens at least"
-    second = f"{load} {dearer}; {bounds}, and drafting makes it {found.gain:.2f} times as fast."
+        bounds = "drafts as accepted as these may not pay at any length"
+    fast = f"{found.gain:.2f} times as fast or more"
+    second = f"{load} {dearer}; {bounds}, and drafting makes it {fast}."
     return [first, second, _change(found)[0]]
 
 
@@ -212,12 +216,16 @@ def _change(found: Findings) -> tuple[str, int | None]:
     """What to do, and the length of drafts to set, 0 for none and None for that which is."""
     best, share = found.best, found.counts.drafts / found.rounds
     if best == 0:
-        return "Switch drafting off at this load, or take a drafter that is accepted more often.", 0
+        return (
+            "Try it without drafts, or with a drafter that is accepted more often, and let "
+            "`draftpick compare` say which is faster."
+        ), 0
     now = min(len(found.chances), max(1, round(found.drafted)))
     better = found.gain_of(best) / found.gain_of(now)
     if better > 1 + CLEAR:
         tokens = f"{best} token{'s' * (best > 1)}"
-        return f"Set drafts to {tokens}, for {better - 1:.0%} more speed where made.", best
+        change = f"Try drafts of {tokens}: by these costs {better - 1:.0%} more speed where made."
+        return change, best
     if best == len(found.chances) and found.chances[-1] > 0.5 and share > RARELY:
         longer = "Try longer drafts: even their last token is accepted more often than not."
         return longer, 2 * best
