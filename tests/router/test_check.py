@@ -136,7 +136,7 @@ def test_a_page_that_says_nothing_is_one_sentence(
 
 def test_nothing_that_listens_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "http://127.0.0.1:1"]) == 2
-    assert "nothing answers at http://127.0.0.1:1/metrics" in capsys.readouterr().err
+    assert "nothing answers at http://127.0.0.1:1/v1 " in capsys.readouterr().err
 
 
 BASE, TOKEN = 0.010, 0.001

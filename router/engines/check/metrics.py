@@ -160,8 +160,8 @@ class Metrics:
             except (httpx.HTTPError, httpx.InvalidURL) as broken:
                 error = broken
         raise DraftpickError(
-            f"nothing answers at {root}{path} ({in_words(error)}); check the address and whether "
-            "the server runs"
+            f"nothing answers at {self.server.url} ({in_words(error)}); check the address and "
+            "whether the server runs"
         ) from error
 
     def _without(self, answer: httpx.Response) -> DraftpickError:
