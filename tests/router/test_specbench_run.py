@@ -20,6 +20,7 @@ from router.specbench import markdown
 from router.specbench import run as run_module
 from router.specbench.bench import load_questions, select, specbench
 from router.specbench.candidates import policy_label
+from router.specbench.compare import compared, read_measured
 from router.specbench.journal import read_rows
 from router.specbench.records import Row
 from router.specbench.run import Asker
@@ -102,6 +103,19 @@ def test_rows_are_read_as_they_were_written(
     assert [Row.from_json(json.loads(json.dumps(row.to_json()))) for row in rows] == rows
     (before, *_) = (tmp_path / "rows.jsonl").read_text().splitlines()
     assert json.loads(before)["answers"]["wide"]["turns"][0]["result"]["arm"] == "wide"
+
+
+def test_a_run_can_be_compared_with_another(
+    router: Router, question_file: Path, tmp_path: Path
+) -> None:
+    bench(router, question_file, tmp_path)
+    found = read_measured(tmp_path)
+    answers = [answer for row in read_rows(tmp_path) for answer in row.answers.values()]
+    results = [turn.result for each in answers for turn in each.turns]
+    assert len(found) == len(answers)
+    assert sum(each.sums[0] for each in found) == sum(each.decoded for each in answers) > 0
+    assert sum(each.sums[5] for each in found) == sum(each.rounds for each in results) > 0
+    assert {change.ratio for change in compared(found, found)} == {1.0}
 
 
 def test_rows_of_another_version_are_refused(router: Router, question_file: Path) -> None:
