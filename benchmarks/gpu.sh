@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that is measured on a GPU, in order of worth; docs/gpu.md says what each step does.
+# Everything that is measured on a GPU, in order of worth; docs/gpu/benchmarks.md says what each step does.
 #
 #     benchmarks/gpu.sh [OUT [STEP...]]
 #

@@ -21,6 +21,9 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WORD = re.compile(r"`([^`\n]+)`")
 
 
+HEADING = re.compile(r"^(#+) +(.*)$", re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class Snippet:
     """A fenced block. where: page and line of its first line."""
@@ -38,7 +41,7 @@ def snippets(*languages: str) -> list[Snippet]:
         for match in FENCE.finditer(content):
             if match[1] in languages:
                 line = content.count("\n", 0, match.start()) + 2
-                found.append(Snippet(f"{page.name}:{line}", page, match[1], match[2]))
+                found.append(Snippet(f"{page.relative_to(ROOT)}:{line}", page, match[1], match[2]))
     return found
 
 
@@ -53,3 +56,13 @@ def prose(page: Path) -> str:
 
 def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
+
+
+def anchor(title: str) -> str:
+    """What a link to a heading ends with."""
+    kept = re.sub(r"[^\w\- ]", "", title.lower())
+    return kept.replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {anchor(title) for _, title in HEADING.findall(prose(page))}

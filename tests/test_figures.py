@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pages import HEADING, ROOT, anchor
 
-ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)")
 UNIT = r"(?=x\b|%| points| tokens/s| times)"
 FIGURE = re.compile(rf"(?<![\w.,/-])(?!95%)(\d[\d,]*(?:\.\d+)?){UNIT}")
@@ -17,23 +17,31 @@ DECIMAL = re.compile(  # of conclusions: all that has decimals, too, but for siz
     rf"(?<![\w.,/-])(?!95%)(\d[\d,]*(?:\.\d+)?{UNIT}|\d[\d,]*\.\d+(?![\w.]|,\d| [bm]illion))"
 )
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
-HEADING = re.compile(r"^(#+) +(.*)$", re.MULTILINE)
-CONCLUSIONS = "Conclusions"
-CONCLUDED = sorted(
-    str(page.relative_to(ROOT))
-    for page in (ROOT / "docs").rglob("*.md")
-    if f"\n## {CONCLUSIONS}\n" in page.read_text(encoding="utf-8")
-)
+CONCLUSIONS, MEASURED = "Conclusions", "Measured"
+
+
+def with_section(title: str) -> list[str]:
+    return sorted(
+        str(page.relative_to(ROOT))
+        for page in (ROOT / "docs").rglob("*.md")
+        if f"\n## {title}\n" in page.read_text(encoding="utf-8")
+    )
+
+
+CONCLUDED = with_section(CONCLUSIONS)
 METHODS = "docs/notes/methods_measured.md"
 SAID = (  # page, and the section whose figures are to be found; None for all of it
     ("README.md", None),
     ("docs/your-own-model.md", None),
     ("docs/which_arm.md", "What decides"),
+    ("docs/gpu/README.md", "The figures in short"),
     (METHODS, "What the papers claim, and what these models show"),
     *((name, CONCLUSIONS) for name in CONCLUDED),
+    *((name, MEASURED) for name in with_section(MEASURED)),
 )
 COMMAND = r"^```bash$|`(make|draftpick|python) |`benchmarks/\w+\.(py|sh)`|cannot be run again"
-TABLES = sorted({*CONCLUDED, "docs/scaling.md"})
+METHOD_PAGES = {f"docs/methods/{name}.md" for name in ("eagle3", "verification")}
+TABLES = sorted({*CONCLUDED, *METHOD_PAGES, "docs/scaling.md"})
 
 
 @dataclass(frozen=True)
@@ -66,11 +74,6 @@ def sections(page: str) -> list[Section]:
 def _quiet(page: str) -> str:
     """As long, without the comments of code blocks, which look like headings."""
     return re.sub(r"^```.*?^```$", lambda m: re.sub("#", " ", m[0]), page, flags=re.M | re.S)
-
-
-def anchor(title: str) -> str:
-    kept = re.sub(r"[^\w\- ]", "", title.lower())
-    return kept.replace(" ", "-")
 
 
 def section(name: str, anchored: str | None) -> str:
