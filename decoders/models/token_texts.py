@@ -1,4 +1,4 @@
-"""What a tokenizer's ids spell, in bytes, so that two vocabularies can be compared (D26)."""
+"""What a tokenizer's ids spell, in bytes, so that two vocabularies can be compared."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ At temperature 0 that is the most likely token, above it the token that the cloc
 is drafted, and the clocks of a place that was rejected may be used again under another prefix: no
 token that was kept depends on them. A drafter that goes by the same clocks is mostly right.
 
-A tree is verified in the same pass (D17; Chen et al., "Cascade Speculative Drafting", appendix B):
+A tree is verified in the same pass (Chen et al., "Cascade Speculative Drafting", appendix B):
 of a node's children at most one is what the target writes.
 """
 

@@ -1,4 +1,4 @@
-"""D20: beams and scores are transformers', in fewer passes; what is drafted changes neither."""
+"""Beams and scores are transformers', in fewer passes; what is drafted changes neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D13 to D15: drafters made of drafters. The target's own ids and distribution, whatever the nest;
+"""Drafters made of drafters. The target's own ids and distribution, whatever the nest;
 and what a nest drafts, against a plain recursion without any cache."""
 
 from __future__ import annotations

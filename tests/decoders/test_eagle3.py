@@ -1,4 +1,4 @@
-"""EAGLE-3 heads (D28): drafts beside those worked out from scratch, on both backends, chains and
+"""EAGLE-3 heads: drafts beside those worked out from scratch, on both backends, chains and
 trees; distributions; and what does not fit."""
 
 from __future__ import annotations

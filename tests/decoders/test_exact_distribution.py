@@ -1,5 +1,5 @@
 """The law of whole answers to the last digit: every draw and every acceptance walked, through the
-shipped loop, by the clocks of places and in turn (D2)."""
+shipped loop, by the clocks of places and in turn."""
 
 from __future__ import annotations
 

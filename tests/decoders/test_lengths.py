@@ -1,4 +1,4 @@
-"""D21: how many tokens to draft."""
+"""How many tokens to draft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D16: what followed the longest earlier match, by hand-made cases and against a plain search."""
+"""What followed the longest earlier match, by hand-made cases and against a plain search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recurrent drafter (D23): steps beside the trained cell's, rounds beside those from scratch,
+"""The recurrent drafter: steps beside the trained cell's, rounds beside those from scratch,
 distributions, recordings, verifiers, and what does not fit."""
 
 from __future__ import annotations

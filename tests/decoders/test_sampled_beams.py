@@ -1,4 +1,4 @@
-"""D20, the looser search: k drawn answers, the best by its score."""
+"""Sampled beams: k drawn answers, the best by its score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D22: T5-like models through the same loop, beside transformers and to the last digit."""
+"""T5-like models through the same loop, beside transformers and to the last digit."""
 
 from __future__ import annotations
 

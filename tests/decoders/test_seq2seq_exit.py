@@ -1,4 +1,4 @@
-"""D18 on D22: an encoder-decoder drafts with its first decoder layers, and runs none twice."""
+"""Early exits: an encoder-decoder drafts with its first decoder layers, and runs none twice."""
 
 from __future__ import annotations
 

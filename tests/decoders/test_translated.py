@@ -1,4 +1,4 @@
-"""Draft models with another tokenizer than the target's (D26)."""
+"""Draft models with another tokenizer than the target's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D17: a tree of drafts changes how fast an answer comes, never the answer or its distribution."""
+"""A tree of drafts changes how fast an answer comes, never the answer or its distribution."""
 
 from __future__ import annotations
 

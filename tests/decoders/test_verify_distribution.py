@@ -1,4 +1,4 @@
-"""D3 to D8 and D12 to the last digit: the distribution at each drafted position is the rule's own.
+"""Rules to the last digit: the distribution at each drafted position is the rule's own.
 
 With two drafted tokens a round and four new ones, the first token is the prompt's and the fourth is
 never drafted, whatever was accepted: both follow the target. The second and third are drafted in

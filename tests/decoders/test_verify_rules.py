@@ -1,4 +1,4 @@
-"""D4 to D8 as functions of distributions: sums, budgets, ties and the ends of their ranges."""
+"""Rules as functions of distributions: sums, budgets, ties and the ends of their ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An EAGLE-3 head at work (D28; Li et al., "EAGLE-3", 2503.01840): its matrices laid out or rounded
+"""An EAGLE-3 head at work (Li et al., "EAGLE-3", 2503.01840): its matrices laid out or rounded
 as the target's are. `collect/align/eagle3_module.py` is what training sees of it.
 """
 

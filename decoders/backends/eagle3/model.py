@@ -1,4 +1,4 @@
-"""An EAGLE-3 head as a model that drafts, one sequence (D28).
+"""An EAGLE-3 head as a model that drafts, one sequence.
 
 A token is read with the state of the position before it: the target's own, as far as the target has
 read, and beyond that what the head's own step before gave. So a draft is a chain or a tree of steps

@@ -1,4 +1,4 @@
-"""One step of a recurrent drafter over the target's final states (D23): gated blocks, no attention,
+"""One step of a recurrent drafter over the target's final states: gated blocks, no attention,
 no cache. Zhang et al., "Recurrent Drafter for Fast Speculative Decoding" (2403.09919); Ankner et
 al., "Hydra" (2402.05109); Li et al., "EAGLE" (2401.15077).
 """

@@ -1,5 +1,5 @@
 """A recurrent drafter's cell at work: its matrices laid out or rounded as the target's are, and the
-target's own head over the draft tokens (D23). `cell.py` is what training sees of it.
+target's own head over the draft tokens. `cell.py` is what training sees of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""T5-like transformers models behind the Backend seam (D22).
+"""T5-like transformers models behind the Backend seam.
 
 The prompt goes through the encoder once. What the loop extends and rolls back is the decoder's
 sequence, which begins with its start token; the keys and values that the decoder computes from the

@@ -1,4 +1,4 @@
-"""An EAGLE-3 head over the target's states after three of its layers (D28)."""
+"""An EAGLE-3 head over the target's states after three of its layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target's own first layers, an adapter and its head, as drafter (D18).
+"""The target's own first layers, an adapter and its head, as drafter.
 
 The lower layers' KV belongs to the target and is computed once: the target's own pass goes on from
 what the drafter ran (`ExitBackend`). Kim et al. (BiLD, section 4.4) draft so.

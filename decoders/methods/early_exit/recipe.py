@@ -1,4 +1,4 @@
-"""The target's own first layers as drafter (D18)."""
+"""The target's own first layers as drafter."""
 
 from __future__ import annotations
 

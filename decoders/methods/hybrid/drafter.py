@@ -1,4 +1,4 @@
-"""Copying or a model's draft, chosen in every round (D24) by the higher expected tokens a
+"""Copying or a model's draft, chosen in every round by the higher expected tokens a
 second.
 
 A copy's acceptance is that of its match lengths, a model's that of its drafts so far; both are

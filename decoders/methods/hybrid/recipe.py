@@ -1,4 +1,4 @@
-"""Copying or a model's draft, whichever promises more in each round (D24)."""
+"""Copying or a model's draft, whichever promises more in each round."""
 
 from __future__ import annotations
 

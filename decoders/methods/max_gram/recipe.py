@@ -1,4 +1,4 @@
-"""Max-Gram: prompt lookup, which copies what followed the longest earlier match (D16)."""
+"""Max-Gram: prompt lookup, which copies what followed the longest earlier match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small model of its own as drafter (D2)."""
+"""A small model of its own as drafter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A draft model of its own (D2)."""
+"""A draft model of its own."""
 
 from __future__ import annotations
 

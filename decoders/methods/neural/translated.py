@@ -1,4 +1,4 @@
-"""A small model with another tokenizer than the target's as drafter (D26; Timor et al. 2025)."""
+"""A small model with another tokenizer than the target's as drafter (Timor et al. 2025)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between a target's ids and those of a draft model with another tokenizer (D26)."""
+"""Between a target's ids and those of a draft model with another tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No drafting: with it the speculative loop is autoregressive decoding (D1)."""
+"""No drafting: with it the speculative loop is autoregressive decoding."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class AutoregressiveRecipe(ArmRecipe):
-    """D1: one target pass a token."""
+    """One target pass a token."""
 
     kind: Literal["autoregressive"] = "autoregressive"
     lossless: ClassVar[bool] = True

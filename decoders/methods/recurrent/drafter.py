@@ -1,4 +1,4 @@
-"""A trained recurrence over the target's final states, as drafter (D23; Zhang et al., "Recurrent
+"""A trained recurrence over the target's final states, as drafter (Zhang et al., "Recurrent
 Drafter", 2403.09919).
 
 It goes on from the target's state at the newest position that was read, so that after a round there

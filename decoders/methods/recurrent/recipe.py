@@ -1,4 +1,4 @@
-"""A recurrence over the target's final states (D23)."""
+"""A recurrence over the target's final states."""
 
 from __future__ import annotations
 

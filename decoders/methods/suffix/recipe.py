@@ -1,5 +1,5 @@
 """SuffixDecoding: copies from the conversation and from earlier answers, by how often each token
-followed (D25)."""
+followed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tree of drafts from a model of its own, every node of which has children (D17).
+"""A tree of drafts from a model of its own, every node of which has children.
 
 At the leading depths a node has several: at temperature 0 the most likely tokens, else those that
 are the first by their place's clocks. The drafter reads each depth in one tree pass. Where the lead

@@ -1,4 +1,4 @@
-"""A draft model that offers several tokens at a position (D17)."""
+"""A draft model that offers several tokens at a position."""
 
 from __future__ import annotations
 

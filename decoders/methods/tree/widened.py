@@ -1,4 +1,4 @@
-"""Tree attention over any chain of drafts (D17; Chen et al., "Cascade Speculative Drafting",
+"""Tree attention over any chain of drafts (Chen et al., "Cascade Speculative Drafting",
 appendix B): the leading drafts have siblings, which the target verifies in the same pass and which
 cost the drafter nothing. `tree.py` has trees in which every node has children.
 """

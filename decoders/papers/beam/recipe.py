@@ -1,4 +1,4 @@
-"""Beam search, drafted or not (D20)."""
+"""Beam search, drafted or not."""
 
 from __future__ import annotations
 

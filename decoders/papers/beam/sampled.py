@@ -1,4 +1,4 @@
-"""Sampled beams, the looser of the two beam searches (D20; Tulsian et al., "Fast Inference from
+"""Sampled beams, the looser of the two beam searches (Tulsian et al., "Fast Inference from
 Transformers via Speculative Decoding", Algorithm 2).
 
 Each beam goes on by a round of speculative sampling, its drafts kept or replaced as always; its

@@ -1,4 +1,4 @@
-"""Speculative beam search (D20): the k most likely continuations, several steps to a target pass.
+"""Speculative beam search: the k most likely continuations, several steps to a target pass.
 
 The draft model runs the same search some steps ahead, from the current beams. One target pass
 scores all that it went through, as a tree over the prompt's cache. The target's own search then

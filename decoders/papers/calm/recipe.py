@@ -1,4 +1,4 @@
-"""Tokens that leave the target after as many layers as they need (D19)."""
+"""Tokens that leave the target after as many layers as they need."""
 
 from __future__ import annotations
 

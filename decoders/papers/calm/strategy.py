@@ -1,4 +1,4 @@
-"""CALM (D19; Schuster et al., Confident Adaptive Language Modeling): each token leaves the target
+"""CALM (Schuster et al., Confident Adaptive Language Modeling): each token leaves the target
 after as many layers as it takes to be sure of it. Lossy, and a baseline: nothing verifies a token
 that left early, and the layers it skipped hold keys and values of the state at which it left."""
 

@@ -1,4 +1,4 @@
-"""Sequential cascades of a draft model and the target (D9, D10, D11)."""
+"""Sequential cascades of a draft model and the target."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ class EachTokenRecipe(CascadeRecipe):
 
 
 class TokenCascadeRecipe(EachTokenRecipe):
-    """D9: the target writes a token where the draft model's greatest probability is below
+    """The target writes a token where the draft model's greatest probability is below
     1 - alpha."""
 
     kind: Literal["token_cascade"] = "token_cascade"
 
 
 class OracleCascadeRecipe(EachTokenRecipe):
-    """D11: the target writes a token where its greatest probability exceeds the draft model's by
+    """The target writes a token where its greatest probability exceeds the draft model's by
     more than alpha. Both models run at every position: for analysis, never fast."""
 
     kind: Literal["oracle_cascade"] = "oracle_cascade"
 
 
 class SequenceCascadeRecipe(CascadeRecipe):
-    """D10: the target answers where the probability of the draft model's whole answer is below
+    """The target answers where the probability of the draft model's whole answer is below
     1 - alpha.
 
     normalised: the geometric mean of its tokens' probabilities, else their product.

@@ -26,7 +26,7 @@ from ...verify import Coupled
 
 @dataclass(frozen=True)
 class TokenCascade(Drafting):
-    """One token at a time by Chow's rule (D9, equation 2): the draft model's where its greatest raw
+    """One token at a time by Chow's rule (equation 2): the draft model's where its greatest raw
     probability is at least 1 - alpha, else the target's.
 
     A target pass reads all that the target has not seen, so there are as many of them as deferred
@@ -82,7 +82,7 @@ class TokenCascade(Drafting):
 
 @dataclass(frozen=True)
 class OracleCascade(Drafting):
-    """One token at a time by the Diff rule (D11, equation 5): the target's where the draft model's
+    """One token at a time by the Diff rule (equation 5): the target's where the draft model's
     greatest raw probability is below the target's own by more than alpha, else the draft model's.
     Both models run at every position: it shows what a rule could reach, and is never fast.
 
@@ -136,7 +136,7 @@ class OracleCascade(Drafting):
 
 @dataclass(frozen=True)
 class SequenceCascade(Drafting):
-    """Chow's rule (D10): the draft model's answer is accepted where its probability is at least
+    """Chow's rule: the draft model's answer is accepted where its probability is at least
     1 - alpha: the mean of its tokens' (geometric), or unnormalised, as the paper states it, their
     product.
 

@@ -1,5 +1,5 @@
 """Horizontal cascade: earlier draft positions from the better drafter, later ones from cheaper ones
-(D15; Chen et al., "Cascade Speculative Drafting", section 3.2).
+(Chen et al., "Cascade Speculative Drafting", section 3.2).
 """
 
 from __future__ import annotations

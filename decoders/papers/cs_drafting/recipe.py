@@ -1,4 +1,4 @@
-"""Vertical and horizontal cascades of a row of draft models (D14 and D15 together)."""
+"""Vertical and horizontal cascades of a row of draft models, each alone and both together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vertical cascade: a drafter that contains the speculative loop (D14; Chen et al., "Cascade
+"""Vertical cascade: a drafter that contains the speculative loop (Chen et al., "Cascade
 Speculative Drafting", section 3.1).
 
 A middle model verifies what an inner drafter proposes, round after round, until enough tokens are
@@ -33,7 +33,7 @@ class VerticalDrafter:
     length: how much at a time.
     lenience: of its verification.
     writes_on: after the first verification of a proposal the middle model goes on alone, else more
-        is drafted for it. That is the hierarchy of three models (D13; Tulsian et al., "Fast
+        is drafted for it. That is the hierarchy of three models (Tulsian et al., "Fast
         Inference from Transformers via Speculative Decoding", Algorithm 3) but for two points: a
         rejected token is replaced from the residual, so that the proposal's distribution is the
         middle model's own, and the token that verification itself adds is used.

@@ -1,4 +1,4 @@
-"""Deferral rules (D5-D8; Narasimhan et al., "Faster Cascades via Speculative Decoding", Table 1):
+"""Deferral rules (Narasimhan et al., "Faster Cascades via Speculative Decoding", Table 1):
 at each drafted position pi is the draft's distribution or, where the rule defers, the target's.
 
 Every rule is a pure function of four [K, V] distributions. pi is made of target and draft as they
@@ -9,7 +9,7 @@ greatest probability, or with `log_loss` its entropy in nats (section 3.2).
 At temperature 0 target and draft are one-hot, so that a drafted token is accepted unless the rule
 defers and the two models' most likely tokens differ.
 
-BiLD's rollback (D12) stands beside them, which judges the drafted token instead.
+BiLD's rollback stands beside them, which judges the drafted token instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lossy verification (D4; Narasimhan et al., "Faster Cascades via Speculative Decoding", Lemma 2,
+"""Lossy verification (Narasimhan et al., "Faster Cascades via Speculative Decoding", Lemma 2,
 after Tran-Thien, "An optimal lossy variant of speculative decoding"), the lossless one beside it,
 and the lenient one inside a cascade.
 
@@ -41,7 +41,7 @@ LARGEST = 700.0  # whose exponential is a finite float64
 
 
 class Lossless:
-    """Speculative sampling (D2; Leviathan et al., "Fast Inference from Transformers via Speculative
+    """Speculative sampling (Leviathan et al., "Fast Inference from Transformers via Speculative
     Decoding", Algorithm 1): a drafted x, drawn from q, is accepted with min(1, p(x) / q(x)), the
     most that independent draws allow.
 
@@ -230,7 +230,7 @@ def _kl(pi: Tensor, p: Tensor) -> Tensor:
 
 class Lenient:
     """Verification inside a cascade, where a draft model verifies what the target then verifies
-    again (D14; Chen et al., "Cascade Speculative Drafting", section 3.1).
+    again (Chen et al., "Cascade Speculative Drafting", section 3.1).
 
     Sampled: token x, drawn from q, is accepted with min(1, l p(x) / q(x)); at the first rejection
     the next token is drawn from norm(max(0, p - q)); when all are accepted, from p. Greedy: x is

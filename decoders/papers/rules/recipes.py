@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LosslessRule(NamedRule):
-    """D2, speculative sampling."""
+    """Speculative sampling."""
 
     rule: Literal["lossless"]
 
@@ -25,7 +25,7 @@ class LosslessRule(NamedRule):
 
 
 class LossyRule(VerifierRecipe):
-    """D4: the draft is held between p / beta and p / (1 - alpha). Lossless at alpha 0, beta 1."""
+    """The draft is held between p / beta and p / (1 - alpha). Lossless at alpha 0, beta 1."""
 
     rule: Literal["lossy"]
     alpha: Share
@@ -52,8 +52,8 @@ class LossyRule(VerifierRecipe):
 
 
 class LossyStarRule(VerifierRecipe):
-    """D4 with the beta that makes pi a distribution. Give alpha, or a KL budget for each token in
-    nats, from which alpha is chosen. Lossless at 0."""
+    """The lossy rule with the beta that makes pi a distribution. Give alpha, or a KL budget for
+    each token in nats, from which alpha is chosen. Lossless at 0."""
 
     rule: Literal["lossy_star"]
     alpha: Share | None = None
@@ -80,8 +80,8 @@ class LossyStarRule(VerifierRecipe):
 
 
 class DeferralRule(VerifierRecipe):
-    """D5 to D7: the draft's distribution, or the target's where the rule defers. No alpha makes
-    these lossless: a draft as sure as the target is never deferred."""
+    """Chow, Diff and OPT: the draft's distribution, or the target's where the rule defers. No alpha
+    makes these lossless: a draft as sure as the target is never deferred."""
 
     rule: Literal["chow", "diff", "opt"]
     alpha: Nats
@@ -105,7 +105,7 @@ class DeferralRule(VerifierRecipe):
 
 
 class BiLDStarRule(VerifierRecipe):
-    """D8: defer where the target finds the draft's most likely token more surprising than alpha."""
+    """Defer where the target finds the draft's most likely token more surprising than alpha."""
 
     rule: Literal["bild_star"]
     alpha: Nats
@@ -117,7 +117,7 @@ class BiLDStarRule(VerifierRecipe):
 
 
 class BiLDRule(VerifierRecipe):
-    """D12: replace the first drafted token that surprises the target by more than `rollback` nats;
+    """BiLD: replace the first drafted token that surprises the target by more than `rollback` nats;
     lossless at 0. At temperature 0 the target's most likely token is kept however surprising; with
     `keep_argmax: false` it is rolled back too, as Algorithm 1 is printed. Fall back with `length:
     {k: 10, min_confidence: ...}`."""

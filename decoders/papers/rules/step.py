@@ -1,4 +1,4 @@
-"""Accept and resample, towards any distribution (D3; Narasimhan et al., "Faster Cascades via
+"""Accept and resample, towards any distribution (Narasimhan et al., "Faster Cascades via
 Speculative Decoding", Algorithm 4).
 
 A drafted x, drawn from q, is accepted with min(1, pi(x) / q(x)). At the first rejection the next
