@@ -1,5 +1,5 @@
-"""A cascade's leading drafts with siblings. The target's own ids and distribution, a tree that costs
-the drafter nothing more, and a drafter that does not remember what a sibling overtook."""
+"""A cascade's leading drafts with siblings. The target's own ids and distribution, a tree that
+costs the drafter nothing more, and a drafter that does not remember what a sibling overtook."""
 
 from __future__ import annotations
 
