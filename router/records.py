@@ -50,6 +50,7 @@ class RouteDecision:
     kept: no policy was asked, as the arm's server has read the earlier turns of the conversation.
     x: what the policy read; None where the arm was forced.
     embedding: [d] of the request, None where nothing read it.
+    policy: the fingerprint of the policy that chose, or its name; None where none did.
     embed_s, policy_s: as in RoutedResult.
     """
 
@@ -62,6 +63,7 @@ class RouteDecision:
     kept: bool = False
     x: Any = None
     embedding: Any = None
+    policy: str | None = None
     embed_s: float = 0.0
     policy_s: float = 0.0
 

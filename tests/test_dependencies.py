@@ -74,6 +74,13 @@ def imported() -> Iterator[tuple[str, str]]:
                     yield path.relative_to(ROOT).as_posix(), name.partition(".")[0]
 
 
+def test_spans_alone_need_opentelemetry() -> None:
+    """MLflow brings its SDK; nothing else of ours loads it."""
+    assert {file for file, module in imported() if module == "opentelemetry"} == {
+        "router/serve/spans.py"
+    }
+
+
 def test_a_plain_install_has_all_that_is_imported_outside_of_the_extras() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     distributions = packages_distributions()

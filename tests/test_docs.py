@@ -144,7 +144,7 @@ def test_the_other_commands_exist() -> None:
                 assert f'"{flag}"' in source, f"{where}: {arguments[0]} has no {flag}"
         else:
             own = Path(program).name  # /opt/draftpick/bin/pip
-            extras = ((".[serve]",), (".[serve,ray]",), (".[vllm]",))
+            extras = ((".[serve]",), (".[serve,ray]",), (".[serve,otel]",), (".[vllm]",))
             added = ((), *extras, ("--no-deps", "."))
             install = (own, *arguments) in (INSTALL, *((*INSTALL[:2], *each) for each in added))
             assert own in ("make", "mlflow", "curl", *OPERATORS) or install, where
@@ -156,9 +156,9 @@ EXAMPLES = re.compile(r"```jsonc\n(.*?)```", re.DOTALL)
 
 
 def test_the_options_of_the_proposer_for_vllm_are_all_there_and_the_example_is_read(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from router.engines.vllm.options import Options, place_of, read_options
+    from router.engines.vllm.options import Options, given, read_options
 
     told = page("docs/engines.md")
     options = told.partition("### Options\n")[2].partition("\n### ")[0]
@@ -167,12 +167,15 @@ def test_the_options_of_the_proposer_for_vllm_are_all_there_and_the_example_is_r
     (tmp_path / "options.json").write_text(example)
     read, arms = read_options(tmp_path / "options.json")
     assert list(arms) == ["autoregressive", "copy"] and len(read.policy) == 2
-    (words,) = [w for _, w in COMMANDS if w[0] == "vllm"]
-    chosen = json.loads(words[words.index("--speculative-config") + 1])
-    module, _, name = chosen["model"].rpartition(".")
-    assert hasattr(import_module(module), name)
-    place = json.loads(words[words.index("--additional-config") + 1])
-    assert place_of(place) == Path("options.json")
+    bare, with_file = (w for _, w in COMMANDS if w[0] == "vllm")
+    for words in (bare, with_file):
+        chosen = json.loads(words[words.index("--speculative-config") + 1])
+        module, _, name = chosen["model"].rpartition(".")
+        assert hasattr(import_module(module), name)
+    assert "--additional-config" not in bare
+    monkeypatch.chdir(tmp_path)
+    place = json.loads(with_file[with_file.index("--additional-config") + 1])
+    assert given(place) == (read, arms, Path("options.json"))
 
 
 def test_make_targets_exist() -> None:

@@ -144,7 +144,10 @@ class EndpointEngine:
         return self.loads.busiest
 
     def kept(self, prompt_ids: Sequence[int]) -> str | None:
-        """The arm whose server has read the earlier turns of this chat already."""
+        """The arm whose server has read the earlier turns of this chat already; None where all arms
+        are of one server."""
+        if len({arm.url for arm in self.arms.values()}) == 1:
+            return None
         return self.conversations.arm_of(chat_of(prompt_ids))
 
     def forget_conversations(self) -> None:

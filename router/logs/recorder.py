@@ -29,8 +29,6 @@ class Recorder:
     ) -> None:
         self.log = log
         self._engine, self._policy, self._embedder = engine, policy, embedder
-        # A policy of a kind that cannot be stored is known by its name.
-        self._fingerprint = getattr(policy, "fingerprint", None) if policy is not None else None
         self._arms = engine.arms_fingerprint(policy.arms) if policy is not None else ""
 
     def write(
@@ -62,7 +60,7 @@ class Recorder:
             id=uuid.uuid4().hex if options.request_id is None else options.request_id,
             group=options.group,
             target=self._engine.target_fingerprint,
-            policy=None if policy is None else self._fingerprint or policy.name,
+            policy=decision.policy,
             policy_name=None if policy is None else policy.name,
             arms_fingerprint=self._arms
             if policy is not None

@@ -75,6 +75,7 @@ class Router:
             check_compatible(policy, engine.arm_names, space, fingerprint, width)
         self.engine = engine
         self.policy = policy
+        self._version = _version(policy)
         self.embedder = reader
         self.log = DecisionLog(log) if isinstance(log, str | Path) else log
         self._recorder = self._make_recorder()
@@ -139,6 +140,7 @@ class Router:
             raise DraftpickError("a router that learns explores on its own; leave --explore out")
         other = copy(self)
         other.policy = ExploringPolicy(self.policy, share, greedy)
+        other._version = _version(other.policy)
         other._recorder = other._make_recorder()
         return other
 
@@ -402,6 +404,7 @@ class Router:
             dynamic,
             x=x,
             embedding=embedding,
+            policy=self._version,
             embed_s=embed_s,
             policy_s=time.perf_counter() - start,
         )
@@ -441,6 +444,11 @@ class Router:
         if self.policy.embedder == ANY:
             return features
         return np.concatenate([embedding, features])
+
+
+def _version(policy: Policy | None) -> str | None:
+    """What logs know a policy by: a fingerprint, or the name of a kind that cannot be stored."""
+    return None if policy is None else getattr(policy, "fingerprint", None) or policy.name
 
 
 def _told(error: ArmDown) -> float:

@@ -48,6 +48,7 @@ class Answer:
     decision: None until the prompt was read.
     result: None until the answer is whole.
     drafts: rounds that drafted something.
+    first_s: from the request to the first tokens; None until they came.
     elapsed_s: from the request to the newest tokens.
     gave_up: why it was cancelled: cancelled or timeout.
     """
@@ -59,7 +60,7 @@ class Answer:
         self._metrics, self._send = metrics, send
         self._loop = asyncio.get_running_loop()
         self._started = time.perf_counter()
-        self._first_s: float | None = None
+        self.first_s: float | None = None
         self.elapsed_s = 0.0
 
     @property
@@ -93,15 +94,15 @@ class Answer:
     def _take(self, event: Event) -> None:
         match event:
             case Round():
-                if self._first_s is None:
-                    self._first_s = event.elapsed_s
+                if self.first_s is None:
+                    self.first_s = event.elapsed_s
                     self._metrics.first_token(event.elapsed_s)
                 self.elapsed_s = event.elapsed_s
                 self.drafts += event.drafted > 0
                 self._metrics.round(self.arm, len(event.ids), event.accepted, event.drafted)
             case RoutedResult():
                 self.result = event
-                self._metrics.answered(self.arm, event, self._first_s, self.elapsed_s)
+                self._metrics.answered(self.arm, event, self.first_s, self.elapsed_s)
             case Cancelled():
                 self._metrics.ended(self.arm, self.gave_up)
             case _:
@@ -113,6 +114,7 @@ class Answers:
     """All answers of a request, started when made. Raises what `Scheduler.submit` raises.
 
     timeout_s: for all of them together, the time in the queue included.
+    error: for which they are not given; None as long as there is none.
     """
 
     def __init__(
@@ -127,6 +129,8 @@ class Answers:
         self._until = asyncio.get_running_loop().time() + timeout_s
         self._peeked: tuple[Answer, Round | RoutedResult] | None = None
         self._handles: list[RequestHandle] = []
+        self._first: Answer | None = None
+        self.error: ApiError | None = None
         self.all = [
             Answer(index, metrics, lambda *event: self._events.put_nowait(event))
             for index in range(len(requests))
@@ -142,7 +146,13 @@ class Answers:
         """The answer whose tokens are the first to come, its arm being known. Raises as
         `events`."""
         self._peeked = await self._next()
-        return self._peeked[0]
+        self._first = self._peeked[0]
+        return self._first
+
+    @property
+    def first(self) -> Answer | None:
+        """The answer that `begun` gave; before that, one whose arm is known."""
+        return self._first or next((each for each in self.all if each.decision is not None), None)
 
     async def events(self) -> AsyncIterator[tuple[Answer, Round | RoutedResult]]:
         """Rounds and results as they come, until all answers are whole.
@@ -176,8 +186,10 @@ class Answers:
         except TimeoutError:
             self.cancel("timeout")
             words = f"the answer took longer than the {self._timeout_s:g} s that are allowed here"
-            raise ApiError(504, words, code="timeout") from None
+            self.error = ApiError(504, words, code="timeout")
+            raise self.error from None
         if isinstance(event, Exception):
             self.cancel()
-            raise as_api_error(event)
+            self.error = as_api_error(event)
+            raise self.error
         return answer, event

@@ -32,6 +32,7 @@ from .parsing import AUTO, Limits, RequestParser
 from .replies import ChatReply, Reply, TextReply
 from .scheduler import DEFAULT, Scheduler
 from .schemas import ChatBody, CompletionBody
+from .spans import Spans
 
 T = TypeVar("T")
 Work = TypeVar("Work", bound=Callable[..., Any])
@@ -60,8 +61,11 @@ class Settings:
     isolate_by: str = KEY
 
 
-def make_app(scheduler: Scheduler, settings: Settings | None = None) -> FastAPI:
-    """The application over a scheduler, whose routers share one engine."""
+def make_app(
+    scheduler: Scheduler, settings: Settings | None = None, spans: Spans | None = None
+) -> FastAPI:
+    """The application over a scheduler, whose routers share one engine. spans: sends each request
+    as a span."""
     settings = Settings() if settings is None else settings
     app = FastAPI(
         title="draftpick",
@@ -75,7 +79,7 @@ def make_app(scheduler: Scheduler, settings: Settings | None = None) -> FastAPI:
     if settings.origins:  # outside the guards: browsers ask for leave without a key
         app.add_middleware(CORSMiddleware, **sharing(settings.origins))
     errors.mount(app)
-    service = Service(scheduler, settings)
+    service = Service(scheduler, settings, spans)
     app.state.service = service
     started = service.started
 
@@ -150,8 +154,11 @@ def sharing(origins: Sequence[str]) -> dict[str, Any]:
 class Service:
     """Answers requests through a scheduler."""
 
-    def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
+    def __init__(
+        self, scheduler: Scheduler, settings: Settings, spans: Spans | None = None
+    ) -> None:
         self._scheduler, self._timeout_s = scheduler, settings.timeout_s
+        self._spans = spans
         self._limits, self._isolate_by = settings.limits, settings.isolate_by
         router = scheduler.routers.get(DEFAULT) or next(iter(scheduler.routers.values()))
         self._engine = engine = router.engine
@@ -184,10 +191,16 @@ class Service:
         }
         return self.metrics.stats() | {"limits": limits}
 
+    def close(self) -> None:
+        """Send the last spans, where any are sent."""
+        if self._spans is not None:
+            self._spans.close()
+
     async def answer(
         self, kind: type[Reply], body: ChatBody | CompletionBody, request: Request
     ) -> Response:
         """The response to a request; its answers end when its client goes."""
+        ended = None if self._spans is None else self._spans.begin(request.headers)
         try:
             route = self._parser.route(body)
             user = user_of(request.scope, self._isolate_by)
@@ -203,6 +216,8 @@ class Service:
 
         async def end() -> None:
             answers.cancel()
+            if ended is not None:
+                ended(reply, answers)
 
         try:
             async with watched(request) as here:
@@ -225,7 +240,7 @@ class Service:
             return Response(status_code=GONE)
         finally:
             if not handed_on:
-                answers.cancel()
+                await end()
 
 
 class Streamed(StreamingResponse):

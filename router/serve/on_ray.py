@@ -80,6 +80,7 @@ class Replica:
     def __del__(self) -> None:
         with suppress(AttributeError):  # nothing was loaded
             self._scheduler.close()
+            self._app.state.service.close()
 
     async def report(self) -> Report:
         service = self._app.state.service

@@ -32,11 +32,12 @@ class Reply:
     requests: to the scheduler, in the order of the answers.
     fingerprint: what answers depend on besides the request, where that is known.
     tokenizer: used in the event loop alone.
+    finished: why each answer ended, in OpenAI's words, by its index, once the client was told.
     call_reader: makes what reads the calls in an answer; None where there are none.
     apart: whether an encoder reads the prompts.
     """
 
-    prefix = kind = chunk_kind = ""
+    prefix = kind = chunk_kind = operation = ""
     opening: Json | None = None  # what a stream begins with, unless draftpick's field needs it
     goes_on = False  # whether an answer goes on a prompt that its decoder has read
 
@@ -51,11 +52,11 @@ class Reply:
         call_reader: Callable[[], CallReader | None],
         apart: bool = False,
     ) -> None:
-        self.body, self.route, self.answers = body, route, answers
+        self.body, self.requests, self.route, self.answers = body, requests, route, answers
         self.request_id = requests[0].id.partition("/")[0]  # as in the log of decisions
         drawn = (each.request for each in requests if not each.request.sampling.greedy)
         self.seeds = [each.seed for each in drawn if each.seed is not None]
-        self._id, self._created = f"{self.prefix}-{self.request_id}", int(time.time())
+        self.id, self._created = f"{self.prefix}-{self.request_id}", int(time.time())
         self._fingerprint, self._tokenizer = fingerprint, tokenizer
         goes_on = self.goes_on and not apart
         self._after = [each.prompt_ids if goes_on else [] for each in requests]
@@ -63,6 +64,7 @@ class Reply:
         self._call_reader = call_reader
         self._calls = [call_reader() for _ in answers]
         self._begun: set[int] = set()
+        self.finished: dict[int, str] = {}
 
     def written(self, text: str) -> Json:
         """An answer's text in a choice."""
@@ -85,7 +87,7 @@ class Reply:
     def whole(self) -> Json:
         """The response where nothing is streamed."""
         body = self._frame(self.kind, [self._choice(answer) for answer in self.answers])
-        body["usage"] = self._usage()
+        body["usage"] = self.usage()
         return body | (self._metrics() if self.body.explain else {})
 
     def _choice(self, answer: Answer) -> Json:
@@ -99,7 +101,7 @@ class Reply:
         elif result.upstream is not None and "message" in written:
             fields = result.upstream.fields
             written["message"] |= fields | ({"content": text or None} if fields else {})
-        ended = {"logprobs": scored, "finish_reason": _finished(result, reader)}
+        ended = {"logprobs": scored, "finish_reason": self._finished(answer, reader)}
         how = {"draftpick": self._how(answer) | _load(result)} if self.body.explain else {}
         return {"index": answer.index, **written, **ended, **how}
 
@@ -134,7 +136,7 @@ class Reply:
         for piece in pieces:
             if piece != self.piece(""):
                 yield self._chunk(answer, piece, nothing)
-        reason = _finished(result, reader)
+        reason = self._finished(answer, reader)
         whole, stopped = self._text(answer)
         logprobs = self._logprobs(answer, len(whole) if stopped else None)
         end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
@@ -145,7 +147,7 @@ class Reply:
 
     def counts(self) -> Json:
         """The chunk of token counts, after all others."""
-        body = self._frame(self.chunk_kind, []) | {"usage": self._usage()}
+        body = self._frame(self.chunk_kind, []) | {"usage": self.usage()}
         return body | (self._metrics() if self.body.explain else {})
 
     def _chunk(
@@ -183,7 +185,7 @@ class Reply:
         return self.logprobs(list(scored_tokens(result, self._tokenizer, cut, after)))
 
     def _frame(self, kind: str, choices: list[Json]) -> Json:
-        named = {"id": self._id, "object": kind, "created": self._created, "model": self.body.model}
+        named = {"id": self.id, "object": kind, "created": self._created, "model": self.body.model}
         return named | {"system_fingerprint": self._fingerprint, "choices": choices}
 
     def _how(self, answer: Answer) -> Json:
@@ -199,7 +201,7 @@ class Reply:
             "running": decision.context.running,
         } | ({"seed": self.seeds[answer.index]} if self.seeds else {})
 
-    def _usage(self) -> Json:
+    def usage(self) -> Json:
         """Every prompt counts once, however many answers it gets; of what was not read of it, only
         that of its first answer."""
         results = [decode_of(answer) for answer in self.answers]
@@ -213,6 +215,10 @@ class Reply:
             "total_tokens": read + written,
         }
         return made | ({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})
+
+    def _finished(self, answer: Answer, reader: CallReader | None) -> str:
+        reason = self.finished[answer.index] = finish_reason(decode_of(answer), reader)
+        return reason
 
     def _metrics(self) -> Json:
         """How drafting went, under vLLM's names. A draft is a round in which something was
@@ -237,6 +243,7 @@ class ChatReply(Reply):
     """Reply of /v1/chat/completions."""
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    operation = "chat"
     opening = {"delta": {"role": "assistant", "content": ""}}  # noqa: RUF012
 
     def written(self, text: str) -> Json:
@@ -260,6 +267,7 @@ class TextReply(Reply):
     """Reply of /v1/completions."""
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+    operation = "text_completion"
     goes_on = True
 
     def written(self, text: str) -> Json:
@@ -280,7 +288,7 @@ class TextReply(Reply):
         }
 
 
-def _finished(result: DecodeResult, reader: CallReader | None) -> str:
+def finish_reason(result: DecodeResult, reader: CallReader | None) -> str:
     """Why an answer ended, in OpenAI's words."""
     if result.upstream is not None and result.upstream.finish_reason is not None:
         return result.upstream.finish_reason

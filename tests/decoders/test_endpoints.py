@@ -103,6 +103,43 @@ def test_a_server_that_takes_other_fields_is_asked_by_those(server: FakeEndpoint
     assert server.asked[-1]["temperature"] == 1
 
 
+def test_arms_of_one_server_differ_by_their_fields(server: FakeEndpoint) -> None:
+    """Each field arrives as it is written, and no other arm's."""
+    bodies: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "draft": {"draft_model": "qwen-0.5b", "num_draft_tokens": 4},
+        "none": {"draft_model": None},
+        "shallow": {"speculative.n_max": 2, "speculative.p_min": 0.75},
+        "mine": {"arm": "hybrid"},
+        "off": {"speculative": False, "options": {"deep": [1, {"er": None}]}},
+    }
+    arms = {
+        name: recipe(name=name, kind="endpoint", url=server.url, model="m", extra_body=body)
+        for name, body in bodies.items()
+    }
+    engine, sent = EndpointEngine(arms), dict[str, dict[str, Any]]()
+    for name in arms:
+        engine.decode(name, HELLO, Request(2))
+        sent[name] = server.asked[-1]
+    for name, body in bodies.items():
+        assert sent[name] == sent["plain"] | body
+
+
+def test_a_conversation_may_change_between_arms_of_one_server(server: FakeEndpoint) -> None:
+    """Whichever of them answers, its server has read it."""
+    asked = [{"role": "user", "content": "why " * 1000}]
+    chat = [*asked, {"role": "assistant", "content": "WHY"}, *asked]
+    elsewhere = FakeEndpoint(port=9)
+    for second, kept in ((server, None), (elsewhere, "a")):
+        arms = {
+            name: recipe(name=name, kind="endpoint", url=each.url, model="m")
+            for name, each in (("a", server), ("b", second))
+        }
+        engine = EndpointEngine(arms)
+        engine.conversations.answered(asked, "a")
+        assert engine.kept(chat_ids(chat)) == kept
+
+
 def test_why_an_answer_ended_is_told(server: FakeEndpoint) -> None:
     engine = engine_of(server)
     assert engine.decode("a", HELLO, Request(2)).finish_reason == "length"

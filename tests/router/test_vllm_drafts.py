@@ -10,7 +10,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.engines.vllm.proposer import StepCosts, slots
+from router.engines.vllm.step_costs import StepCosts, slots
 
 ROWS = st.lists(st.lists(st.floats(0.01, 1.0), max_size=3), min_size=1, max_size=3)
 

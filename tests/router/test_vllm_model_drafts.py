@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target_model(tmp_path_factory.mktemp("model"))
 
 
-def proposer(folder: Path, place: Path, **length: float) -> Proposer:
+def proposer(folder: Path, place: Path, **length: float | str) -> Proposer:
     arm = {"kind": "neural", "drafter": str(folder), "length": {"k": 3, **length}}
     (place / "options.json").write_text(json.dumps({"arms": {"draft": arm}, "policy": "draft"}))
     config = vllm_config(str(place / "options.json"))
@@ -82,6 +83,53 @@ def test_a_draft_ends_before_a_token_that_is_doubted(folder: Path, tmp_path: Pat
     asked = [Asked("a", [5, 6, 7], 8)]
     answers(Batch(asked, 1, random.Random(1), 0, model=model), one)  # type: ignore[arg-type]
     assert one.failures == 0 and asked[0].drafted == 0
+
+
+@pytest.mark.parametrize(
+    ("pass_s", "agrees", "least", "most"),
+    [
+        (0.01, True, 0.7, 1.0),  # of the tokens that a draft of three a round would have
+        (2.0, True, 0.0, 0.3),  # a pass costs two steps: but for tries, nothing
+        (0.01, False, 0.0, 0.3),  # nothing is accepted
+    ],
+)
+def test_drafts_are_as_long_as_they_pay(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pass_s: float,
+    agrees: bool,
+    least: float,
+    most: float,
+) -> None:
+    """By what steps take, a second each, and what the draft model's passes do."""
+    following, _ = model_of(folder)
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
+    monkeypatch.setattr("router.engines.vllm.proposer.time", clock)
+    monkeypatch.setattr("router.engines.vllm.model_drafts.time", clock)
+    read = BatchSlots.read
+
+    def slow(self: BatchSlots, wanted: Sequence[object]) -> list[torch.Tensor]:
+        now[0] += pass_s
+        return read(self, wanted)  # type: ignore[arg-type]
+
+    class Steps(Batch):
+        def run(self) -> list[list[int]]:
+            now[0] += 1.0
+            return super().run()
+
+    def model(ids: Sequence[int]) -> int:
+        said = int(following(ids))  # type: ignore[operator]
+        return said if agrees else (said + 1) % 100 + 3
+
+    monkeypatch.setattr(BatchSlots, "read", slow)
+    one = proposer(folder, tmp_path, kind="adaptive")
+    asked = [Asked(str(at), [5 + at, 6, 7], 60) for at in range(4)]
+    answers(Steps(asked, 2, random.Random(1), 0, model=model), one)
+    assert one.failures == 0
+    rounds = sum(len(each.answer) - each.accepted for each in asked)
+    assert least <= sum(each.drafted for each in asked) / (3 * rounds) <= most
 
 
 def test_a_policy_may_read_the_text_of_the_prompt(folder: Path, tmp_path: Path) -> None:

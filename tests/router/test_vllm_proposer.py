@@ -19,7 +19,7 @@ import torch
 from effort import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from vllm_stand_in import EOS, VOCABULARY, Asked, Batch, answers, plain, vllm_config
+from vllm_stand_in import EOS, Asked, Batch, answers, plain, vllm_config
 
 from decoders.common.errors import DraftpickError
 from policies import fit_binned
@@ -289,7 +289,7 @@ def test_drafts_leave_room_for_the_answers_next_token(tmp_path: Path, made: list
         ({"arms": ARMS, "policy": [{"arm": "other"}]}, "names the arm 'other'"),
         ({"arms": {"x": {"kind": "early_exit", "drafter": "exit-2"}}}, "kind 'early_exit'"),
         ({"arms": {"x": {**COPY, "drafter": "bigram"}}}, "leave `drafter` out"),
-        ({"arms": {"x": {**COPY, "length": {"kind": "adaptive", "k": 4}}}}, "'adaptive'"),
+        ({"arms": {"x": {**COPY, "length": {"kind": "adaptive", "k": 4}}}}, "a draft model may"),
         ({"arms": {"x": {"kind": "suffix", "width": 2}}}, "drafts trees"),
         ({"arms": {"x": {**COPY, "verifier": {"rule": "lenient"}}}}, "lossy"),
         ({"arms": ARMS, "policy": "copy", "learn": "l"}, "--policy thompson"),
@@ -357,19 +357,47 @@ def test_options_and_engine_are_checked_before_a_start(
         assert words in str(refused.value)
     else:
         assert "autoregressive, copy, short by rules" in check.check(place)
+        assert check.check().startswith("without options: autoregressive, copy by rules")
         neural = {"draft": {"kind": "neural", "drafter": "draft-general"}}
         with pytest.raises(DraftpickError, match="name it after the file"):
             check.check(Path(written(tmp_path, {"arms": neural})))
 
 
-def test_without_a_file_the_ways_to_name_one_are_said(
+def test_without_options_copies_that_pay_are_drafted(made: list[Proposer]) -> None:
+    made.append(Proposer(vllm_config(None)))
+    requests = [Asked("a", [*range(3, 20), *range(3, 20)], 30)]
+    answers(Batch(requests, 1, random.Random(0), 0, model=circle), made[0])
+    assert made[0].failures == 0 and requests[0].answer[:3] == [3, 4, 5]
+    assert requests[0].accepted == requests[0].drafted > 15
+    others = asked(6)
+    answers(Batch(others, 3, random.Random(0)), made[0])
+    for each in others:
+        whole = plain(each.prompt, each.most)
+        assert each.answer[: len(whole)] == whole
+
+
+def circle(ids: Any) -> int:
+    return (int(ids[-1]) - 2) % 17 + 3
+
+
+def test_options_come_in_a_file_in_the_command_line_or_by_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[Proposer]
 ) -> None:
-    with pytest.raises(DraftpickError, match="DRAFTPICK_VLLM"):
-        Proposer(vllm_config(None))
+    monkeypatch.chdir(tmp_path)
+    made.append(Proposer(vllm_config({"log": "here"})))  # the other options are the usual ones
+    answers(Batch(asked(3), 3, random.Random(0)), made[-1])
+    made[-1].close()
+    assert {each.arm for each in read_log(tmp_path / "here").decisions} == {"copy"}
     monkeypatch.setenv("DRAFTPICK_VLLM", written(tmp_path, ALWAYS))
     made.append(Proposer(vllm_config(None)))
-    assert VOCABULARY
+    assert list(made[-1]._drafters) == ["autoregressive", "copy", "short"]
+    for wrong, words in (
+        ({"polcy": "copy"}, "--additional-config: 1 mistake(s): polcy: there is no such field"),
+        (3, "a JSON object or the name of its file"),
+    ):
+        with pytest.raises(DraftpickError) as refused:
+            Proposer(vllm_config(wrong))
+        assert words in str(refused.value)
 
 
 @pytest.mark.parametrize(

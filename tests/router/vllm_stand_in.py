@@ -153,7 +153,7 @@ def answers(batch: Batch, proposer: Any, most: int = 5, steps: int = 5000) -> No
         assert steps, "the engine does not come to an end"
 
 
-def vllm_config(options: str | None, **named: Any) -> SimpleNamespace:
+def vllm_config(options: Any = None, **named: Any) -> SimpleNamespace:
     """As far as a proposer looks at it. named: fields of the speculative configuration."""
     speculative = {
         "method": "custom_class",

@@ -48,6 +48,7 @@ def run(plan: ServePlan) -> None:
             server.serve(app, scheduler, listening, plan.asked.drain, reload)
         finally:
             scheduler.routers[DEFAULT].save_learned()
+            app.state.service.close()
         return
     from ...serve import on_ray
     from .ray import application_of

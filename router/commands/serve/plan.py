@@ -127,6 +127,14 @@ class ServeOptions:
             "stay at one endpoint. Default: a 16th of what is free.",
         ),
     ] = None
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Send each request as an OpenTelemetry span to this collector, such as "
+            "http://localhost:4318/v1/traces. Default: by OTEL_EXPORTER_OTLP_ENDPOINT, or none.",
+        ),
+    ] = None
     engine: Annotated[
         str,
         typer.Option(
@@ -180,7 +188,9 @@ def plan(asked: ServeOptions) -> ServePlan:
     from ...serve.app import Settings
     from ...serve.middleware import checked
     from ...serve.parsing import Limits
+    from ...serve.spans import wanted
 
+    wanted(asked.otlp_traces_endpoint)
     if asked.engine not in ENGINES:
         raise NoSuchName("engine", asked.engine, ENGINES)
     if not asked.on_ray and (asked.replicas is not None or asked.ray_address is not None):
@@ -218,6 +228,7 @@ def plan(asked: ServeOptions) -> ServePlan:
         asked.learn,
         earlier,
         bytes_of(asked.prefix_memory, "--prefix-memory"),
+        asked.otlp_traces_endpoint,
     )
     return ServePlan(asked, served)
 

@@ -43,6 +43,7 @@ class Served:
     earlier: how many tokens of earlier answers are kept for arms that draft from them, and for how
         many seconds; None keeps none.
     prefix_memory: bytes for what was read of prompts, 0 for none; None for a share of what is free.
+    traces: as of `spans.sending`.
     """
 
     options: EngineOptions
@@ -57,6 +58,7 @@ class Served:
     learn: Path | None = None
     earlier: tuple[int, float | None] | None = None
     prefix_memory: int | None = None
+    traces: str | None = None
 
     def make(self) -> tuple[FastAPI, Scheduler]:
         """Load it: the application, and the scheduler that it answers through."""
@@ -67,6 +69,7 @@ class Served:
         from ...serve.app import make_app
         from ...serve.queue import FairQueue
         from ...serve.scheduler import DEFAULT, Scheduler
+        from ...serve.spans import sending
 
         if self.learn is not None:
             check_folder(self.learn, "--learn")
@@ -86,7 +89,7 @@ class Served:
         if self.warm_up:
             warm_up(routers, room)
         scheduler = Scheduler(routers, FairQueue(self.queue), room)
-        return make_app(scheduler, self.settings), scheduler
+        return make_app(scheduler, self.settings, sending(self.traces)), scheduler
 
     def again(self, routers: Mapping[str, Router]) -> dict[str, Router]:
         """Routers by the arms file and the policies as they are now, over the engine in use. Raises

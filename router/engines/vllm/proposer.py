@@ -22,88 +22,9 @@ from .answers import Answers, RequestState, Stretch
 from .choosing import ByPolicy, chooser
 from .engine import engine_facts, sampling_fault, target_name
 from .kinds import drafter_of
-from .options import place_of, read_options, within
+from .options import given, within
 from .rows import RequestRows, TrackedRequest
-
-MEMORY = 0.995  # what a step counts after one more
-PRIOR = 0.03  # cost of a token more, in steps over no token at all
-PRIOR_SPREAD = 64.0  # how sure that is: as a sum of squared deviations of tokens
-OUTLIER = 5.0  # a step this many times as long as usual was held up by something else
-FIRST_STEPS = 8  # steps until it is known what is usual
-
-
-class StepCosts:
-    """Seconds of a step = base + a_token * tokens: least squares that forget, drawn to PRIOR while
-    all steps are alike.
-
-    a_token: cost of a token more at first, in steps over no token.
-    """
-
-    def __init__(self, a_token: float = PRIOR) -> None:
-        self._prior = a_token
-        self.seen = 0
-        self._weight = self._x = self._y = 0.0  # sum of weights; means of tokens and seconds
-        self._xx = self._xy = 0.0  # sums of squares and products around the means
-
-    def observe(self, tokens: int, seconds: float) -> None:
-        """A step that verified this many tokens, one of each row and all drafts, and read no
-        prompt."""
-        if seconds <= 0 or (self.seen >= FIRST_STEPS and seconds > OUTLIER * self._y):
-            return
-        self.seen += 1
-        self._weight = MEMORY * self._weight + 1
-        dx, dy = tokens - self._x, seconds - self._y
-        self._x += dx / self._weight
-        self._y += dy / self._weight
-        self._xx = MEMORY * self._xx + dx * (tokens - self._x)
-        self._xy = MEMORY * self._xy + dx * (seconds - self._y)
-
-    @property
-    def usual(self) -> float:
-        """Seconds of a step; 0 where none was seen."""
-        return self._y
-
-    @property
-    def line(self) -> tuple[float, float]:
-        """(base, a_token) in seconds; in units of the base where nothing was seen."""
-        if not self.seen:
-            return 1.0, self._prior
-        first = self._prior * self._y / (1 + self._prior * self._x)
-        slope = (self._xy + PRIOR_SPREAD * first) / (self._xx + PRIOR_SPREAD)
-        slope = min(max(slope, 0.0), self._y / max(self._x, 1.0))
-        return self._y - slope * self._x, slope
-
-
-def slots(
-    chances: Sequence[Sequence[float]], line: tuple[float, float], fixed: Sequence[float] = ()
-) -> list[int]:
-    """How many drafted tokens of each row give the most tokens a second in one step over all rows,
-    the fewest of equals.
-
-    chances: by row, at i, that its first i + 1 drafted tokens are all accepted; never growing.
-    line: seconds of a step, (base, a token more).
-    fixed: chances of tokens that are sent anyhow.
-
-    Every row gives a token without a draft. A token of chance p is worth its slot while
-    p / a_token is above the tokens a second without it, so they are taken in falling order of p: as
-    tokens a second are a ratio of two sums, that is the best of all choices. (Liu et al. 2024,
-    arXiv 2406.14066, maximise the same goodput over one length for all rows.)
-    """
-    base, a_token = line
-    tokens = len(chances) + sum(fixed)
-    seconds = base + a_token * (len(chances) + len(fixed))
-    taken = [0] * len(chances)
-    ordered = sorted(
-        (-chance, at, row) for row, each in enumerate(chances) for at, chance in enumerate(each)
-    )
-    for lost, _, row in ordered:
-        if -lost * seconds <= a_token * tokens:
-            break
-        tokens -= lost
-        seconds += a_token
-        taken[row] += 1
-    return taken
-
+from .step_costs import StepCosts, slots
 
 SETTLED = 8  # steps without a request after which its line is written
 IDLE_S = 10.0  # without a step, after which what is running is taken to have ended
@@ -113,7 +34,7 @@ IDLE_STEPS = 20.0  # or this many steps' time, where steps are long
 class Proposer:
     """Drafts for vLLM: nothing, a copy or another drafter's tokens, by request and step.
 
-    vllm_config: vLLM's; it names the file of options (see `options.Options`).
+    vllm_config: vLLM's; it has the options (see `options.given`).
 
     Raises DraftpickError, before the model is loaded, for options that are wrong, a policy that
     reads what a proposer cannot know, and a vLLM that is too old. Once the engine runs it raises
@@ -121,19 +42,20 @@ class Proposer:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        place = place_of(vllm_config.additional_config)
-        options, arms = read_options(place)
+        options, arms, place = given(vllm_config.additional_config)
         facts = engine_facts(vllm_config)
         fault = sampling_fault(vllm_config)
         if fault is not None:
             print(f"warning: {fault}", file=sys.stderr, flush=True)
-        self._engine = engine = replace(facts, share_answers=options.share_answers)
+        self._costs = StepCosts(options.token_cost)
+        self._engine = engine = replace(
+            facts, share_answers=options.share_answers, costs=self._costs
+        )
         self._drafters = {name: drafter_of(arm, engine) for name, arm in arms.items()}
         self._context_to = {name: getattr(arm, "context_to", None) for name, arm in arms.items()}
         self._chooser = chooser(options, place, arms, engine)
         self._decide_every = options.decide_every
         self._rng = np.random.default_rng(options.seed)
-        self._costs = StepCosts(options.token_cost)
         log = None
         if options.log is not None:
             folder = within(place, options.log)
@@ -224,6 +146,7 @@ class Proposer:
         by_arm: dict[str, list[TrackedRequest]] = defaultdict(list)
         for request in requests:
             by_arm[request.state.stretch.choice.arm].append(request)
+        self._costs.rows = len(requests)
         by_cost, fixed = list[TrackedRequest](), list[float]()
         for arm, members in by_arm.items():
             drafter = self._drafters[arm]

@@ -36,8 +36,10 @@ class FirstBest:
 
 
 @contextmanager
-def serving(slots: int = 3, **body: Any) -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint]]:
-    """body: more of the recipe of the first arm."""
+def serving(
+    slots: int = 3, spans: Any = None, **body: Any
+) -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint]]:
+    """spans: as of `served`. body: more of the recipe of the first arm."""
     first, second = FakeEndpoint(), FakeEndpoint(words=lambda prompt: ["second", " best"])
     with listening(first, second):
         usual = {"kind": "endpoint", "model": "m"}
@@ -45,7 +47,9 @@ def serving(slots: int = 3, **body: Any) -> Iterator[tuple[Served, FakeEndpoint,
             "first": recipe(**{"name": "first", "url": first.url, **usual, **body}),
             "second": recipe(name="second", url=second.url, **usual),
         }
-        with served(engine=EndpointEngine(arms), slots=slots, policy=FirstBest()) as server:
+        with served(
+            engine=EndpointEngine(arms), slots=slots, policy=FirstBest(), spans=spans
+        ) as server:
             yield server, first, second
 
 

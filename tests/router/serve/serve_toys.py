@@ -139,6 +139,7 @@ def served(
     log: Path | None = None,
     kind: type[Router] = Router,
     policy: Any = None,
+    spans: Any = None,
 ) -> Iterator[Served]:
     """others: policies registered beside the default one, `policy`."""
     engine = toy_engine(pause_s) if engine is None else engine
@@ -146,7 +147,7 @@ def served(
     routers = {name: kind(engine, each, None, log) for name, each in policies.items()}
     scheduler = Scheduler(routers, FairQueue(places), batch_engine(engine, slots))
     try:
-        with listening(make_app(scheduler, settings)) as (url, server):
+        with listening(make_app(scheduler, settings, spans)) as (url, server):
             yield Served(url, scheduler, engine, server)
     finally:
         scheduler.close()

@@ -1,0 +1,202 @@
+"""Requests as OpenTelemetry spans, which a thread of the SDK sends to a collector.
+
+Attributes have the names of OpenTelemetry's conventions for generative AI where there is one, and
+begin with `draftpick.` else. None holds text of a prompt or an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from decoders.common.errors import DraftpickError
+
+from .answers import Answers
+from .errors import ApiError
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from .replies import Reply
+
+logger = logging.getLogger(__name__)
+
+NAME = "draftpick"
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+SPOKEN = "http/protobuf"
+FLUSH_S = 3.0  # in which a server that ends sends its last spans
+
+End = Callable[["Reply", Answers], None]
+
+
+def wanted(endpoint: str | None) -> bool:
+    """Whether spans are sent: where an address is given, here or in the environment, and the
+    environment does not turn them off. Raises DraftpickError for what cannot be had."""
+    given = endpoint or next(filter(None, map(os.environ.get, ENDPOINTS)), None)
+    off = (
+        os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        or os.environ.get("OTEL_TRACES_EXPORTER", "").strip() == "none"
+    )
+    if given is None or off:
+        return False
+    if not given.startswith(("http://", "https://")):
+        raise DraftpickError(
+            "the address that spans are sent to begins with http:// or https://, such as "
+            f"http://localhost:4318/v1/traces, not {given!r}"
+        )
+    protocol = next(filter(None, map(os.environ.get, PROTOCOLS)), SPOKEN)
+    if protocol != SPOKEN:
+        raise DraftpickError(
+            f"spans are sent by {SPOKEN}, not {protocol}; set {PROTOCOLS[0]}={SPOKEN} and the "
+            "collector's address for it, whose usual port is 4318"
+        )
+    if not _installed("opentelemetry.exporter.otlp.proto.http"):
+        raise DraftpickError(
+            "sending spans needs OpenTelemetry's exporter; install draftpick with it: `pip install "
+            "'draftpick[serve,otel]'`, or set OTEL_SDK_DISABLED=true"
+        )
+    return True
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package above it is not there either
+        return False
+
+
+def sending(endpoint: str | None) -> Spans | None:
+    """What sends spans; None where they are not wanted. Raises as `wanted`.
+
+    endpoint: the collector's whole address; None where the environment has it. All else is
+    configured by the environment variables of OpenTelemetry's SDK.
+    """
+    if not wanted(endpoint):
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    usual = Resource.create({"service.name": NAME})
+    resource = usual.merge(OTELResourceDetector().detect())  # the environment's names come first
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    return Spans(provider)
+
+
+class Spans:
+    """A span for every request that was accepted. What goes wrong here never reaches an answer.
+
+    provider: whose processors get the spans; they must not block.
+    """
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer(NAME, version(NAME))
+
+    def begin(self, headers: Mapping[str, str]) -> End:
+        """A request came: what to call once its response has ended.
+
+        headers: names in lower case; `traceparent` says whose child the span is, unless a span of
+            this process is under way, such as an instrumented framework's.
+        """
+        from opentelemetry import context, propagate, trace
+
+        here = trace.get_current_span().get_span_context().is_valid
+        parent = context.get_current() if here else propagate.extract(headers)
+        return partial(self._end, parent, time.time_ns())
+
+    def _end(self, parent: Context, started_ns: int, reply: Reply, answers: Answers) -> None:
+        from opentelemetry.trace import SpanKind, StatusCode
+
+        try:
+            told = attributes(reply, answers)
+            name = f"{told['gen_ai.operation.name']} {told['gen_ai.request.model']}"
+            span = self._tracer.start_span(
+                name, parent, SpanKind.SERVER, told, start_time=started_ns
+            )
+            if "error.type" in told:
+                span.set_status(StatusCode.ERROR)
+            span.end()
+        except Exception:
+            logger.exception("a span could not be made")
+
+    def close(self) -> None:
+        """Send what is left, for some seconds at most."""
+        last = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        last.start()
+        last.join(FLUSH_S)
+
+
+def attributes(reply: Reply, answers: Answers) -> dict[str, Any]:
+    """What the span of a request tells, once its response has ended. Where there are several
+    answers, counts are of all and the arm is that of the one that began first, as in the response's
+    headers."""
+    body, asked = reply.body, reply.requests[0].request
+    told: dict[str, Any] = {
+        "gen_ai.operation.name": reply.operation,
+        "gen_ai.provider.name": NAME,
+        "gen_ai.request.model": body.model,
+        "gen_ai.request.max_tokens": asked.max_new_tokens,
+        "gen_ai.request.temperature": asked.sampling.temperature,
+        "gen_ai.request.top_p": asked.sampling.top_p,
+        "gen_ai.request.stream": bool(body.stream),
+        "gen_ai.request.choice.count": len(reply.answers),
+        "gen_ai.response.id": reply.id,
+        "gen_ai.response.finish_reasons": [reply.finished[at] for at in sorted(reply.finished)],
+        "draftpick.request.id": reply.request_id,
+    }
+    if reply.seeds:
+        told["gen_ai.request.seed"] = reply.seeds[0]
+    first = answers.first
+    if first is not None and first.decision is not None:
+        decision = first.decision
+        told |= {
+            "draftpick.arm": decision.arm,
+            "draftpick.propensity": decision.propensity,
+            "draftpick.reason": reply.route.reason_for(decision),
+            "draftpick.running": decision.context.running,
+        }
+        if decision.policy is not None:
+            told |= {
+                "draftpick.policy.name": reply.route.policy,
+                "draftpick.policy.version": decision.policy,
+            }
+    if first is not None and first.first_s is not None:
+        told["draftpick.time_to_first_token"] = first.first_s
+        if body.stream:
+            told["gen_ai.response.time_to_first_chunk"] = first.first_s
+    results = [each.result.result for each in reply.answers if each.result is not None]
+    if len(results) == len(reply.answers):
+        usage = reply.usage()
+        told |= {
+            "gen_ai.usage.input_tokens": usage["prompt_tokens"],
+            "gen_ai.usage.cache_read.input_tokens": usage.get("prompt_tokens_details", {}).get(
+                "cached_tokens", 0
+            ),
+            "draftpick.rounds": sum(each.rounds for each in results),
+            "draftpick.drafted": sum(each.drafted for each in results),
+            "draftpick.accepted": sum(each.accepted for each in results),
+        }
+        if all(each.counted for each in results):
+            told["gen_ai.usage.output_tokens"] = usage["completion_tokens"]
+    else:
+        told["error.type"] = error_type(answers.error)
+    return told
+
+
+def error_type(error: ApiError | None) -> str:
+    """Why there is no whole answer: an error's code or status, or that the client went."""
+    if error is None:
+        return "cancelled"
+    return error.code or str(error.status)
