@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -48,9 +49,9 @@ def wanted(endpoint: str | None) -> bool:
     )
     if given is None or off:
         return False
-    if not given.startswith(("http://", "https://")):
+    if not re.match(r"https?://[^/\s]", given):
         raise DraftpickError(
-            "the address that spans are sent to begins with http:// or https://, such as "
+            "the address that spans are sent to is one of http or https, such as "
             f"http://localhost:4318/v1/traces, not {given!r}"
         )
     protocol = next(filter(None, map(os.environ.get, PROTOCOLS)), SPOKEN)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import permutation_test
 
 from benchmarks import error_rates
 from decoders.testing.fake_server import FakeEndpoint, listening
@@ -20,7 +21,7 @@ from router.engines.audit.greedy import Parting, gaps_moved, parting, rounding, 
 from router.engines.audit.report import sentences
 from router.engines.audit.requests import AuditRequest
 from router.engines.audit.run import Audit, Compared
-from router.engines.audit.sampled import Seeded, _mmd, over, two_sample
+from router.engines.audit.sampled import Seeded, _mmd, _permuted, over, two_sample
 
 WORDS = [" one", " two", " three", " four", " five"]
 LENGTH = 10
@@ -301,6 +302,36 @@ def test_the_discrepancy_is_that_of_its_formula() -> None:
     assert _mmd(kernel, labels) == pytest.approx(
         [0.5 + 0.25 - 2 * (0.1 + 0.2 + 0.3 + 0.4) / 4, 0.1 + 0.4 - 2 * (0.5 + 0.2 + 0.3 + 0.25) / 4]
     )
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5, 1.5])
+def test_p_values_are_scipys(shift: float) -> None:
+    """Which counts all of the 70 ways to label four answers of each server; ours are drawn."""
+    rng = np.random.default_rng(3)
+    found = rng.normal(size=8) + shift * (np.arange(8) < 4)
+    kernel = np.exp(-((found[:, None] - found) ** 2))
+
+    def first(these: Any) -> Any:
+        return np.isin(np.arange(8), these)[None]
+
+    for ours, theirs in (
+        (
+            lambda labels: np.abs(np.where(labels[0], 1.0, -1.0) @ found / 4),
+            lambda a, b: abs(found[a].mean() - found[b].mean()),
+        ),
+        (
+            lambda labels: _mmd(kernel, labels[0]),
+            lambda a, b: float(_mmd(kernel, first(a))[0]),
+        ),
+    ):
+        exact = permutation_test(
+            (np.arange(4), np.arange(4, 8)),
+            lambda a, b, of=theirs: of(a.astype(int), b.astype(int)),
+            n_resamples=np.inf,
+            alternative="greater",
+        )
+        assert len(exact.null_distribution) == 70
+        assert _permuted(ours, [4], rng) == pytest.approx(exact.pvalue, abs=0.03)
 
 
 def test_a_server_that_favours_the_likeliest_token_is_found(
