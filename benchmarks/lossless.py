@@ -2,9 +2,11 @@
 
     python benchmarks/lossless.py --queries FILES... --max-new-tokens 64 --out lossless.jsonl
     python benchmarks/lossless.py --queries FILES... --against self --dtype bfloat16 int8 int4
+    python benchmarks/lossless.py --queries FILES... --against self --dtype int4 --temperature 1
 
 The reference is transformers' own `generate(do_sample=False)` in float32, --batch prompts at a
-time; or, with `--against self`, what plain decoding writes with the same weights and backend. A
+time; or, with `--against self`, what plain decoding writes with the same weights and backend,
+alone and to the same seed; the arms answer alone or, with --at-once, together in shared passes. A
 line per query is appended to --out, so that a long run may be stopped and goes on; the last lines
 printed, and --out with the ending .json, are the totals over the whole file. Where answers part,
 `gap` says how far apart the two tokens' logits are: against transformers in float64, against self
@@ -19,9 +21,10 @@ import argparse
 import json
 import random
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +32,14 @@ import torch
 from rich.progress import track
 
 from collect.queries import Query, read_queries
-from decoders import Engine, Request
+from decoders import Engine, Request, Sampling
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
+from decoders.continuous_batching import ContinuousBatch
 from decoders.models import targets
+from decoders.records import Prefilled
 from decoders.zoo import TARGET
 
 # float32 logits of the default target are 2 to 4e-5 from float64's; bfloat16's steps between 16 and
@@ -55,11 +60,17 @@ def main() -> None:
     parser.add_argument("--backend", nargs="+", default=["auto"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=1, help="prompts that transformers is given")
+    parser.add_argument("--temperature", type=float, default=0)
+    parser.add_argument("--top-p", type=float, default=1)
+    parser.add_argument("--at-once", type=int, default=1, help="answers that share passes")
+    parser.add_argument("--batch-invariant", action="store_true", help="as of `draftpick serve`")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="then no more queries")
     parser.add_argument("--out", type=Path, default=Path("lossless.jsonl"))
     given = parser.parse_args()
     if given.against == "transformers" and given.dtype != ["float32"]:
         parser.error("transformers is compared with in float32; add --against self")
+    if given.against == "transformers" and (given.temperature or given.at_once > 1):
+        parser.error("transformers writes greedy answers alone here; add --against self")
 
     torch.backends.cuda.matmul.allow_tf32 = False  # ten bits of a factor would be no reference
     torch.backends.cudnn.allow_tf32 = False
@@ -67,6 +78,11 @@ def main() -> None:
     if not engines:
         parser.error("nothing to compare: no engine was loaded")
     labels = [f"{arm}, {setup}" for setup, engine in engines.items() for arm in engine.arm_names]
+    batches = {
+        setup: ContinuousBatch(engine, given.at_once, given.batch_invariant)
+        for setup, engine in engines.items()
+        if given.at_once > 1
+    }
     rows = [json.loads(line) for line in lines_of(given.out)]
     if any({*row["equal"], *row["failed"]} != {*labels} for row in rows):
         parser.error(f"{given.out} holds other arms; name another --out")
@@ -87,7 +103,10 @@ def main() -> None:
             if time.monotonic() > ends:
                 break
             row = {"id": query.id, "task": query.task, "reference_s": reference_s}
-            row |= judged(given, engines, prompt, reference)
+            seed = zlib.crc32(query.id.encode())
+            sampling = Sampling(given.temperature, top_p=given.top_p)
+            request = Request(given.max_new_tokens, sampling, seed=seed)
+            row |= judged(given, engines, batches, prompt, request, reference)
             rows.append(row)
             with given.out.open("a", encoding="utf-8") as sink:
                 sink.write(json.dumps(row) + "\n")
@@ -130,36 +149,55 @@ def chosen(queries: Sequence[Query], limit: int, done: set[str]) -> list[Query]:
 def judged(
     given: argparse.Namespace,
     engines: dict[str, Engine],
+    batches: dict[str, ContinuousBatch],
     prompt: list[int],
+    request: Request,
     reference: list[int] | None,
 ) -> dict[str, Any]:
     """What every arm's answer to one prompt is, beside the reference: transformers' answer, or None
     for what the plain arm writes."""
-    request = Request(given.max_new_tokens)
     row: dict[str, Any] = {"tokens": 0, "equal": {}, "gap": {}, "failed": {}}
     for setup, engine in engines.items():
         expected = reference
-        names = sorted(engine.arm_names, key=lambda name: name != AUTOREGRESSIVE)
-        prefilled = None
-        for name in names:
+        for name, made in answers(engine, batches.get(setup), prompt, request).items():
             label = f"{name}, {setup}"
+            if not isinstance(made, list):
+                row["failed"][label] = str(made).splitlines()[0][:200]
+                continue
             if expected is None and name != AUTOREGRESSIVE:
                 row["failed"][label] = "there is no plain answer to compare with"
-                continue
-            try:
-                prefilled = prefilled or engine.prefill(prompt)
-                made = engine.decode(name, prompt, request, prefilled).ids
-            except (DraftpickError, RuntimeError) as error:
-                row["failed"][label] = str(error).splitlines()[0][:200]
-                prefilled = None
                 continue
             expected = made if expected is None else expected
             row["tokens"] = max(row["tokens"], len(expected))
             row["equal"][label] = made == expected
             if made != expected:
                 row["gap"][label] = gap(given, engine, prompt, expected, made)
-                prefilled = None
     return row
+
+
+def answers(
+    engine: Engine, batch: ContinuousBatch | None, prompt: list[int], request: Request
+) -> dict[str, list[int] | Exception]:
+    """What each arm writes, or how it failed: plain decoding first and alone, the others in the
+    batch if there is one."""
+    made: dict[str, list[int] | Exception] = {}
+
+    def write(name: str, engine: Engine, prefilled: Prefilled | None = None) -> None:
+        try:
+            made[name] = engine.decode(name, prompt, request, prefilled).ids
+        except (DraftpickError, RuntimeError) as error:
+            made[name] = error
+
+    names = sorted(engine.arm_names, key=lambda name: name != AUTOREGRESSIVE)
+    together = names[1:] if batch else []
+    prefilled = engine.prefill(prompt)
+    for name in names[: len(names) - len(together)]:
+        write(name, engine, prefilled)
+    while batch and (together or batch.running):
+        while together and (slot := batch.free(prompt)) is not None:
+            batch.begin(slot, partial(write, together.pop(0)))
+        batch.step()
+    return made
 
 
 def report(given: argparse.Namespace, rows: list[dict[str, Any]], labels: list[str]) -> None:
@@ -186,6 +224,10 @@ def report(given: argparse.Namespace, rows: list[dict[str, Any]], labels: list[s
         "queries": len(rows),
         "tokens": tokens,
         "max_new_tokens": given.max_new_tokens,
+        "temperature": given.temperature,
+        "top_p": given.top_p,
+        "at_once": given.at_once,
+        "batch_invariant": given.batch_invariant,
         "arms": totals,
         "hardware": hardware(),
         "versions": versions(),

@@ -17,7 +17,9 @@ from decoders.common.text import from_json
 
 FEWEST = 12  # sources, below which nothing is said beyond doubt
 DOUBT = 0.05  # chance that anything is said to have fallen where nothing did
-FIGURES = {"tokens/s": (0, 1), "acceptance": (3, 2), "tokens a pass": (4, 5)}  # over, under
+FIGURES = {
+    "tokens/s": (0, 1), "acceptance": (3, 2), "tokens a pass": (4, 5), "drafted a pass": (2, 5),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Change:
     """A figure of an arm, after over before. low, high: corrected for all that are compared, so
     that a fall is seen in DOUBT of the comparisons at most where there is none; nan where the
     sources are too few.
+    excused: it is lower because drafts have another length, which some arms choose by what passes
+    cost. Longer drafts are accepted less, and tokens a pass tell whether they are worse; shorter
+    ones of which more is accepted give fewer tokens a pass.
     """
 
     arm: str
@@ -51,6 +56,7 @@ class Change:
     high: float
     paired: bool
     sources: int
+    excused: bool = False
 
     @property
     def ratio(self) -> float:
@@ -58,7 +64,7 @@ class Change:
 
     @property
     def fell(self) -> bool:
-        return self.high < 1
+        return self.high < 1 and not self.excused
 
 
 def compared(before: Sequence[Measured], after: Sequence[Measured], seed: int = 0) -> list[Change]:
@@ -77,14 +83,38 @@ def compared(before: Sequence[Measured], after: Sequence[Measured], seed: int = 
                 [each for each in rows if np.isfinite([each.sums[over], each.sums[under]]).all()]
                 for rows in (one, two)
             ]
-            if all(sum(each.sums[under] for each in rows) > 0 for rows in known):
+            overs, unders = (
+                [sum(each.sums[place] for each in rows) for rows in known]
+                for place in (over, under)
+            )
+            if min(unders) > 0 and max(overs) > 0:
                 pairs.append(_Pair(arm, figure, over, under, known[0], known[1], paired))
     if not pairs:
         raise DraftpickError(
             "the two have no arm in common of which both know the speed or the acceptance; "
             "compare what was measured with the same arms"
         )
-    return [_change(pair, DOUBT / len(pairs), seed) for pair in pairs]
+    return _excused([_change(pair, DOUBT / len(pairs), seed) for pair in pairs])
+
+
+def _excused(changes: Sequence[Change]) -> list[Change]:
+    by = {(each.arm, each.figure): each for each in changes}
+
+    def excused(change: Change) -> bool:
+        length = by.get((change.arm, "drafted a pass"))
+        if change.high >= 1 or length is None:
+            return False
+        if change.figure == "acceptance":
+            return length.low > 1
+        accepted = by.get((change.arm, "acceptance"))
+        return change is length or (
+            change.figure == "tokens a pass"
+            and length.high < 1
+            and accepted is not None
+            and accepted.low > 1
+        )
+
+    return [replace(each, excused=excused(each)) for each in changes]
 
 
 class _Pair(NamedTuple):
@@ -227,6 +257,6 @@ def as_json(changes: Sequence[Change]) -> str:
             {"arm": each.arm, "figure": each.figure, "before": each.before, "after": each.after,
              **{name: end if math.isfinite(end) else None for name, end in ends.items()},
              "ratio": each.ratio if each.before else None, "paired": each.paired,
-             "sources": each.sources, "fell": each.fell}
+             "sources": each.sources, "excused": each.excused, "fell": each.fell}
         )  # fmt: skip
     return json.dumps({"changes": rows, "fell": any(each.fell for each in changes)})

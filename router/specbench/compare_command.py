@@ -50,6 +50,12 @@ def compare(
         show(partial(Tabulated(title, heads, rows).for_terminal))
         for each in fallen:
             typer.echo(f"Fell: {each.figure} of {each.arm}, to {each.ratio:.3f} times what it was.")
+        for each in changes:
+            if each.excused and each.figure != "drafted a pass":
+                typer.echo(
+                    f"Not a fall: {each.figure} of {each.arm}, whose drafts were "
+                    f"{'longer' if each.figure == 'acceptance' else 'shorter'}."
+                )
         few = [each for each in changes if not math.isfinite(each.low)]
         if few:
             typer.echo(

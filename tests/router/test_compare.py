@@ -58,6 +58,34 @@ def test_what_did_not_fall_is_seldom_accused(sources: int, paired: bool) -> None
     assert alarms <= 0.05 * many + 2 * (0.05 * 0.95 * many) ** 0.5, alarms
 
 
+def drafting(arm: str, drafted: float, accepted: float) -> list[Measured]:
+    """Of 20 questions, each with about so many tokens drafted and accepted in ten passes."""
+    noise = np.random.default_rng(0).uniform(0.99, 1.01, (20, 1))
+    sums = (noise * [drafted, accepted]).tolist()
+    nan = float("nan")
+    return [
+        Measured(arm, number, f"q{number}", (nan, nan, made, right, 10 + right, 10.0))
+        for number, (made, right) in enumerate(sums)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("after", "accused"),
+    [
+        ((40, 16), []),  # longer drafts, as many tokens a pass
+        ((40, 14), ["tokens a pass"]),
+        ((30, 14), ["acceptance", "tokens a pass"]),
+        ((20, 8), ["acceptance", "tokens a pass"]),  # shorter since they are worse
+        ((20, 14), []),  # shorter, and more of them right
+    ],
+)
+def test_a_draft_length_that_was_chosen_is_no_fall(
+    after: tuple[float, float], accused: list[str]
+) -> None:
+    """Of 30 drafted tokens 16 were accepted before."""
+    assert fell(drafting("recurrent", 30, 16), drafting("recurrent", *after)) == accused
+
+
 def test_few_sources_say_nothing() -> None:
     some = compared(answers(1, FEWEST - 1), answers(2, FEWEST - 1, slower=3))
     assert not any(each.fell for each in some) and all(np.isnan(each.low) for each in some)
