@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,18 @@ def test_what_a_page_shows_is_measured(what: Reproduction) -> None:
 def test_its_arms_can_be_declared(what: Reproduction) -> None:
     for arms in (what.arms, *(run.arms for run in what.runs)):
         assert set(engine_options(what, arms).recipes()) == {AUTOREGRESSIVE, *arms}
+
+
+def test_the_other_papers_rules_are_known_in_a_process_of_their_own() -> None:
+    """Where nothing else has imported the plugins that bring them."""
+    code = """
+from benchmarks.reproduce.registry import reproduction
+from benchmarks.reproduce.run import engine_options
+for name in ("speccascade", "bild"):
+    what = reproduction(name)
+    engine_options(what, what.arms)
+"""
+    subprocess.run((sys.executable, "-c", code), check=True, cwd=Path(__file__).parent.parent)
 
 
 def test_the_papers_results_are_all_there() -> None:

@@ -17,6 +17,7 @@ from collect.sweeps.batch import SweepOptions
 from collect.table_options import TableOptions
 from decoders.arms import AUTOREGRESSIVE
 from decoders.arms.file import arms_of
+from decoders.common import plugins
 from decoders.common.errors import DraftpickError
 from decoders.common.provenance import measured_on
 from decoders.options import EngineOptions
@@ -291,6 +292,7 @@ class Drawn:
 
 def engine_options(what: Reproduction, arms: Arms, device: str = "cpu") -> EngineOptions:
     """The engine of these arms; the autoregressive one is always among them."""
+    plugins.load()
     body = {AUTOREGRESSIVE: {"kind": AUTOREGRESSIVE}, **arms}
     recipes = arms_of({"arms": {name: dict(arm) for name, arm in body.items()}}, Path(what.name))
     return EngineOptions(what.models.target, recipes, dtype=what.models.dtype, device=device)

@@ -34,7 +34,7 @@ AVX2 = {
 AVX512 = AVX2 | {f"avx512_{part}": f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")}
 VNNI = AVX512 | {"avx512_vnni": "-mavx512vnni"}
 BF16 = VNNI | {"avx512_bf16": "-mavx512bf16"}
-TILES = BF16 | {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
+TILES = BF16 | {f"amx_{part}": f"-mamx-{part}" for part in ("tile", "bf16", "int8")}
 SETS: dict[str, dict[str, str]] = {  # compiler flags by PyTorch's names, the best set first
     "AMX": TILES,
     "AVX512_BF16": BF16,

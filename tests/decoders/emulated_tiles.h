@@ -14,6 +14,7 @@
 
 #define __AMX_TILE__ 1
 #define __AMX_BF16__ 1
+#define __AMX_INT8__ 1
 #define _tile_loadconfig emulated::load_config
 #undef _tile_release
 #define _tile_release emulated::release
@@ -25,6 +26,8 @@
 #define _tile_stored emulated::store
 #undef _tile_dpbf16ps
 #define _tile_dpbf16ps emulated::multiply
+#undef _tile_dpbssd
+#define _tile_dpbssd emulated::multiply_bytes
 
 namespace emulated {
 
@@ -109,13 +112,31 @@ inline float half(const Tile& of, int row, int nth) {
   return value;
 }
 
-// to [m, n] += a [m, 2 k] by b [k, n, 2], even and odd inputs summed apart.
-inline void multiply(int to, int a, int b) {
-  const Tile &left = made(a), &right = made(b);
+inline Tile& product(int to, const Tile& left, const Tile& right) {
   need(made(to).rows == left.rows, "rows of a product");
   need(right.rows == left.bytes / 4, "inputs of a product");
   need(tile(to).bytes == right.bytes, "columns of a product");
-  Tile& into = tile(to);
+  return tile(to);
+}
+
+// to [m, n] += a [m, 4 k] by b [k, n, 4], whole numbers with signs.
+inline void multiply_bytes(int to, int a, int b) {
+  const Tile &left = made(a), &right = made(b);
+  Tile& into = product(to, left, right);
+  for (int row = 0; row < into.rows; ++row)
+    for (int column = 0; column < into.bytes / 4; ++column) {
+      int32_t sum;
+      std::memcpy(&sum, into.data[row] + 4 * column, sizeof sum);
+      for (int i = 0; i < left.bytes; ++i)
+        sum += (int8_t)left.data[row][i] * (int8_t)right.data[i / 4][4 * column + i % 4];
+      std::memcpy(into.data[row] + 4 * column, &sum, sizeof sum);
+    }
+}
+
+// to [m, n] += a [m, 2 k] by b [k, n, 2], even and odd inputs summed apart.
+inline void multiply(int to, int a, int b) {
+  const Tile &left = made(a), &right = made(b);
+  Tile& into = product(to, left, right);
   for (int row = 0; row < into.rows; ++row)
     for (int column = 0; column < into.bytes / 4; ++column) {
       float even = 0, odd = 0, sum;

@@ -29,6 +29,7 @@ from gguf_toys import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decoders.backends import cpp_kernels
 from decoders.backends.gguf.folder import files_of, saved_header
 from decoders.backends.gguf.header import parts_of, read_header
 from decoders.backends.llama.loading import FileStored
@@ -51,6 +52,12 @@ def matrix(kind: str, outputs: int, inputs: int, seed: int = 0) -> tuple[FileRow
     return FileRows(torch.from_numpy(rows), NUMBERS[kind], inputs), torch.from_numpy(numbers)
 
 
+def error(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Of logits [n, V], the median of the tokens': one whose experts are nearly equally likely may
+    take others."""
+    return float(((one - other).norm(dim=-1) / other.norm(dim=-1)).median())
+
+
 # -- blocks ---------------------------------------------------------------------------------------
 
 
@@ -70,7 +77,7 @@ def test_blocks_hold_the_files_numbers_to_the_last_bit(kind: str) -> None:
 @pytest.mark.usefixtures("kernel")
 @given(
     kind=st.sampled_from(KIND_NAMES),
-    rows=st.integers(1, 50),
+    rows=st.integers(1, 150),
     outputs=st.sampled_from([16, 40, 160]),
     seed=st.integers(0, 99),
 )
@@ -79,23 +86,37 @@ def test_products_are_exact_but_for_the_rounding_of_inputs(
     kind: str, rows: int, outputs: int, seed: int
 ) -> None:
     """And a row's has the same bits in any company."""
-    stored, numbers = matrix(kind, outputs, 256, seed)
+    stored, numbers = matrix(kind, outputs, 512, seed)
     made, exact = to_file_blocks([stored]), numbers.double().T
     assert made is not None
+    tiles = cpp_kernels.instructions() == "AMX"
+    block = 256 if tiles and kind.endswith("_K") else 32  # inputs rounded by their greatest
     random = torch.Generator().manual_seed(seed)
-    whole = torch.randint(-127, 128, (rows, 256), generator=random).bfloat16()
-    whole[:, ::32] = 127  # what every 32 are rounded by
+    whole = torch.randint(-127, 128, (rows, 512), generator=random).bfloat16()
+    whole[:, ::block] = 127
     product = linear(whole, made)
     least = 2.0**-8 * (whole.double() @ exact).abs()  # as bfloat16 holds it
     summed = 1e-5 * (whole.double().abs() @ exact.abs())
     assert ((product.double() - whole.double() @ exact).abs() <= least + summed).all()
     for row, alone in zip(product, whole, strict=True):
         assert torch.equal(linear(alone, made), row)
-    x = torch.randn(rows, 256, generator=random).bfloat16()
-    most = x.double().unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True)
-    half = (0.501 / 127 * most).expand(-1, -1, 32).flatten(1) @ exact.abs()
+    x = torch.randn(rows, 512, generator=random).bfloat16()
+    most = x.double().unflatten(-1, (-1, block)).abs().amax(-1, keepdim=True)
+    half = (0.501 / 127 * most).expand(-1, -1, block).flatten(1) @ exact.abs()
     bound = half + 1e-5 * (x.double().abs() @ exact.abs()) + 2.0**-8 * (x.double() @ exact).abs()
     assert ((linear(x, made).double() - x.double() @ exact).abs() <= 1.01 * bound).all()
+
+
+@pytest.mark.instructions
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K", "Q5_0"])
+def test_a_row_among_more_than_a_cache_holds_has_the_same_bits(kind: str) -> None:
+    made = to_file_blocks([matrix(kind, 11 * 16, 3072)[0]])
+    assert made is not None
+    x = torch.randn(300, 3072, generator=torch.Generator().manual_seed(0)).bfloat16()
+    product = made.times(x, None)
+    for rows in (range(1), range(100, 105), range(250, 300)):
+        assert torch.equal(made.times(x[rows], None), product[rows]), rows
 
 
 @pytest.mark.instructions
@@ -290,8 +311,7 @@ def test_logits_are_near_those_of_the_dequantised_model(
     assert own.parameters == exact.parameters
     ids = torch.tensor(PROMPT)
     one, other = own.extend(ids).float(), exact.extend(ids)
-    error = (one - other).norm() / other.norm()
-    assert error < 0.03
+    assert error(one, other) < 0.04
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -319,7 +339,7 @@ def test_experts_that_the_kernels_do_not_have_are_run_by_pytorch(
         )
     )
     one, other = (each.extend(torch.tensor(PROMPT)).float() for each in (own, exact))
-    assert (one - other).norm() / other.norm() < 0.03
+    assert error(one, other) < 0.04
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])

@@ -221,7 +221,7 @@ for name in [*cpp_kernels.SETS]:
     del cpp_kernels.SETS[name]
 cpp_kernels.SETS[best] = cpp_kernels.SETS[best] | {"avx2": "-mavx2 -O1"}  # -O3 takes twice as long
 assert cpp_kernels.instructions() == best
-names = ["blocked", "row_attention", "kernel_layers", "race", "recurrent_kernels"]
+names = ["blocked", "gguf", "row_attention", "kernel_layers", "race", "recurrent_kernels"]
 files = [f"tests/decoders/test_{name}.py" for name in names]
 sys.exit(pytest.main([*files, "-q", "-m", "not slow", "-p", "no:cacheprovider"]))
 """

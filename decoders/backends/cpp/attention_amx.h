@@ -3,8 +3,11 @@
 #pragma once
 
 #include "attention_lines.h"
+#include "tiles.h"
 
 namespace attention {
+
+using tiles::written;
 
 // Tiles.
 #define FIRST 0    // scores of 16 keys, and of the next 16
@@ -16,19 +19,11 @@ namespace attention {
 #define LOWER 6    // sums of values: of 32 dimensions those that unpacking puts low, and high
 #define UPPER 7
 
-// GCC does not know that the instructions for tiles read memory.
-inline void written(const void* at) { asm volatile("" : : "r"(at) : "memory"); }
-
 void configure(int64_t lanes) {
-  struct alignas(64) {
-    uint8_t palette = 1, start = 0, reserved[14] = {};
-    uint16_t bytes[16] = {};
-    uint8_t rows[16] = {};
-  } config;
-  for (int tile = 0; tile < 8; ++tile) config.bytes[tile] = 64, config.rows[tile] = 16;
-  config.rows[CHANCES] = config.rows[LOWER] = config.rows[UPPER] = lanes;
-  written(&config);
-  _tile_loadconfig(&config);
+  tiles::Shapes shapes;
+  for (int tile = 0; tile < 8; ++tile) shapes.set(tile, tiles::ROWS);
+  for (int tile : {CHANCES, LOWER, UPPER}) shapes.set(tile, lanes);
+  shapes.use();
 }
 
 void release() { _tile_release(); }

@@ -8,7 +8,62 @@
 #include "file_products.h"
 #include "tensors.h"
 
+#ifdef __AMX_INT8__
+#include "file_products_amx.h"
+#endif
+
 namespace file_products {
+
+#ifndef __AMX_INT8__
+template <typename Kind>
+constexpr bool IN_BLOCKS = false;  // whether it is rounded to by whole blocks
+using WholeRounded = Rounded;
+#endif
+
+// A matrix in the file's blocks. table: int64 [parts, 4], each kind, outputs, inputs and where its
+// blocks begin; the parts' outputs follow each other.
+struct Matrix {
+  const uint8_t* values;
+  const int64_t* table;
+  int64_t parts;
+
+  int64_t inputs() const { return table[2]; }
+  int64_t outputs() const {
+    int64_t made = 0;
+    for (int64_t i = 0; i < parts; ++i) made += table[4 * i + 1];
+    return made;
+  }
+
+  // x [rows, inputs] -> out [rows, outputs], which are whole blocks
+  void times(const uint16_t* x, int64_t rows, uint16_t* out) const {
+    if (!rows) return;
+    Rounded rounded;
+    WholeRounded whole;
+    bool any[2] = {};
+    for (int64_t i = 0; i < parts; ++i)
+      of_kind(table[4 * i], [&](auto kind) { any[IN_BLOCKS<decltype(kind)>] = true; });
+    if (any[false]) rounded.round(x, rows, inputs());
+    if (any[true]) whole.round(x, rows, inputs());
+    const int64_t width = outputs();
+    at::parallel_for(0, width / OUTS, 1, [&](int64_t first, int64_t last) {
+      int64_t begin = 0;
+      for (int64_t i = 0; i < parts; ++i) {
+        const int64_t *own = table + 4 * i, blocks = own[1] / OUTS, end = begin + blocks;
+        const Part part{values + own[3], own[0], own[2], own[1], out + begin * OUTS, width};
+        const int64_t from = std::max(first, begin), to = std::min(last, end);
+        if (from < to)
+          of_kind(own[0], [&](auto kind) {
+            using Kind = decltype(kind);
+            if constexpr (IN_BLOCKS<Kind>)
+              multiply<Kind>(part, whole, from - begin, to - begin);
+            else
+              multiply<Kind>(part, rounded, from - begin, to - begin);
+          });
+        begin = end;
+      }
+    });
+  }
+};
 
 inline void check_matrix(const at::Tensor& values, const at::Tensor& table) {
   TORCH_CHECK(values.dim() == 1 && values.scalar_type() == at::kByte && values.is_contiguous());

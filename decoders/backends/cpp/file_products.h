@@ -65,7 +65,7 @@ struct Rounded {
   std::vector<Inputs> inputs;
   std::vector<Tile> tiles;
 
-  Rounded(const uint16_t* x, int64_t rows, int64_t width) {
+  void round(const uint16_t* x, int64_t rows, int64_t width) {
     const int64_t groups = width / GROUP, count = (rows + MOST - 1) / MOST;
     inputs.resize(rows * groups);
     for (int64_t i = 0; i < count; ++i) {
@@ -275,40 +275,5 @@ void multiply(const Part& p, const Rounded& rows, int64_t first, int64_t last) {
       for (int64_t block = first; block < std::min(first + CHUNK, last); ++block)
         multiply<Kind>(p, block, rows.tiles.data() + tile, std::min<int64_t>(TOGETHER, count - tile));
 }
-
-// A matrix in the file's blocks. table: int64 [parts, 4], each kind, outputs, inputs and where its
-// blocks begin; the parts' outputs follow each other.
-struct Matrix {
-  const uint8_t* values;
-  const int64_t* table;
-  int64_t parts;
-
-  int64_t inputs() const { return table[2]; }
-  int64_t outputs() const {
-    int64_t made = 0;
-    for (int64_t i = 0; i < parts; ++i) made += table[4 * i + 1];
-    return made;
-  }
-
-  // x [rows, inputs] -> out [rows, outputs], which are whole blocks
-  void times(const uint16_t* x, int64_t rows, uint16_t* out) const {
-    if (!rows) return;
-    const Rounded rounded(x, rows, inputs());
-    const int64_t width = outputs();
-    at::parallel_for(0, width / OUTS, 1, [&](int64_t first, int64_t last) {
-      int64_t begin = 0;
-      for (int64_t i = 0; i < parts; ++i) {
-        const int64_t *own = table + 4 * i, blocks = own[1] / OUTS, end = begin + blocks;
-        const Part part{values + own[3], own[0], own[2], own[1], out + begin * OUTS, width};
-        const int64_t from = std::max(first, begin), to = std::min(last, end);
-        if (from < to)
-          of_kind(own[0], [&](auto kind) {
-            multiply<decltype(kind)>(part, rounded, from - begin, to - begin);
-          });
-        begin = end;
-      }
-    });
-  }
-};
 
 }  // namespace file_products

@@ -6,11 +6,14 @@
 
 #pragma once
 
+#include "tiles.h"
 #include "weights.h"
 
 namespace products {
 
-constexpr int64_t ROWS = 16;      // of a tile
+using tiles::ROWS;
+using tiles::written;
+
 constexpr int64_t AHEAD = 2;      // blocks that are expanded before they are multiplied
 constexpr int64_t RING = 4;       // blocks that are kept expanded, a power of 2 above AHEAD
 constexpr int64_t PAIR = 2;       // a block's product and the one before, which is still read
@@ -20,22 +23,14 @@ constexpr int64_t PAIR = 2;       // a block's product and the one before, which
 #define UPPER 5  // inputs of the first 16 rows
 #define LOWER 6  // of those below them
 
-// GCC does not know that the instructions for tiles read memory, and would leave out what was stored
-// for them alone.
-inline void written(const void* at) { asm volatile("" : : "r"(at) : "memory"); }
-
 // Shapes of the tiles for `upper` rows and `lower` ones below them.
 void configure(int64_t upper, int64_t lower) {
-  struct alignas(64) {
-    uint8_t palette = 1, start = 0, reserved[14] = {};
-    uint16_t bytes[16] = {};
-    uint8_t rows[16] = {};
-  } config;
-  for (int tile = 0; tile < 7; ++tile) config.bytes[tile] = 64, config.rows[tile] = upper;
-  config.rows[WEIGHTS] = GROUP / 2;
-  if (lower) config.rows[1] = config.rows[3] = config.rows[LOWER] = lower;
-  written(&config);
-  _tile_loadconfig(&config);
+  tiles::Shapes shapes;
+  for (int tile = 0; tile < 7; ++tile) shapes.set(tile, upper);
+  shapes.set(WEIGHTS, GROUP / 2);
+  if (lower)
+    for (int tile : {1, 3, LOWER}) shapes.set(tile, lower);
+  shapes.use();
 }
 
 // Runs work(first, last) over blocks of outputs on all threads, for up to 32 rows from `top` on.
