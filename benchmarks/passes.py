@@ -45,8 +45,11 @@ def main() -> None:
     parser.add_argument("--target", default=EngineOptions().target)
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--backend", default="auto")
+    parser.add_argument("--context", type=int, help="as of `draftpick serve`, for less memory")
     given = parser.parse_args()
-    options = EngineOptions(target=given.target, dtype=given.dtype, backend=given.backend)
+    options = EngineOptions(
+        target=given.target, dtype=given.dtype, backend=given.backend, context=given.context
+    )
     ways = {name: slots(options, name, max(given.answers)) for name in given.kernels}
     rows = []
     for answers in given.answers:

@@ -1,8 +1,9 @@
 """Weights as a GGUF file has them, its own steps and scales, laid out for the kernels in C++.
 
-Rounded to nothing else: a product rounds its inputs, to whole numbers up to 127 of every 32, and
-multiplies these by the file's steps exactly (cpp/file_products.h). So a row's product has the same
-bits in any company, prompts included. The layout is in cpp/file_blocks.h.
+Rounded to nothing else: a product rounds its inputs, to whole numbers up to 127 of every 32 (on
+tiles, AMX, of every 256 in blocks of 256), and multiplies these by the file's steps exactly
+(cpp/file_products.h, cpp/file_products_amx.h). So a row's product has the same bits in any company,
+prompts included. The layout is in cpp/file_blocks.h.
 """
 
 from __future__ import annotations
