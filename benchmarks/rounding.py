@@ -54,15 +54,19 @@ def chances(
     engine = Engine.load(
         given.target, only=[AUTOREGRESSIVE], dtype=dtype, backend=backend, device="cpu"
     )
-    windows = [part for text in texts for part in parts(engine.encode_text(text), given.window)]
+    windows = [part for text in texts for part in parts(engine, text, given.window)]
     for ids in windows[:: max(1, len(windows) // given.windows)][: given.windows]:
         engine.target.truncate(0)
         yield ids, engine.target.extend(ids).float().log_softmax(-1)
 
 
-def parts(ids: list[int], window: int) -> list[Tensor]:
-    """Whole windows alone."""
-    return [each for each in torch.tensor(ids).split(window) if len(each) == window]
+def parts(engine: Engine, text: str, window: int) -> list[Tensor]:
+    """Whole windows alone, each with the token before it that a text begins with, if one does."""
+    ids = engine.encode_text(text)
+    begin = [ids[0]] if ids[0] == engine.tokenizer.bos_token_id else []
+    rest = ids[len(begin) :]
+    starts = range(0, len(rest) - window + 1, window)
+    return [torch.tensor(begin + rest[at : at + window]) for at in starts]
 
 
 def compared(ids: Tensor, exact: Tensor, other: Tensor) -> Tensor:
