@@ -22,6 +22,7 @@ namespace file_products {
 constexpr int GROUPS = 8;                 // of a block
 constexpr int64_t WHOLE = GROUPS * GROUP;  // inputs
 constexpr int LOW_BITS = 6;
+constexpr int64_t ON_TILES = 24;              // rows from which tiles are faster
 constexpr int64_t OF_TILE = 2 * tiles::ROWS;  // rows: an upper and a lower tile share the weights
 constexpr int64_t AT_ONCE = 2;                // blocks that a tile of rows is read once for
 constexpr size_t CACHE = 1 << 20;             // bytes of rounded rows that stay in the second one
@@ -53,18 +54,20 @@ struct alignas(64) WholeInputs {
   }
 };
 
-// Up to so many rows from `top` on: [blocks, rows].
+// Up to MOST rows from `top` on, or OF_TILE where there are ON_TILES: [blocks, rows].
 struct WholeTile {
   int64_t top, rows;
   const WholeInputs* x;
 };
 
 struct WholeRounded {
+  bool on_tiles;
   std::vector<WholeInputs> inputs;
   std::vector<WholeTile> tiles;
 
   void round(const uint16_t* x, int64_t rows, int64_t width) {
-    const int64_t most = rows > MOST ? OF_TILE : MOST, count = (rows + most - 1) / most;
+    on_tiles = rows >= ON_TILES;
+    const int64_t most = on_tiles ? OF_TILE : MOST, count = (rows + most - 1) / most;
     const int64_t blocks = width / WHOLE;
     inputs.resize(rows * blocks + most);  // so that `most` may be read from any block on
     for (int64_t i = 0; i < count; ++i) {
@@ -147,7 +150,7 @@ const uint8_t* blocks_of(const Part& p, int64_t nth) {
 
 // 16 outputs by R rows.
 template <typename Kind, int R>
-void multiply_few(const Part& p, int64_t nth, const WholeInputs* x) {
+void multiply_few(const Part& p, int64_t nth, const WholeInputs* x, int64_t top) {
   constexpr int OF_PART = LINES / Kind::PARTS;
   const uint8_t* block = blocks_of<Kind>(p, nth);
   Floats total[R];
@@ -187,15 +190,15 @@ void multiply_few(const Part& p, int64_t nth, const WholeInputs* x) {
       total[row] = with_block<Kind>(sums[row], seconds, block, x[row], total[row]);
   }
 #pragma GCC unroll 12
-  for (int row = 0; row < R; ++row) store(p.out + row * p.stride + nth * OUTS, total[row]);
+  for (int row = 0; row < R; ++row) store(p.out + (top + row) * p.stride + nth * OUTS, total[row]);
 }
 
 template <typename Kind, int R = 1>
-void multiply_few(const Part& p, int64_t nth, const WholeTile& all_rows) {
-  if (all_rows.rows == R)
-    multiply_few<Kind, R>(p, nth, all_rows.x);
+void multiply_few(const Part& p, int64_t nth, const WholeTile& tile) {
+  if (tile.rows == R)
+    multiply_few<Kind, R>(p, nth, tile.x, tile.top);
   else if constexpr (R < MOST)
-    multiply_few<Kind, R + 1>(p, nth, all_rows);
+    multiply_few<Kind, R + 1>(p, nth, tile);
 }
 
 // -- on tiles --------------------------------------------------------------------------------------
@@ -367,8 +370,9 @@ struct Workshop {
 // Outputs 16 `first` to 16 `last` by all rows.
 template <typename Kind>
 void multiply(const Part& p, const WholeRounded& rows, int64_t first, int64_t last) {
-  if (rows.tiles.size() == 1 && rows.tiles[0].rows <= MOST) {
-    for (; first < last; ++first) multiply_few<Kind>(p, first, rows.tiles[0]);
+  if (!rows.on_tiles) {
+    for (; first < last; ++first)
+      for (const WholeTile& tile : rows.tiles) multiply_few<Kind>(p, first, tile);
     return;
   }
   static thread_local const auto workshop = std::make_unique<Workshop<Kind>>();
