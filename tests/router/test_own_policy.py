@@ -82,7 +82,7 @@ def test_policies_that_ship_are_of_the_arms_that_ship() -> None:
     ("folder", "temperature", "answers", "arm"),
     [
         (MODEL_POLICIES / LARGE, 0.0, 15, "hybrid"),
-        (MODEL_POLICIES / LARGE, 1.0, 16, "max-gram"),
+        (MODEL_POLICIES / LARGE, 1.0, 32, "hybrid"),
     ],
 )
 def test_they_take_what_the_page_on_arms_says(
