@@ -178,8 +178,8 @@ def judged(
 def answers(
     engine: Engine, batch: ContinuousBatch | None, prompt: list[int], request: Request
 ) -> dict[str, list[int] | Exception]:
-    """What each arm writes, or how it failed: plain decoding first and alone, the others in the
-    batch if there is one."""
+    """What each arm writes, or how it failed: plain decoding first and alone, the others alone or,
+    in a batch, together."""
     made: dict[str, list[int] | Exception] = {}
 
     def write(name: str, engine: Engine, prefilled: Prefilled | None = None) -> None:
@@ -189,14 +189,16 @@ def answers(
             made[name] = error
 
     names = sorted(engine.arm_names, key=lambda name: name != AUTOREGRESSIVE)
-    together = names[1:] if batch else []
-    prefilled = engine.prefill(prompt)
-    for name in names[: len(names) - len(together)]:
-        write(name, engine, prefilled)
-    while batch and (together or batch.running):
-        while together and (slot := batch.free(prompt)) is not None:
-            batch.begin(slot, partial(write, together.pop(0)))
-        batch.step()
+    if batch is None:
+        prefilled = engine.prefill(prompt)
+        for name in names:
+            write(name, engine, prefilled)
+        return made
+    for together in names[:1], names[1:]:
+        while together or batch.running:
+            while together and (slot := batch.free(prompt)) is not None:
+                batch.begin(slot, partial(write, together.pop(0)))
+            batch.step()
     return made
 
 
