@@ -1,4 +1,4 @@
-"""What a tokenizer's ids spell, in bytes, so that two vocabularies can be compared."""
+"""Spellings of a tokenizer's ids, in bytes, so that two vocabularies can be compared."""
 
 from __future__ import annotations
 

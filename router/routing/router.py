@@ -447,7 +447,7 @@ class Router:
 
 
 def _version(policy: Policy | None) -> str | None:
-    """What logs know a policy by: a fingerprint, or the name of a kind that cannot be stored."""
+    """Name a policy as logs do: by a fingerprint, or the name of a kind that cannot be stored."""
     return None if policy is None else getattr(policy, "fingerprint", None) or policy.name
 
 

@@ -76,7 +76,7 @@ def _installed(module: str) -> bool:
 
 
 def sending(endpoint: str | None) -> Spans | None:
-    """What sends spans; None where they are not wanted. Raises as `wanted`.
+    """Make what sends spans; None where they are not wanted. Raises as `wanted`.
 
     endpoint: the collector's whole address; None where the environment has it. All else is
     configured by the environment variables of OpenTelemetry's SDK.
@@ -140,7 +140,7 @@ class Spans:
 
 
 def attributes(reply: Reply, answers: Answers) -> dict[str, Any]:
-    """What the span of a request tells, once its response has ended. Where there are several
+    """Tell what the span of a request has, once its response has ended. Where there are several
     answers, counts are of all and the arm is that of the one that began first, as in the response's
     headers."""
     body, asked = reply.body, reply.requests[0].request

@@ -57,9 +57,8 @@ class ModelDrafts:
     ) -> None:
         self._recipe, self._vocab, self._target = recipe, vocab, target
         self._drafting: WeakKeyDictionary[TrackedRequest, Drafting] = WeakKeyDictionary()
-        self._lengths: list[
-            DraftLength
-        ] = []  # without a request; what passes cost they know already
+        # Without a request; what passes cost they know already.
+        self._lengths: list[DraftLength] = []
         self._context, self._device = model.context, model.device
         self._slots = BatchSlots(model, rows + SPARE)
         self._free = list(self._slots.all)

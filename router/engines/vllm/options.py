@@ -1,4 +1,4 @@
-"""What the proposer does: by defaults, or by one JSON object.
+"""Options of the proposer: the defaults, or one JSON object.
 
 vLLM hands a proposer its own configuration and nothing else, so the object or its file comes in
 `--additional-config '{"draftpick": "FILE"}'`, or the file in the environment variable
@@ -20,9 +20,8 @@ from decoders.common.errors import DraftpickError
 from decoders.recipes.strict import Strict
 
 VARIABLE, KEY = "DRAFTPICK_VLLM", "draftpick"
-NO_FILE = Path(
-    "--additional-config"
-)  # stands for a file; places are relative to the working folder
+# In the place of a file; places are relative to the working folder.
+NO_FILE = Path("--additional-config")
 # Matches of 8 tokens: shorter ones have broken tool calls in vLLM (vllm-project/vllm#40875).
 COPY = {"kind": "max_gram", "shortest": 8, "longest": 16, "length": {"k": 16}, "by_cost": True}
 DEFAULTS: dict[str, Any] = {"arms": {"copy": COPY}, "policy": "copy"}
@@ -41,7 +40,7 @@ class Rule(Strict):
 
 
 class Options(Strict):
-    """What may be said.
+    """All that may be set.
 
     arms: as in an arms file, or the place of one; without them DEFAULTS. `autoregressive` is always
         among them.

@@ -1,4 +1,4 @@
-"""What a step of the engine costs by the tokens that it verifies, and which drafted tokens pay."""
+"""Costs of an engine's step, by the tokens that it verifies, and which drafted tokens pay."""
 
 from __future__ import annotations
 
