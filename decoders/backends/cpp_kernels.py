@@ -96,9 +96,9 @@ def file_name(best: str) -> str:
     return f"torch{release}_{best.lower()}_{key}.so"
 
 
-def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
-    """Whether the kernels are available: from a wheel, from `folder`, or compiled into it. `say`
-    reports compiling, and a missing C++ compiler."""
+def load_kernel(folder: Path, say: Callable[[str], None], compiling: bool = True) -> bool:
+    """Whether the kernels are available: from a wheel, from `folder`, or, with `compiling`,
+    compiled into it. `say` reports compiling, and a missing C++ compiler."""
     with _LOADING:
         if loaded():
             return True
@@ -108,6 +108,8 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
         path = folder / file_name(best)
         there = (each for each in (FOLDER / path.name, path) if each.exists())
         if not any(_opened(each) is None for each in there):
+            if not compiling:
+                return False
             say(
                 f"compiling kernels for {best}, as none came for PyTorch {torch.__version__}: "
                 "once, about a minute"

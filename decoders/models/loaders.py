@@ -218,10 +218,21 @@ def _faster_in_bfloat16(asked: LoadRequest) -> bool:
 @cache
 def _blocked() -> bool:
     """Whether the kernels for weights in blocks are available. If not, one line reports it."""
+    return _kernels()
+
+
+def draw_by_kernels(device: torch.device) -> None:
+    """Let tokens be drawn by the kernels in C++ where these are there, whatever runs the model."""
+    if device.type == "cpu":
+        _kernels(compiling=False)
+
+
+def _kernels(compiling: bool = True) -> bool:
     from ..backends.cpp_kernels import load_kernel
     from ..zoo.catalogue import cache_dir
 
-    return load_kernel(cache_dir() / "compiled", partial(print, file=sys.stderr, flush=True))
+    say = partial(print, file=sys.stderr, flush=True)
+    return load_kernel(cache_dir() / "compiled", say, compiling)
 
 
 def _store(asked: LoadRequest, blocked: bool) -> RoundedStore | None:

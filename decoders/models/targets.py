@@ -24,7 +24,13 @@ from ..zoo import fetch, fetch_file, from_gguf
 from ..zoo.catalogue import COMPLETE, KNOWN_FILES, WHEELS
 from ..zoo.digests import digests_of
 from . import hub, memory, plain_text
-from .loaders import LoadRequest, is_encoder_decoder, loader_of, not_native
+from .loaders import (
+    LoadRequest,
+    draw_by_kernels,
+    is_encoder_decoder,
+    loader_of,
+    not_native,
+)
 
 ROUNDINGS: dict[str, Rounding] = {name: name for name in get_args(Rounding)}  # of the weights
 DTYPES = {
@@ -114,6 +120,7 @@ def load_backend(
     """The model in `folder` by the loader that `backend` names in BACKENDS; the other names mean
     what they mean in LoadRequest. Raises OutOfMemory where the model does not fit."""
     load = loader_of(backend)
+    draw_by_kernels(device)
     with memory.explained(device, f"loading {folder.name}"):
         return load(LoadRequest(folder, device, dtype, rounding, context))
 

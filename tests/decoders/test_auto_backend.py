@@ -18,6 +18,8 @@ from decoders.common.errors import DraftpickError
 from decoders.costs.passes import CostKey
 from decoders.models import loaders
 from decoders.models.loaders import LoadRequest, auto
+from decoders.models.targets import load_backend
+from decoders.sampling.race import ON_CPU
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,19 @@ def test_a_small_model_does_without_kernels(
 ) -> None:
     monkeypatch.setattr(loaders, "_blocked", lambda: pytest.fail("compiled"))
     assert passes(auto(asked)) == "eager"
+
+
+def test_tokens_are_drawn_by_kernels_that_are_there_but_none_are_compiled_for_that(
+    kernel: None, asked: LoadRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
+    monkeypatch.setattr(cpp_kernels, "compile_kernels", lambda path, flags: pytest.fail("compiled"))
+    monkeypatch.setattr(ON_CPU, "pick", None)
+    monkeypatch.setattr(ON_CPU, "pick_chain", None)
+    load_backend(asked.folder, CPU, torch.float32, "hf")
+    assert ON_CPU.pick is not None and ON_CPU.pick_chain is not None
+    monkeypatch.setattr(cpp_kernels, "FOLDER", tmp_path)
+    assert not cpp_kernels.load_kernel(tmp_path, pytest.fail, compiling=False)
 
 
 def test_a_large_one_is_run_by_kernels(kernel: None, large: None, asked: LoadRequest) -> None:
