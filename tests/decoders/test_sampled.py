@@ -158,7 +158,7 @@ def test_an_answer_depends_on_its_own_seed_alone(tiny: Tiny, hf: bool) -> None:
 
 
 def test_a_rule_that_writes_other_answers_is_run(tiny: Tiny) -> None:
-    """Speculative sampling follows the target's law, not its answer to a seed."""
+    """Speculative sampling follows the target's distribution, not its answer to a seed."""
     engine = tiny_engine(tiny, "small", verifier=Lossless())
     batch = batch_of(engine)
     assert batch.is_replayable("arm") and not batch.is_replayable("arm", 1.0)

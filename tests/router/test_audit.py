@@ -184,7 +184,7 @@ def test_servers_of_this_project_are_held_to_equality(capsys: pytest.CaptureFixt
         assert found["sampled"] is None and found["seeded"]["answers"] == 96
         assert code == int(slips > 0) == int(found["seeded"]["differ"] > 1)
     assert "sampled answers differ to the same seeds" in found["sentences"][0]
-    for other in ("", "draftpick-1/weights/others", "vllm-1"):  # by the law alone
+    for other in ("", "draftpick-1/weights/others", "vllm-1"):  # by the distribution alone
         _, found = audited(Model(prints=other), capsys, *some, plain=Model(prints=other or "x"))
         assert (found["seeded"] is None) == (not other.startswith("draftpick"))
     _, found = audited(Model(prints=ours.prints), capsys, *some, plain=Model(prints=other))
@@ -201,7 +201,7 @@ def test_log_probabilities_that_differ_are_found(capsys: pytest.CaptureFixture[s
     """And held against nothing else: samples are then judged by their texts alone."""
     code, found = audited(Model(noise=0.8), capsys, "--limit", "20", "--draws", "4")
     assert code == 1 and "more than rounding" in found["sentences"][0]
-    assert "another law" not in found["sentences"][0]
+    assert "another distribution" not in found["sentences"][0]
     assert found["sampled"]["p_texts"] is not None and found["sampled"]["p_logprobs"] is None
 
 

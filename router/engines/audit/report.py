@@ -131,7 +131,7 @@ def _verdict(found: Audit) -> str:
     if found.spoilt:
         reasons.append(f"{len(found.spoilt)} calls or JSON answers are broken with drafts alone")
     if found.sampled is not None and found.sampled.parted:
-        reasons.append(f"sampled answers are drawn from another law (below {LEVEL:.0%})")
+        reasons.append(f"sampled answers are drawn from another distribution (below {LEVEL:.0%})")
         if found.sampled.likeliest is not None and found.sampled.likeliest < LEVEL:
             more = "more" if found.sampled.excess > 0 else "less"
             reasons.append(

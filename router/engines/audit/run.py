@@ -267,7 +267,7 @@ class _Asker:
         return self._ask(server, request, self.options.max_new_tokens, 0.0)
 
     def drawn(self, server: EndpointRecipe, request: AuditRequest, seed: int | None = None) -> Said:
-        """A short one: where laws differ, beginnings do."""
+        """A short one: where distributions differ, beginnings do."""
         most = min(24, self.options.max_new_tokens)
         return self._ask(server, request, most, self.options.temperature, seed)
 
