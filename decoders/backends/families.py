@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .rope import KINDS, THETA, Rotation, kind_of, rotation_of
+from .rope import IN_PART, KINDS, THETA, Rotation, kind_of, pairs_apart, rotation_of, turning_of
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' names of layers
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu"}  # a config's names -> ours
+LONG, FIRST_TRAINED = "longrope", "original_max_position_embeddings"
 HARMLESS: dict[str, tuple[Any, ...]] = {  # fields that change a model unless they have these values
     "mlp_bias": (False, None),
     "use_bidirectional_attention": (False, None),
-    "partial_rotary_factor": (1.0,),
     "clip_qkv": (None,),
     "quantization_config": (None,),
     "mlp_only_layers": ([], None),
@@ -69,6 +69,7 @@ class Family:
     scaled_embedding: whether embeddings are multiplied by the root of their size.
     tied: whether the head is the embedding where a config does not say.
     experts: whether every layer has several MLPs, of which a token takes some.
+    whole_shares: whether their shares are made to sum to 1 where a config does not say.
     score_cap, logit_cap: whether a config's soft caps count, of scores and of logits.
     query_scale: whether a config's `query_pre_attn_scalar` does.
     slides: whether a layer has a window where a config has one.
@@ -77,6 +78,8 @@ class Family:
     theta: base of the rotation where a config names none.
     local_theta: that of layers with windows, which is not scaled; None where all layers rotate
         alike.
+    renamed: what a checkpoint calls parts of a layer, and what most families do.
+    in_part: whether a config may let only the first dimensions of its heads turn.
     """
 
     model_type: str
@@ -89,6 +92,7 @@ class Family:
     scaled_embedding: bool = False
     tied: bool = False
     experts: bool = False
+    whole_shares: bool = False
     score_cap: bool = False
     logit_cap: bool = False
     query_scale: bool = False
@@ -97,6 +101,20 @@ class Family:
     listed: bool = False
     theta: float = THETA
     local_theta: float | None = None
+    renamed: tuple[tuple[str, str], ...] = ()
+    in_part: bool = False
+
+    def usual(self, name: str) -> str:
+        """What most families call a checkpoint's tensor."""
+        for theirs, ours in self.renamed:
+            name = name.replace(theirs, ours)
+        return name
+
+    def saved(self, name: str) -> str:
+        """What a checkpoint calls a tensor of that usual name."""
+        for theirs, ours in self.renamed:
+            name = name.replace(ours, theirs)
+        return name
 
     @property
     def qkv(self) -> tuple[str, ...]:
@@ -111,6 +129,13 @@ class Family:
 FAMILIES = {
     "LlamaForCausalLM": Family("llama", "llama"),
     "MistralForCausalLM": Family("mistral", None, slides=_all),
+    "MixtralForCausalLM": Family(
+        "mixtral", None, slides=_all, experts=True, whole_shares=True, theta=1_000_000.0,
+        renamed=(
+            ("block_sparse_moe.", "mlp."), (".w1.", ".gate_proj."), (".w2.", ".down_proj."),
+            (".w3.", ".up_proj."),
+        ),
+    ),
     "Qwen2ForCausalLM": Family(
         "qwen2", "qwen2", biased=True, slides=_from_a_layer, asked=True, listed=True
     ),
@@ -121,7 +146,7 @@ FAMILIES = {
         "qwen3_moe", "qwen3moe", head_norms="each", slides=_all, asked=True, experts=True
     ),
     "OlmoeForCausalLM": Family("olmoe", "olmoe", head_norms="all", experts=True),
-    "Phi3ForCausalLM": Family("phi3", "phi3", fused=True, slides=_all),
+    "Phi3ForCausalLM": Family("phi3", "phi3", fused=True, slides=_all, in_part=True),
     "Olmo2ForCausalLM": Family("olmo2", "olmo2", BEHIND, head_norms="all"),
     "Olmo3ForCausalLM": Family(
         "olmo3", None, BEHIND, head_norms="all", slides=_but_every(4), listed=True,
@@ -162,12 +187,13 @@ class Experts:
 
 def experts_of(config: dict[str, Any]) -> Experts | None:
     """None for a model whose layers have one MLP each."""
-    if not family_of(config).experts:
+    family = family_of(config)
+    if not family.experts:
         return None
     return Experts(
         config.get("num_experts") or config["num_local_experts"],
         config["num_experts_per_tok"],
-        bool(config.get("norm_topk_prob")),
+        bool(config.get("norm_topk_prob", family.whole_shares)),
         config.get("moe_intermediate_size") or config["intermediate_size"],
     )
 
@@ -194,7 +220,9 @@ def unsupported(config: dict[str, Any]) -> str | None:
         rope = rope_of(config, family, layers)
         if kind_of(rope) not in KINDS:
             return f"rope type {kind_of(rope)} is not supported"
-        if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        if kind_of(rope) == LONG and not rope.get(FIRST_TRAINED):
+            return f"rope type {LONG} without {FIRST_TRAINED} is not supported"
+        if rope[IN_PART] != 1.0 and not family.in_part:
             return "heads that rotate in part are not supported"
     strange = set(_layer_types(config, family)) - {FULL, SLIDING}
     if strange:
@@ -218,7 +246,7 @@ def attention_of(config: dict[str, Any]) -> tuple[tuple[Attention, ...], tuple[i
     """The kinds of layers that a model has, and of every layer which of them it is."""
     family, kinds = family_of(config), dict[str, int]()
     window = config.get("sliding_window") or 0
-    if window >= config["max_position_embeddings"]:
+    if window >= context_of(config):
         window = 0
     types = _layer_types(config, family)
     made = [kinds.setdefault(each, len(kinds)) for each in types]
@@ -235,12 +263,35 @@ def rope_of(config: dict[str, Any], family: Family, layers: str) -> dict[str, An
     """`rope_parameters` of the layers of one type, under whatever names a config has them."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     theta = config.get("rope_theta") or family.theta
+    part, trained = (config.get(name) for name in (IN_PART, FIRST_TRAINED))
     if family.local_theta is not None:
         apart = FULL in rope or SLIDING in rope
         if layers == SLIDING:
             theta = config.get("rope_local_base_freq", family.local_theta)
         rope = rope.get(layers) or {} if apart else rope if layers == FULL else {}
-    return {"rope_theta": theta, **rope}
+    rope = {"rope_theta": theta, IN_PART: part or 1.0, **rope}
+    return rope if trained is None else {**rope, FIRST_TRAINED: trained}
+
+
+def context_of(config: dict[str, Any]) -> int:
+    """Positions that a model reads here: with `longrope` those that it was first trained for, as
+    beyond them the first ones turn in another way too."""
+    positions: int = config["max_position_embeddings"]
+    rope = rope_of(config, family_of(config), FULL)
+    return min(positions, rope[FIRST_TRAINED]) if kind_of(rope) == LONG else positions
+
+
+def order_of(config: dict[str, Any]) -> list[int] | None:
+    """A checkpoint's rows of queries, keys and values in the order of `pairs_apart`; None where
+    that is the checkpoint's own, as whole heads turn."""
+    rope, heads = rope_of(config, family_of(config), FULL), config["num_attention_heads"]
+    size = config.get("head_dim") or config["hidden_size"] // heads
+    turning = turning_of(rope, size)
+    if turning == size:
+        return None
+    one, kv = pairs_apart(size, turning), config.get("num_key_value_heads") or heads
+    rows = [head * size + at for head in range(heads + kv) for at in one]
+    return [*rows, *range(len(rows), len(rows) + kv * size)]
 
 
 def _layer_types(config: dict[str, Any], family: Family) -> list[str]:

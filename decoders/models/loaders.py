@@ -61,14 +61,18 @@ def is_encoder_decoder(folder: Path) -> bool:
     return bool(config_of(folder).get("is_encoder_decoder", False))
 
 
-def not_native(folder: Path) -> str | None:
-    """Why the native backend cannot run a model; None where it can."""
-    from ..backends.families import unsupported
+def not_native(folder: Path, context: int | None = None) -> str | None:
+    """Why the native backend cannot run a model, with room for so many positions; None where it
+    can."""
+    from ..backends.families import context_of, unsupported
     from ..backends.weights.pickled import pickled
 
-    reason = unsupported(config_of(folder))
+    config = config_of(folder)
+    reason = unsupported(config)
     if reason is None and pickled(folder):
         return "its weights are pickled (pytorch_model*.bin), and the native one reads safetensors"
+    if reason is None and context is not None and context > context_of(config):
+        return f"its positions turn in another way beyond {context_of(config)} (longrope)"
     return reason
 
 
@@ -77,7 +81,7 @@ def auto(asked: LoadRequest) -> Backend:
     as CUDA graphs, of fused kernels where the model fits them. On a CPU the layers of a model with
     rounded weights, or in bfloat16 where that is faster, are run by kernels in C++, if it is large
     enough to pay and there is a compiler."""
-    reason = not_native(asked.folder)
+    reason = not_native(asked.folder, asked.context)
     if reason is None:
         pays = (
             asked.device.type == "cpu"
@@ -289,7 +293,7 @@ def _check_native(asked: LoadRequest) -> None:
     from ..backends.llama.shape import EXPERTS_STAY, not_int4
     from ..backends.transformers.pretrained import method_of, refusal
 
-    name, reason = asked.folder.name, not_native(asked.folder)
+    name, reason = asked.folder.name, not_native(asked.folder, asked.context)
     method = method_of(config_of(asked.folder))
     if method is not None:
         raise refusal(name, method)

@@ -16,7 +16,7 @@ from typing import Any
 from ..common.errors import Damaged, DraftpickError, NoSuchName
 
 SHIPPED = Path(__file__).parent
-READING = 2  # of how GGUF files are read: folders of another are made again
+READING = 3  # of how GGUF files are read: folders of another are made again
 COMPLETE = "complete.json"  # in a folder that fetch.py has made, and is whole
 
 

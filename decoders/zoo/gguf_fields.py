@@ -49,6 +49,11 @@ def _as_bases(value: Any, config: dict[str, Any]) -> bool:
     return bool(value == rope.get(SLIDING, rope).get("rope_theta"))
 
 
+def _scaled_so(value: Any, config: dict[str, Any]) -> bool:
+    rope = config.get("rope_parameters") or {}
+    return bool(value == rope.get("attention_factor", 1))
+
+
 def _listed(value: Any, config: dict[str, Any]) -> bool:
     return config.get("layer_types") is not None
 
@@ -78,11 +83,11 @@ MODEL: dict[str, Harmless] = {  # by the name behind the architecture's
         _is(0),
     ),
     **dict.fromkeys(
-        ("rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor",
-         "rope.scaling.yarn_ext_factor", "rope.scale_linear", "logit_scale", "embedding_scale",
-         "residual_scale"),
+        ("rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor", "rope.scale_linear",
+         "logit_scale", "embedding_scale", "residual_scale"),
         _is(1),
     ),
+    "rope.scaling.attn_factor": _scaled_so,
     "rope.scaling.yarn_beta_fast": _is(32),
     "rope.scaling.yarn_beta_slow": _is(1),
     "attn_logit_softcapping": _as_in("attn_logit_softcapping"),

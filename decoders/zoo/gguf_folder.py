@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..backends.families import FAMILIES, FULL, SLIDING
+from ..backends.families import FAMILIES, FIRST_TRAINED, FULL, LONG, SLIDING
 from ..backends.gguf.folder import save_header
 from ..backends.gguf.header import Header
 from ..backends.gguf.tensors import architecture_of, names_of, read, strange_tensor
@@ -31,7 +31,7 @@ LLAMA3 = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
+    FIRST_TRAINED: 8192,
 }  # the values of every Llama from 3.1 on; a file holds only what they come to
 REQUIRED = (
     "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
@@ -89,7 +89,9 @@ def config_of(header: Header) -> dict[str, Any]:
     config["bos_token_id"] = header.metadata.get("tokenizer.ggml.bos_token_id")
     config["eos_token_id"] = ends_of(header) or None
     config["rope_parameters"] |= scaling_of(header, config)
-    meant = MEANT.get(header.architecture)
+    if config["rope_parameters"]["rope_type"] == LONG:  # transformers takes it from here
+        config[FIRST_TRAINED] = config["rope_parameters"][FIRST_TRAINED]
+    meant = _experts if family.experts else MEANT.get(header.architecture)
     return config | ({"hidden_act": "silu"} if meant is None else meant(header, config))
 
 
@@ -118,7 +120,7 @@ def _experts(header: Header, config: dict[str, Any]) -> dict[str, Any]:
         "moe_intermediate_size": header.own(
             "expert_feed_forward_length", config["intermediate_size"]
         ),
-        "norm_topk_prob": header.architecture == "qwen3moe",
+        "norm_topk_prob": header.architecture != "olmoe",
     }
 
 
@@ -136,12 +138,17 @@ def _gemma2(header: Header, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _phi3(header: Header, config: dict[str, Any]) -> dict[str, Any]:
-    return {"hidden_act": "silu", "sliding_window": header.own("attention.sliding_window")}
+    turning = header.own("rope.dimension_count", config["head_dim"])
+    return {
+        "hidden_act": "silu",
+        "sliding_window": header.own("attention.sliding_window"),
+        "partial_rotary_factor": turning / config["head_dim"],
+    }
 
 
 LAYERS_OF_27B, LAYERS_OF_GEMMA2_27B = 62, 46  # whose queries are scaled by another size
 MEANT = {  # of a family's config, beside what all files say
-    "gemma2": _gemma2, "gemma3": _gemma3, "phi3": _phi3, "qwen3moe": _experts, "olmoe": _experts
+    "gemma2": _gemma2, "gemma3": _gemma3, "phi3": _phi3
 }  # fmt: skip
 
 
@@ -149,9 +156,15 @@ def scaling_of(header: Header, config: dict[str, Any]) -> dict[str, Any]:
     """What `rope_parameters` of a config without scaling lack; nothing where positions are not
     scaled. Raises DraftpickError for a scaling that has no name there."""
     kind = header.own("rope.scaling.type") or "none"
+    original = header.own("rope.scaling.original_context_length")
+    factors = {f"{which}_factor": f"rope_factors_{which}.weight" for which in ("short", "long")}
+    if original and kind in ("none", LONG) and {*factors.values()} <= {*header.tensors}:
+        given = {name: read(header, tensor).tolist() for name, tensor in factors.items()}
+        scale = header.own("rope.scaling.attn_factor")
+        given |= {} if scale is None else {"attention_factor": scale}
+        return {"rope_type": LONG, FIRST_TRAINED: original, **given}
     if kind in ("linear", "yarn"):
-        original = header.own("rope.scaling.original_context_length")
-        known = {} if original is None else {"original_max_position_embeddings": original}
+        known = {} if original is None else {FIRST_TRAINED: original}
         return {"rope_type": kind, "factor": header.own("rope.scaling.factor"), **known}
     if kind != "none":
         raise DraftpickError(f"positions scaled by {kind!r} are not supported")

@@ -20,6 +20,7 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     Olmo3Config,
     OlmoeConfig,
@@ -78,6 +79,7 @@ CONFIGS: dict[str, type] = {
     "qwen3moe": Qwen3MoeConfig,
     "olmoe": OlmoeConfig,
     "mistral": MistralConfig,
+    "mixtral": MixtralConfig,
 }
 SIZES: dict[str, Any] = {
     "vocab_size": 16,
@@ -103,6 +105,8 @@ WINDOWS: dict[str, Any] = {  # of a Qwen2, behind one full layer
 def save_tiny(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> None:
     """A random model, sharp enough that no two logits are nearly equal."""
     extra: dict[str, Any] = {"sliding_window": None} if kind == "mistral" else {}
+    if kind == "mixtral":
+        extra = {"num_local_experts": 4, "num_experts_per_tok": 2}
     if kind in ("qwen3moe", "olmoe"):
         extra = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
     torch.manual_seed(seed)

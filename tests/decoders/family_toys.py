@@ -26,6 +26,10 @@ SLIDES: dict[str, Any] = {"sliding_window": WINDOW}
 MIXED: dict[str, Any] = {"use_sliding_window": True, "max_window_layers": 1, **SLIDES}
 EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 EVERY_OTHER = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+LONG_ROPE: dict[str, Any] = {
+    "rope_type": "longrope", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5,
+    "short_factor": [1.0, 1.5], "long_factor": [2.0, 9.0],
+}  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # the model type, and sizes beside SIZES
     "Llama": ("llama", GATED),
     "Llama 4": ("llama4_text", {
@@ -48,6 +52,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # the model type, and sizes
         "activation_sparsity_pattern": [0.0] * 3,
     }),
     "Phi-3": ("phi3", {**GATED, **SLIDES}),
+    "Phi-4-mini": ("phi3", {
+        **GATED, "rope_parameters": LONG_ROPE, "original_max_position_embeddings": 72,
+    }),
     "gpt-oss": ("gpt_oss", {**APART, **EXPERTS, **SLIDES}),
     "Cohere2": ("cohere2", {**GATED, **SLIDES, **EVERY_OTHER}),
     "OLMo2": ("olmo2", GATED),

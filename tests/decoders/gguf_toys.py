@@ -36,7 +36,12 @@ class Sizes:
     context: int = 512
 
 
-SIZES = {"qwen3moe": Sizes(experts=8), "olmoe": Sizes(kv=8, experts=6)}  # llama.cpp's has no groups
+SIZES = {
+    "qwen3moe": Sizes(experts=8),
+    "olmoe": Sizes(kv=8, experts=6),  # llama.cpp's has no groups
+    "llama-experts": Sizes(experts=6),
+}
+LONG_FACTORS = {"long": [9.0] * 8, "short": [1.0, 1.0, 1.0, 1.1, 1.2, 1.5, 2.0, 2.5]}
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -62,14 +67,23 @@ def save_gguf(
     sizes: Sizes | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Path:
-    """kinds: of some tensors by their short names; the others are of `kind`.
+    """architecture: with `-long` behind it heads turn in part, by LONG_FACTORS; others with more
+        behind them have SIZES of their own.
+    kinds: of some tensors by their short names; the others are of `kind`.
     without: a tensor to leave out.
     metadata: numbers and texts to write besides the usual.
     """
     rng = np.random.default_rng(seed)
-    writer = GGUFWriter(path, architecture)
     sizes = sizes or SIZES.get(architecture, Sizes())
+    architecture, _, kept = architecture.partition("-")
+    writer = GGUFWriter(path, architecture)
     _describe(writer, sizes, metadata or {})
+    if kept == "long":
+        writer.add_rope_dimension_count(2 * len(LONG_FACTORS["short"]))
+        writer.add_rope_scaling_orig_ctx_len(sizes.context)
+        writer.add_rope_scaling_attn_factors(1.1)
+        for which, factors in LONG_FACTORS.items():
+            writer.add_tensor(f"rope_factors_{which}.weight", np.array(factors, np.float32))
 
     def vector(name: str, values: np.ndarray[Any, Any]) -> None:
         if name != without:
@@ -236,6 +250,7 @@ def saying(path: Path, **said: str) -> Path:
 
 ARCHITECTURES = (
     *("llama", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "phi3", "qwen3moe", "olmoe"),
+    *("phi3-long", "llama-experts"),
 )
 LONGER = [(7 * i * i + 3 * i) % 99 + 1 for i in range(150)]  # than the windows here
 GOLDEN_SIZES = {"gemma3": Sizes(layers=7)}

@@ -258,8 +258,8 @@ def test_bfloat16_is_near(tiny: Tiny) -> None:
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"architectures": None}, "none named"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
-        ({"architectures": ["MixtralForCausalLM"]}, "Mixtral"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "longrope without original_max"),
+        ({"architectures": ["GptOssForCausalLM"]}, "GptOss"),
         (
             {
                 "architectures": ["Olmo3ForCausalLM"],

@@ -25,7 +25,7 @@ from decoders.records import Request
 
 State = dict[str, Tensor]
 LLAMAS = ("llama", "mistral", "qwen2", "qwen3")
-OTHERS = ("qwen3moe", "olmoe", "gemma2", "gemma3", "olmo2", "olmo3", "phi3")
+OTHERS = ("qwen3moe", "olmoe", "mixtral", "gemma2", "gemma3", "olmo2", "olmo3", "phi3")
 
 
 def changed(folder: Path, out: Path, change: Callable[[State], None], part: str = "model") -> Path:
@@ -281,6 +281,7 @@ def test_quantised_weights_are_refused_by_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = shutil.copytree(tiny(), tmp_path / "model")
+    capsys.readouterr()  # what saving it wrote
     config = json.loads((folder / "config.json").read_text())
     held = {"quantization_config": QUANTISED[method]}
     config |= {"text_config": held} if nested else held
@@ -312,9 +313,13 @@ def test_what_a_config_leaves_out_is_as_in_transformers(
         "hidden_size": 64,
         "num_hidden_layers": 1,
         "num_attention_heads": 32,
-        "num_key_value_heads": {"mistral": 8, "qwen3moe": 4, "gemma2": 4, "gemma3": 4}.get(
-            kind, 32
-        ),
+        "num_key_value_heads": {
+            "mistral": 8,
+            "mixtral": 8,
+            "qwen3moe": 4,
+            "gemma2": 4,
+            "gemma3": 4,
+        }.get(kind, 32),
         "tie_word_embeddings": field != "tie_word_embeddings",
     } | ({"head_dim": 128} if kind == "qwen3" else {})
     save_tiny(tmp_path / "model", kind, 0, sizes)

@@ -24,6 +24,7 @@ from decoders.backends.transformers.hf import HFBackend, layer_kinds
 from decoders.common.errors import DraftpickError
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.drafter import TreeDrafter
+from decoders.models.targets import load_backend
 from decoders.protocols import Strategy, TreeBackend
 from decoders.records import Request, Sampling
 from decoders.testing.chance import distance, loop_distribution, reference_distribution
@@ -38,10 +39,17 @@ BOUNDED = (
 )
 NATIVE = (
     *("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3-MoE", "OLMoE", "Gemma 2", "Gemma 3", "Phi-3"),
-    *("OLMo2", "OLMo3"),
+    *("OLMo2", "OLMo3", "Phi-4-mini", "Mixtral"),
 )
 WAYS = [*((name, "transformers") for name in FAMILIES), *((name, "native") for name in NATIVE)]
 WINDOWED = [way for way in WAYS if way[0] in BOUNDED]
+HUB_S = {  # fields of Phi-4-mini's own config
+    "rope_parameters": None, "rope_theta": 10_000.0, "partial_rotary_factor": 0.5,
+    "original_max_position_embeddings": 72,
+    "rope_scaling": {
+        "type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 9.0]
+    },
+}  # fmt: skip
 WITHOUT_TREES = {"BLOOM": "bloom takes no position ids"}
 #          0   1   2  3   4  5  6   7
 TOKENS = [17, 2, 11, 8, 20, 5, 13, 7]
@@ -155,6 +163,7 @@ def test_native_families_are_those_with_a_row() -> None:
         ("Gemma 3", {"attn_logit_softcapping": 0.5}),
         ("Gemma 3", {"query_pre_attn_scalar": 4}),
         ("Qwen3-MoE", {"layer_types": ["full_attention"] * 3}),
+        ("Phi-4-mini", HUB_S),
         ("Qwen2", {"query_pre_attn_scalar": 4, "final_logit_softcapping": 0.5}),
     ],
 )
@@ -168,6 +177,15 @@ def test_what_a_config_says_counts_where_transformers_reads_it(
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     text = [*PROMPT, *own_ids(family)]
     close(own.prefill(text).logits, anew(theirs, text)[-1])
+
+
+def test_longrope_is_native_as_far_as_the_first_positions_stay(tmp_path: Path) -> None:
+    model("Phi-4-mini").save_pretrained(tmp_path)
+    own = load_backend(tmp_path, CPU, torch.float32)
+    assert isinstance(own, LlamaBackend) and own.context == 72 < CONTEXT
+    assert isinstance(load_backend(tmp_path, CPU, torch.float32, context=80), HFBackend)
+    with pytest.raises(DraftpickError, match=r"in another way beyond 72 \(longrope\)"):
+        load_backend(tmp_path, CPU, torch.float32, "native", context=80)
 
 
 @pytest.mark.parametrize("family", ["Qwen2", "Qwen3"])

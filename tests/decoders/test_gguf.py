@@ -294,8 +294,10 @@ Load = Callable[[Path, str], LlamaBackend]
         ("gemma3", "Q8_0"),
         ("olmo2", "Q5_1"),
         ("phi3", "Q4_K"),
+        ("phi3-long", "Q4_K"),
         ("qwen3moe", "Q4_K"),
         ("olmoe", "Q5_0"),
+        ("llama-experts", "Q4_K"),
     ],
 )
 @pytest.mark.parametrize("backend", ["native", "compiled"])

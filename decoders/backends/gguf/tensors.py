@@ -44,7 +44,9 @@ NAMES = {  # in the file -> in a transformers checkpoint, of a layer and of the 
     "token_embd.weight": "embed_tokens.weight",
     "output_norm.weight": "norm.weight",
     "output.weight": "lm_head.weight",
-    "rope_freqs.weight": "",  # what a config says
+    "rope_freqs.weight": "",  # what a config says, as are the next
+    "rope_factors_long.weight": "",
+    "rope_factors_short.weight": "",
 }
 
 
@@ -68,6 +70,8 @@ def strange_tensor(header: Header) -> str | None:
 
 def architecture_of(header: Header) -> str:
     """The name that transformers has for it; the file is one that is read as it is."""
+    if header.architecture == "llama" and header.own("expert_count"):
+        return "MixtralForCausalLM"
     return next(name for name, each in FAMILIES.items() if each.gguf == header.architecture)
 
 

@@ -24,6 +24,8 @@ def needed(config: dict[str, Any], joined: bool = False) -> dict[str, Shape]:
     whole: dict[str, Shape] = {"embed_tokens.weight": (shape.vocab, d), "norm.weight": (d,)}
     if not config.get("tie_word_embeddings", family.tied):
         whole["lm_head.weight"] = (shape.vocab, d)
+    if not joined:
+        layer = {family.saved(name): each for name, each in layer.items()}
     for index in range(shape.layers):
         whole |= {f"layers.{index}.{name}": each for name, each in layer.items()}
     return whole

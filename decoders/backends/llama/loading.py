@@ -21,7 +21,7 @@ from ...common.tensor_files import Shape as TensorShape
 from ...common.tensor_files import below, header_of, indexed, require
 from ..config import config_of
 from ..cpp_kernels import loaded
-from ..families import Family, attention_of, family_of
+from ..families import Family, attention_of, family_of, order_of
 from ..gguf.folder import saved_header
 from ..gguf.header import Header
 from ..gguf.tensors import names_of, read, rows
@@ -89,24 +89,38 @@ class FileStored:
             return found
         return torch.cat([self.one(name) for name in names], 1).flatten(0, 1)
 
-    def matrix(self, *names: str) -> Matrix:
-        """These below each other; in bfloat16 where the kernels have no such blocks."""
+    def matrix(self, *names: str, order: Sequence[int] | None = None) -> Matrix:
+        """These below each other; in bfloat16 where the kernels have no such blocks. order: of the
+        rows of one, where they stand in another."""
         parts = [self._rows(self._names[name]) for name in names]
-        return to_file_blocks(parts) or in_blocks(torch.cat([self.one(name) for name in names]))
+        if order is not None:
+            (one,) = parts
+            parts = [replace(one, rows=one.rows[order])]
+        found = to_file_blocks(parts)
+        if found is not None:
+            return found
+        dense = torch.cat([self.one(name) for name in names])
+        return in_blocks(dense if order is None else dense[order])
 
 
 def _apart(rows: FileRows, count: int) -> list[FileRows]:
     return [replace(rows, rows=part) for part in rows.rows.chunk(count)]
 
 
-def as_it_is(kinds: Sequence[int], stored: FileStored, family: Family) -> Weights:
+def as_it_is(
+    kinds: Sequence[int], stored: FileStored, family: Family, order: Sequence[int] | None
+) -> Weights:
     """What multiplies stays in the file's blocks; a head of its own too, and the embedding, whose
-    rows are read out of them. kinds: of the layers."""
+    rows are read out of them.
+
+    kinds: of the layers.
+    order: as of `order_of`.
+    """
 
     def layer(number: int, kind: int) -> LayerWeights:
         prefix = f"layers.{number}."
         of = stored.under(prefix), stored.matrix, stored.experts
-        return _layer(*of, prefix, family, kind)
+        return _layer(*of, prefix, family, kind, order)
 
     layers = [layer(*each) for each in enumerate(kinds)]
     embedding = stored.matrix("embed_tokens.weight")
@@ -124,9 +138,10 @@ def _layer(
     prefix: str,
     family: Family,
     kind: int,
+    order: Sequence[int] | None,
 ) -> LayerWeights:
     """one: a tensor by its name behind `prefix`, None where there is none. matrix: those of these
-    whole names below each other. experts: likewise, of each expert."""
+    whole names below each other. experts: likewise, of each expert. order: as of `order_of`."""
 
     def whole(*names: str) -> Matrix:
         return matrix(*(f"{prefix}{name}.weight" for name in names))
@@ -144,7 +159,7 @@ def _layer(
     norms = [one(f"self_attn.{name}_norm.weight") for name in "qk"]
     return LayerWeights(
         attention_norm=norm(family.norms.attention),
-        qkv=whole(*family.qkv),
+        qkv=matrix(*(f"{prefix}{name}.weight" for name in family.qkv), order=order),
         qkv_bias=_joined(biases, torch.cat),
         head_norms=_joined(norms, torch.stack if family.head_norms == "each" else torch.cat),
         out=whole("self_attn.o_proj"),
@@ -163,15 +178,20 @@ def _joined(parts: Sequence[Tensor | None], how: Callable[[list[Tensor]], Tensor
     return how(there) if there else None
 
 
-def layer_of(stored: dict[str, Tensor], family: Family, kind: int = 0) -> LayerWeights:
-    """One layer of a transformers state dict, by the names of its parts."""
+def layer_of(
+    stored: dict[str, Tensor], family: Family, kind: int = 0, order: Sequence[int] | None = None
+) -> LayerWeights:
+    """One layer of a transformers state dict, by the names of its parts. order: as of
+    `order_of`."""
+    stored = {family.usual(name): tensor for name, tensor in stored.items()}
 
     def one(name: str) -> Tensor | None:
         found = stored.get(name)
         return found + 1 if family.norms_from_one and found is not None else found
 
-    def matrix(*names: str) -> Tensor:
-        return torch.cat([stored[name] for name in names])
+    def matrix(*names: str, order: Sequence[int] | None = None) -> Tensor:
+        whole = torch.cat([stored[name] for name in names])
+        return whole if order is None else whole[order]
 
     def experts(*names: str) -> Tensor:
         count = len(stored["mlp.gate.weight"])
@@ -180,7 +200,7 @@ def layer_of(stored: dict[str, Tensor], family: Family, kind: int = 0) -> LayerW
         whole = [name.replace("experts.", f"experts.{i}.") for i in range(count) for name in names]
         return matrix(*whole)
 
-    return _layer(one, matrix, experts, "", family, kind)
+    return _layer(one, matrix, experts, "", family, kind, order)
 
 
 def load(
@@ -202,13 +222,13 @@ def load(
     """
     by = None if store is None else store.rounded
     config, header = config_of(folder), saved_header(folder)
-    shape, family = shape_of(config), family_of(config)
+    shape, family, order = shape_of(config), family_of(config), order_of(config)
     wanted = needed(config, joined=header is not None)
     _, kinds = attention_of(config)
     if rounding == "file":
         if header is None:
             raise DraftpickError(f"{folder.name} is no GGUF file; use another --dtype")
-        return shape, as_it_is(kinds, FileStored(header, device, dtype, wanted), family)
+        return shape, as_it_is(kinds, FileStored(header, device, dtype, wanted), family, order)
     stored: Stored | FileStored
     if header is None:
         stored = Stored(folder, device, dtype, wanted)
@@ -217,7 +237,7 @@ def load(
         family = replace(family, norms_from_one=False)  # a file has them whole
     how = layout(rounding, blocked, by)
     layers = [
-        packed_layer(layer_of(stored.tensors(f"layers.{i}."), family, kind), how)
+        packed_layer(layer_of(stored.tensors(f"layers.{i}."), family, kind, order), how)
         for i, kind in enumerate(kinds)
     ]
     embedding, norm = (stored.tensors(f"{name}.")["weight"] for name in ("embed_tokens", "norm"))

@@ -317,8 +317,8 @@ def rope_tables(shape: Shape, device: torch.device, dtype: torch.dtype) -> list[
     for kind in shape.kinds:
         frequencies = torch.tensor(kind.rotation.frequencies).to(device)
         angles = torch.outer(torch.arange(shape.context, device=device).float(), frequencies)
-        parts = angles.cos(), angles.sin()
-        cos, sin = ((part * kind.rotation.scale).to(dtype) for part in parts)
+        scale = torch.where(frequencies > 0, kind.rotation.scale, 1.0)
+        cos, sin = ((part * scale).to(dtype) for part in (angles.cos(), angles.sin()))
         made.append((torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)))
     return made
 

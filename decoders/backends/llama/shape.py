@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..families import Attention, Experts, activation_of, attention_of, experts_of, family_of
+from ..families import (
+    Attention,
+    Experts,
+    activation_of,
+    attention_of,
+    context_of,
+    experts_of,
+    family_of,
+)
 from ..weights.int4 import unsupported_reason
 
 EXPERTS_STAY = "its layers' experts are left in their own precision"
@@ -52,7 +60,7 @@ def shape_of(config: dict[str, Any]) -> Shape:
         kv_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or d // heads,
         vocab=config["vocab_size"],
-        context=config["max_position_embeddings"],
+        context=context_of(config),
         norm_eps=config["rms_norm_eps"],
         kinds=attention_of(config)[0],
         activation=activation_of(config),
