@@ -41,7 +41,6 @@ SIZES = {
     "olmoe": Sizes(kv=8, experts=6),  # llama.cpp's has no groups
     "llama-experts": Sizes(experts=6),
 }
-LONG_FACTORS = {"long": [9.0] * 8, "short": [1.0, 1.0, 1.0, 1.1, 1.2, 1.5, 2.0, 2.5]}
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -67,8 +66,8 @@ def save_gguf(
     sizes: Sizes | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Path:
-    """architecture: with `-long` behind it heads turn in part, by LONG_FACTORS; others with more
-        behind them have SIZES of their own.
+    """architecture: with `-long` behind it half of every head turns, by `longrope`; others with
+        more behind them have SIZES of their own.
     kinds: of some tensors by their short names; the others are of `kind`.
     without: a tensor to leave out.
     metadata: numbers and texts to write besides the usual.
@@ -79,11 +78,12 @@ def save_gguf(
     writer = GGUFWriter(path, architecture)
     _describe(writer, sizes, metadata or {})
     if kept == "long":
-        writer.add_rope_dimension_count(2 * len(LONG_FACTORS["short"]))
+        writer.add_rope_dimension_count(sizes.head_dim // 2)
         writer.add_rope_scaling_orig_ctx_len(sizes.context)
         writer.add_rope_scaling_attn_factors(1.1)
-        for which, factors in LONG_FACTORS.items():
-            writer.add_tensor(f"rope_factors_{which}.weight", np.array(factors, np.float32))
+        for which, most in (("long", 9.0), ("short", 2.5)):
+            factors = np.linspace(1, most, sizes.head_dim // 4, dtype=np.float32)
+            writer.add_tensor(f"rope_factors_{which}.weight", factors)
 
     def vector(name: str, values: np.ndarray[Any, Any]) -> None:
         if name != without:

@@ -207,3 +207,8 @@ def test_attention_that_slides_is_refused_where_it_would(cache: Path, tmp_path: 
 def test_a_file_of_every_usual_field_is_read(cache: Path, tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "yarn.gguf", scaling=("yarn", 4.0, 16))
     assert json.loads((from_gguf(path) / "config.json").read_text())["eos_token_id"] == [7]
+
+
+def test_longrope_is_not_left_out_of_what_transformers_reads(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(DraftpickError, match="longrope .* or lower --context"):
+        converted(save_gguf(tmp_path / "m.gguf", "phi3-long"))
