@@ -196,6 +196,8 @@ def _convert(gguf: Path, made: Path) -> None:
 
     header = read_header(gguf)
     split_of(header.metadata, gguf)
+    if "rope_factors_long.weight" in header.tensors:
+        raise DraftpickError("transformers reads no longrope out of it; lower --context")
     print("converting it to a transformers folder (once) ...", file=sys.stderr, flush=True)
     logging.disable_progress_bar()
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}

@@ -125,11 +125,6 @@ def require_known(header: Header, config: dict[str, Any], as_it_is: bool) -> Non
     own = f"{header.architecture}."
     used = SCALING | (USED if as_it_is else _converted(header))
     joined = header.metadata.get("tokenizer.ggml.model") == "t5"
-    if not as_it_is and "rope_factors_long.weight" in header.tensors:
-        raise DraftpickError(
-            f"transformers does not read longrope out of {header.files[0]}; name the model's own "
-            "folder, or lower --context to what it was first trained for"
-        )
     for field, value in header.metadata.items():
         if field.startswith("tokenizer."):
             name = field.removeprefix("tokenizer.")
