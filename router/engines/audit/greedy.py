@@ -91,8 +91,8 @@ def tie_of(twice: np.ndarray, apart: np.ndarray) -> float:
     """Nats between two tokens that may be a tie. Both are of `gaps_moved`. twice: between two runs
     of the server without drafts, where no fault of drafts is; the worst of a thousand counts.
     apart: between the two servers. Passes over drafts may round more than others do, but the worst
-    of these may be faults: twice what is TYPICAL stands for them, by a normal distribution one in ten
-    thousand."""
+    of these may be faults: twice what is TYPICAL stands for them, by a normal distribution one
+    in ten thousand."""
     moved = max(_quantile(twice, 0.999), 2 * _quantile(apart, TYPICAL))
     return min(MOST_TIE, max(LEAST_TIE, moved))
 
