@@ -7,11 +7,7 @@ step that reads n tokens. Only the stretch counts in which all n are being writt
 from __future__ import annotations
 
 import statistics
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import httpx
@@ -21,7 +17,8 @@ from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import WIDEST
 from decoders.endpoints.recipe import EndpointRecipe
-from decoders.endpoints.stream import Unavailable, completions
+
+from .streams import Stream, side_by_side, streamed
 
 MIN_STRETCH_TOKENS = 8  # tokens of each answer in the stretch that counts
 BURST = 0.1  # of the usual time between two events: they came together
@@ -36,15 +33,6 @@ ABOUT = (
 
 class Fewer(Exception):
     """The server writes fewer answers at once than were asked for."""
-
-
-@dataclass
-class _Stream:
-    """Events of one answer: when they came, and how many tokens they held."""
-
-    times: list[float] = field(default_factory=list)
-    tokens: int | None = None
-    error: Exception | None = None
 
 
 def sweep(
@@ -85,20 +73,7 @@ def sweep(
 
 def step_s(connections: httpx.Client, server: EndpointRecipe, count: int, tokens: int) -> float:
     """Seconds of a step while `count` answers are written. Raises Fewer, and DraftpickError."""
-    streams = [_Stream() for _ in range(count)]
-    threads = [
-        threading.Thread(
-            target=_read, args=(connections, server, number, tokens, stream), daemon=True
-        )
-        for number, stream in enumerate(streams)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for stream in streams:
-        if stream.error is not None:
-            raise stream.error
+    streams = side_by_side(connections, server, [_question(n) for n in range(count)], tokens, count)
     return step_of([stream.times for stream in streams], _tokens_an_event(server, streams))
 
 
@@ -116,10 +91,7 @@ def _require_single_tokens(connections: httpx.Client, server: EndpointRecipe, to
     """Raises DraftpickError where, in each of a few answers, many tokens come together, as they do
     from a server that drafts. In one of them something else may have held them up."""
     for _ in range(REPEATS):
-        stream = _Stream()
-        _read(connections, server, 0, tokens, stream)
-        if stream.error is not None:
-            raise stream.error
+        stream = streamed(connections, server, _question(0), tokens)
         _tokens_an_event(server, [stream])
         gaps = [b - a for a, b in pairwise(stream.times)]
         usual = statistics.median(gaps) if gaps else 0.0
@@ -135,7 +107,7 @@ def _several(server: EndpointRecipe) -> DraftpickError:
     )
 
 
-def _tokens_an_event(server: EndpointRecipe, streams: Sequence[_Stream]) -> float:
+def _tokens_an_event(server: EndpointRecipe, streams: Sequence[Stream]) -> float:
     """Raises DraftpickError where an event brings several, or the server does not count them."""
     events = sum(len(stream.times) for stream in streams)
     counted = [stream.tokens for stream in streams if stream.tokens]
@@ -154,38 +126,17 @@ def _endless(connections: httpx.Client, server: EndpointRecipe) -> EndpointRecip
     """The server, asked to go on past the end of an answer where it knows how; a first request also
     warms it up."""
     whole = server.model_copy(update={"extra_body": {**server.extra_body, "ignore_eos": True}})
-    for asked in (whole, server):
-        stream = _Stream()
-        _read(connections, asked, 0, MIN_STRETCH_TOKENS, stream)
-        if stream.error is None:
-            return asked
-    assert stream.error is not None
-    raise stream.error
-
-
-def _read(
-    connections: httpx.Client, server: EndpointRecipe, number: int, tokens: int, stream: _Stream
-) -> None:
-    """One answer, each to another question."""
-    text = f"Tell a long story, number {number + 1}, about {ABOUT}. Do not stop before the end."
-    body = {
-        "messages": [{"role": "user", "content": text}],
-        server.limit_field: tokens,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
     try:
-        with closing(completions(connections, server, body)) as events:
-            for event in events:
-                if event.completion_tokens is not None:
-                    stream.tokens = event.completion_tokens
-                if event.text:
-                    stream.times.append(time.perf_counter())
-    except Unavailable as error:
-        stream.error = DraftpickError(f"{server.name} does not answer: {error}")
-    except Exception as error:  # told by the thread that asked
-        stream.error = error
+        streamed(connections, whole, _question(0), MIN_STRETCH_TOKENS)
+        return whole
+    except Exception:  # whatever it does not take; without it another request says what is wrong
+        streamed(connections, server, _question(0), MIN_STRETCH_TOKENS)
+        return server
+
+
+def _question(number: int) -> str:
+    """Another one for each answer."""
+    return f"Tell a long story, number {number + 1}, about {ABOUT}. Do not stop before the end."
 
 
 def costs_of_steps(repeats: Sequence[Mapping[int, float]]) -> Costs:

@@ -69,7 +69,7 @@ def check(
         server = with_model(connections, server)
         texts = [each.turns[0] for each in asked]
         asking = Asking(connections, server, metrics, texts, max_new_tokens)
-        windows, _, _ = asking.windows(seconds, on_done)
+        windows = asking.windows(seconds, on_done)
     running = at_once or max(1.0, began.running)
     found = findings(began.engine, url, running, windows)
     record = found.as_json()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import count, cycle
+from itertools import cycle, islice
 
 import httpx
 
 from decoders.common.errors import DraftpickError
 from decoders.endpoints.recipe import EndpointRecipe
-from decoders.endpoints.stream import Unavailable, completions
 
+from ..streams import side_by_side
 from .metrics import Counts, Metrics, Page
 
 AT_ONCE = (1, 2, 4)  # answers, by whose steps a pass over more tokens is known
@@ -58,14 +56,6 @@ class Window:
 
 
 @dataclass
-class _Answer:
-    first: float = 0.0
-    last: float = 0.0
-    tokens: int = 0
-    error: Exception | None = None
-
-
-@dataclass
 class Asking:
     """Asks a server questions, each of them once as long as there are others."""
 
@@ -74,19 +64,17 @@ class Asking:
     metrics: Metrics
     questions: Sequence[str]
     tokens: int
-    _next: Iterator[tuple[int, str]] = field(init=False)
+    _next: Iterator[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._next = zip(count(), cycle(self.questions), strict=False)
+        self._next = cycle(self.questions)
 
-    def windows(
-        self, seconds: float, on_done: Callable[[int, int, str], None]
-    ) -> tuple[list[Window], Page, Page]:
-        """Windows of every number at once, again and again until the seconds are over, and the
-        server's pages before and after. Raises DraftpickError."""
+    def windows(self, seconds: float, on_done: Callable[[int, int, str], None]) -> list[Window]:
+        """Windows of every number at once, again and again until the seconds are over. Raises
+        DraftpickError."""
         self._window(1, Counts())  # warms it up
-        before, began = self.metrics.read(), time.monotonic()
-        made, page = list[Window](), before
+        page, began = self.metrics.read(), time.monotonic()
+        made = list[Window]()
         while not made or time.monotonic() < began + seconds:
             for at_once in AT_ONCE:
                 passed = int(time.monotonic() - began)
@@ -95,57 +83,23 @@ class Asking:
                 page = self.metrics.read()
                 made.append(_counted(window, page, self.server.name))
         on_done(1, 1, "")
-        return made, before, page
+        return made
 
     def _window(self, at_once: int, before: Counts) -> Window:
         """Ask, with the counts before it, which are to be completed."""
-        answers = [_Answer() for _ in range(max(EACH, at_once))]
-        waiting = list(answers)
-
-        def ask() -> None:
-            while waiting:
-                self._ask(waiting.pop())
-
-        threads = [threading.Thread(target=ask, daemon=True) for _ in range(at_once)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for each in answers:
-            if each.error is not None:
-                raise each.error
-        whole = [each for each in answers if each.last > each.first]
+        asked = list(islice(self._next, max(EACH, at_once)))
+        answers = side_by_side(self.connections, self.server, asked, self.tokens, at_once)
+        whole = [each.times for each in answers if len(each.times) > 1]
         if not whole:
             raise DraftpickError(
                 f"{self.server.name} gave answers of one piece, of which no step can be timed; "
                 "take --queries with longer answers, or a server that streams"
             )
-        decode_s = sum(each.last - each.first for each in whole)
-        wall_s = max(each.last for each in whole) - min(each.first for each in whole)
+        decode_s = sum(times[-1] - times[0] for times in whole)
+        wall_s = max(times[-1] for times in whole) - min(times[0] for times in whole)
         if at_once == 1:
             wall_s = decode_s  # prompts lie between
         return Window(at_once, len(answers), decode_s, wall_s, before)
-
-    def _ask(self, answer: _Answer) -> None:
-        _, text = next(self._next)
-        body = {
-            "messages": [{"role": "user", "content": text}],
-            self.server.limit_field: self.tokens,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        try:
-            with closing(completions(self.connections, self.server, body)) as events:
-                for event in events:
-                    answer.tokens = event.completion_tokens or answer.tokens
-                    if event.text:
-                        answer.last = time.perf_counter()
-                        answer.first = answer.first or answer.last
-        except Unavailable as error:
-            answer.error = DraftpickError(f"{self.server.name} does not answer: {error}")
-        except Exception as error:  # told by the thread that asked
-            answer.error = error
 
 
 def _counted(window: Window, page: Page, named: str) -> Window:
