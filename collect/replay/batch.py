@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from decoders.arms import AUTOREGRESSIVE
 from decoders.backends.native import LlamaBackend
@@ -31,8 +30,8 @@ from .costs import (
     require_shared,
     shapes,
 )
-from .known import Before, Draws, SomeAnswers, TeacherForcing
-from .protocols import ReplayedLoop
+from .known import Before, Draws, teacher_forced
+from .protocols import KnownAnswers, ReplayedLoop
 from .records import Replay, ToWrite, Written
 from .registry import adapter_of
 from .stack import Stack
@@ -92,7 +91,7 @@ class Batch:
         self._target: Stack | None = None
         if type(target) is LlamaBackend and not target.eight_bits:
             self._target = Stack.of_backend(target)
-        self._known: list[TeacherForcing] = []  # the answers that were asked for last
+        self._known: list[KnownAnswers] = []  # the answers that were asked for last
         self._ahead: list[tuple[_Asked, Written]] = []  # written, not yet asked for
         self._before = Before(engine)
 
@@ -189,7 +188,8 @@ class Batch:
         made = write_all(self._target, prompts, most, self._engine.eos_ids, wanted, keep)
         for draws, written in zip(wanted, made, strict=True):
             if written.states is not None:
-                self._remember(self._known_answers(prompts, written.ids, draws, written.states))
+                parts = self._engine.target, self._target, prompts, written.ids
+                self._remember(teacher_forced(*parts, draws, written.states))
         return made
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written:
@@ -236,7 +236,7 @@ class Batch:
         with self._before.going_on(strategy, temperature) as earlier:
             loop = replace(loop, scope=RequestScope(answers=earlier))
             for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-                made += replayed_to_context(strategy, SomeAnswers(known, [row]), loop)
+                made += replayed_to_context(strategy, known.rows([row]), loop)
                 earlier.add("", prompt, answer)
         return made
 
@@ -275,7 +275,7 @@ class Batch:
 
     def _read(
         self, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int, draws: Draws
-    ) -> TeacherForcing:
+    ) -> KnownAnswers:
         """What the target makes of the answers; the states of the last few are kept, as they are
         asked for again at every load."""
         if len(prompts) != len(answers):
@@ -286,20 +286,10 @@ class Batch:
                 f"an answer of {longest} tokens was not written under a limit of {max_new_tokens}; "
                 "give the limit that it had"
             )
-        asked = self._known_answers(prompts, answers, draws)
+        asked = teacher_forced(self._engine.target, self._target, prompts, answers, draws)
         return self._remember(next((one for one in self._known if one.same(asked)), asked))
 
-    def _known_answers(
-        self,
-        prompts: list[list[int]],
-        answers: list[list[int]],
-        draws: Draws,
-        states: list[Tensor] | None = None,
-    ) -> TeacherForcing:
-        parts = self._engine.target, self._target
-        return TeacherForcing(*parts, prompts, answers, draws, states)
-
-    def _remember(self, known: TeacherForcing) -> TeacherForcing:
+    def _remember(self, known: KnownAnswers) -> KnownAnswers:
         """Keep as the newest of the last few."""
         others = [one for one in self._known if one is not known]
         self._known = [*others[1 - KEPT :], known]

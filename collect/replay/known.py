@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -75,78 +74,38 @@ class Draws(NamedTuple):
         return seeds
 
 
-class TeacherForcing:
-    """The target's answers, and its states in front of each of their tokens.
+def teacher_forced(
+    target: Backend,
+    stack: Stack | None,
+    prompts: list[list[int]],
+    answers: list[list[int]],
+    draws: Draws = Draws(),
+    states: list[Tensor] | None = None,
+) -> KnownAnswers:
+    """Answers of the target, along which it is led where its states are asked for.
 
     stack: the target's, None where it is read one answer at a time.
     draws: how they were written.
     states: as in KnownAnswers, where they are known already.
     """
 
-    def __init__(
-        self,
-        target: Backend,
-        stack: Stack | None,
-        prompts: list[list[int]],
-        answers: list[list[int]],
-        draws: Draws = Draws(),
-        states: list[Tensor] | None = None,
-    ) -> None:
-        self.target, self.prompts, self.ids = target, prompts, answers
-        self.temperature, self.seeds = draws.temperature, draws.of(answers)
-        self._stack, self._states = stack, states
-        self.kept: dict[Hashable, Any] = {}
+    def read() -> list[Tensor]:
+        if states is not None:
+            return states
+        if stack is not None:
+            return states_before(stack, prompts, answers)
+        return [_read(target, *pair) for pair in zip(prompts, answers, strict=True)]
 
-    def same(self, other: TeacherForcing) -> bool:
-        """Whether these are the same answers, written in the same way."""
-        return (self.prompts, self.ids, self.temperature, self.seeds) == (
-            other.prompts,
-            other.ids,
-            other.temperature,
-            other.seeds,
-        )
-
-    @property
-    def batched(self) -> bool:
-        return self._stack is not None
-
-    @cached_property
-    def states(self) -> list[Tensor]:
-        if self._states is not None:
-            return self._states
-        if self._stack is not None:
-            return states_before(self._stack, self.prompts, self.ids)
-        return [self._read(*pair) for pair in zip(self.prompts, self.ids, strict=True)]
-
-    @torch.inference_mode()
-    def _read(self, prompt: list[int], answer: list[int]) -> Tensor:
-        """[n, d] in front of each of its n tokens."""
-        assert isinstance(self.target, StateBackend)
-        self.target.prefill(prompt)
-        if len(answer) > 1:
-            self.target.extend(torch.tensor(answer[:-1], device=self.target.device))
-        end = len(decoder_prefix(self.target, prompt)) - 1 + len(answer)
-        return self.target.final_states(end - len(answer), end).clone()
+    how = draws.temperature, draws.of(answers), stack is not None
+    return KnownAnswers(target, prompts, answers, *how, read)
 
 
-class SomeAnswers:
-    """Rows of known answers, all of which are read together all the same."""
-
-    def __init__(self, known: KnownAnswers, rows: Sequence[int]) -> None:
-        self._known, self._rows = known, rows
-        self.prompts, self.ids = [known.prompts[i] for i in rows], [known.ids[i] for i in rows]
-        self.temperature, self.seeds = known.temperature, [known.seeds[i] for i in rows]
-        self.kept: dict[Hashable, Any] = {}
-
-    @property
-    def target(self) -> Backend:
-        return self._known.target
-
-    @property
-    def batched(self) -> bool:
-        return self._known.batched
-
-    @property
-    def states(self) -> list[Tensor]:
-        states = self._known.states
-        return [states[row] for row in self._rows]
+@torch.inference_mode()
+def _read(target: Backend, prompt: list[int], answer: list[int]) -> Tensor:
+    """[n, d] in front of each of its n tokens."""
+    assert isinstance(target, StateBackend)
+    target.prefill(prompt)
+    if len(answer) > 1:
+        target.extend(torch.tensor(answer[:-1], device=target.device))
+    end = len(decoder_prefix(target, prompt)) - 1 + len(answer)
+    return target.final_states(end - len(answer), end).clone()

@@ -2,49 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
 from decoders.protocols import Backend, DraftLength, RequestScope
 
 
-class KnownAnswers(Protocol):
-    """The target's answers to n prompts and what it made of each token: read when first asked for,
-    once for all arms.
+@dataclass(frozen=True, eq=False)
+class KnownAnswers:
+    """The target's answers to n prompts and what it made of each token.
 
     ids: of each answer; the prompt's own pass gave the first.
-    temperature, seeds: what each was drawn at, without filters, and by (`decoders.sampling.race`).
-        The drafts of its tokens are drawn by the same clocks.
+    temperature, seeds: what each was drawn at, without filters, and by (`decoders.sampling.race`);
+        seeds of 0 where nothing was drawn. The drafts of its tokens are drawn by the same clocks.
     batched: whether the target reads many of them at once.
+    read: gives `states`.
     kept: what adapters have worked out of these answers, for other arms and loads, by their keys.
     """
 
-    kept: dict[Hashable, Any]
+    target: Backend
+    prompts: list[list[int]]
+    ids: list[list[int]]
+    temperature: float
+    seeds: list[int]
+    batched: bool
+    read: Callable[[], list[Tensor]]
+    kept: dict[Hashable, Any] = field(default_factory=dict)
 
-    @property
-    def target(self) -> Backend: ...
-
-    @property
-    def prompts(self) -> list[list[int]]: ...
-
-    @property
-    def ids(self) -> list[list[int]]: ...
-
-    @property
-    def temperature(self) -> float: ...
-
-    @property
-    def seeds(self) -> list[int]: ...
-
-    @property
-    def batched(self) -> bool: ...
-
-    @property
+    @cached_property
     def states(self) -> list[Tensor]:
-        """Per answer [T, d], the target's final state in front of each of its T tokens."""
+        """Per answer [T, d], the target's final state in front of each of its T tokens: read when
+        first asked for, once for all arms."""
+        return self.read()
+
+    def same(self, other: KnownAnswers) -> bool:
+        """Whether these are the same answers, written in the same way."""
+        return all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("prompts", "ids", "temperature", "seeds")
+        )
+
+    def rows(self, rows: Sequence[int]) -> KnownAnswers:
+        """Some of them; all are read together all the same."""
+        return replace(
+            self,
+            prompts=[self.prompts[row] for row in rows],
+            ids=[self.ids[row] for row in rows],
+            seeds=[self.seeds[row] for row in rows],
+            read=lambda: [self.states[row] for row in rows],
+            kept={},
+        )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
 from decoders.sampling.tree_shape import lead
 
-from .known import SomeAnswers
 from .protocols import KnownAnswers, ReplayedLoop
 from .records import Replay, ToWrite, Written
 from .registry import adapter_of
@@ -218,7 +217,7 @@ def replayed_to_context(
     others = [row for row in range(len(known.ids)) if row not in rows]
     made = dict[int, Replay]()
     if others:
-        found = replayed(strategy, SomeAnswers(known, others), loop)
+        found = replayed(strategy, known.rows(others), loop)
         made |= zip(others, found, strict=True)
     replay = UnbatchedReplay(strategy, known.target)
     for row in rows:

@@ -8,7 +8,7 @@ replay (`replay.py`) needs nothing of the target but its vocabulary.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -141,7 +141,7 @@ class LoggedReplay:
             if _fits(texts[at], strategy):
                 by_limit.setdefault(texts[at].limit, []).append(at)
         for limit, places in by_limit.items():
-            known = _Texts(self._target, [texts[at] for at in places])
+            known = _known(self._target, [texts[at] for at in places])
             made |= dict(zip(places, self._along(arm, strategy, known, limit), strict=True))
         return [made.get(at) for at in asked]
 
@@ -158,7 +158,7 @@ class LoggedReplay:
             for earlier in complete:
                 answers.add("", texts[earlier].prompt, texts[earlier].ids)
             if at in wanted and _fits(texts[at], strategy):
-                known = _Texts(self._target, [texts[at]])
+                known = _known(self._target, [texts[at]])
                 (made[at],) = self._along(arm, strategy, known, texts[at].limit)
         return [made.get(at) for at in asked]
 
@@ -248,21 +248,14 @@ def before_each(texts: Sequence[KnownText]) -> Iterator[tuple[int, list[int]]]:
         yield at, ends[first:given]
 
 
-class _Texts:
-    """KnownAnswers without a target that could say more of them. How they were drawn is not known:
-    a draft model's likeliest tokens are compared with them."""
+def _known(target: AbsentTarget, texts: Sequence[KnownText]) -> KnownAnswers:
+    """How they were drawn is not known: a draft model's likeliest tokens are compared with them."""
 
-    batched, temperature = True, 0.0
-
-    def __init__(self, target: AbsentTarget, texts: Sequence[KnownText]) -> None:
-        self.target = target
-        self.prompts, self.ids = [each.prompt for each in texts], [each.ids for each in texts]
-        self.seeds = [0] * len(texts)
-        self.kept: dict[Hashable, Any] = {}
-
-    @property
-    def states(self) -> list[Tensor]:
+    def read() -> list[Tensor]:
         raise NotImplementedError("no target has read these texts")
+
+    prompts, ids = [each.prompt for each in texts], [each.ids for each in texts]
+    return KnownAnswers(target, prompts, ids, 0.0, [0] * len(texts), batched=True, read=read)
 
 
 def _fits(text: KnownText, strategy: SpeculativeDecoding) -> bool:

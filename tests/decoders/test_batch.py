@@ -28,7 +28,7 @@ from torch import Tensor
 
 from collect.replay import known
 from collect.replay.batch import Batch
-from collect.replay.known import TeacherForcing
+from collect.replay.known import teacher_forced
 from collect.replay.protocols import ReplayedLoop
 from collect.replay.records import Replay
 from collect.replay.registry import ADAPTERS, adapter_of
@@ -349,7 +349,7 @@ def test_a_sampled_answer_without_numbers_leaves_the_greedy_one(
 
 def test_what_is_not_known_beforehand_is_not_taken_apart(engine: Engine) -> None:
     target = engine.target
-    answers = TeacherForcing(target, Stack.of_backend(target), [[1, 2]], [[3, 4]])
+    answers = teacher_forced(target, Stack.of_backend(target), [[1, 2]], [[3, 4]])
     loop = ReplayedLoop(FixedLength(2), 2)
     assert adapter_of(hybrid(neural(3, seed=7))).replay(answers, loop) is None
     assert adapter_of(hybrid(recurrent(target, seed=1))).replay(answers, loop) is not None
@@ -543,7 +543,7 @@ def test_what_is_copied_is_not_charged_as_the_models(tiny: Tiny, apart: bool) ->
     assert adapter.counts_calls
     for prompt in PROMPTS:
         result = run(target, strategy, prompt, Request(28))
-        known = TeacherForcing(target, Stack.of_backend(target), [prompt], [result.ids])
+        known = teacher_forced(target, Stack.of_backend(target), [prompt], [result.ids])
         loop = ReplayedLoop(strategy.length, 28, agreement=False)
         batched = adapter.replay(known, loop)
         assert (batched is None) == apart
