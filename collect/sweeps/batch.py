@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,11 @@ from decoders.spelling import text_of
 
 from ..records import ArmInfo, OutcomeRow, QueryRow, counted, error_row
 from ..rouge import rouge_l
-from .protocols import BatchDecoder, SweepEngine
+from .protocols import SweepEngine
 from .repetition import is_repetitive
+
+if TYPE_CHECKING:
+    from ..replay.batch import Batch
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -148,7 +151,7 @@ class Setup:
     """
 
     engine: SweepEngine
-    batch: BatchDecoder
+    batch: Batch
     arms: Sequence[ArmInfo]
     options: SweepOptions
     on_rows: OnRows = no_progress

@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from collect.replay.records import Replay
 from decoders.common.wording import in_words
 
 from ..records import ArmInfo, OutcomeRow, counted, error_row
 from .batch import Collected, Prompt, Setup, collect_batch, each, seed_of
-from .protocols import BatchDecoder
 from .repetition import is_repetitive
+
+if TYPE_CHECKING:
+    from ..replay.batch import Batch
 
 _Answered = tuple[Prompt, OutcomeRow]  # what an arm did on a prompt on its own
 
@@ -61,7 +64,7 @@ def collect_loads(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
 
 
 def _replayed(
-    batch: BatchDecoder,
+    batch: Batch,
     arm: str,
     max_new_tokens: int,
     temperature: float,

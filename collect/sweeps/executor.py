@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from decoders.costs.measured import Costs
 from decoders.records import Request
@@ -12,7 +12,10 @@ from decoders.records import Request
 from ..records import ArmInfo
 from .batch import Collected, OnRows, Prompt, Setup, SweepOptions, no_progress
 from .conditions import collect_loads
-from .protocols import BatchDecoder, SweepEngine
+from .protocols import SweepEngine
+
+if TYPE_CHECKING:
+    from ..replay.batch import Batch
 
 
 @runtime_checkable
@@ -51,7 +54,7 @@ class Here:
     """An executor in this process, one group after the other; where arms are timed, they are warmed
     up once."""
 
-    def __init__(self, engine: SweepEngine, batch: BatchDecoder) -> None:
+    def __init__(self, engine: SweepEngine, batch: Batch) -> None:
         self._engine, self.batch = engine, batch
         self._warm = False
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from decoders.common.errors import DraftpickError
 from decoders.common.openmp import spin_briefly
@@ -20,13 +20,16 @@ from decoders.costs.measured import Costs
 from ..records import ArmInfo
 from .batch import Collected, OnRows, Prompt, SweepOptions, no_progress
 from .executor import Executor, Here
-from .protocols import BatchDecoder, SweepEngine
+from .protocols import SweepEngine
 from .ray_cluster import connect, ray_module, shares
+
+if TYPE_CHECKING:
+    from ..replay.batch import Batch
 
 MOST_DEATHS = 3  # of workers over one group
 AHEAD = 2  # groups started and not yet stored, for each worker
 
-Make = Callable[[], tuple[SweepEngine, "BatchDecoder | Executor"]]
+Make = Callable[[], tuple[SweepEngine, "Batch | Executor"]]
 
 
 class _Worker:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,10 @@ from ..store.writer import Store
 from .batch import Prompt, SweepOptions, failed_query
 from .executor import Executor, Here
 from .progress import Meter, SweepProgress
-from .protocols import BatchDecoder, SweepEngine
+from .protocols import SweepEngine
+
+if TYPE_CHECKING:
+    from ..replay.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class SweepReport:
 
 def sweep(
     engine: SweepEngine,
-    batch: BatchDecoder | Executor,
+    batch: Batch | Executor,
     queries: Sequence[Query],
     out: str | Path,
     options: SweepOptions | None = None,
@@ -245,7 +248,7 @@ def in_order(prompts: Sequence[Prompt], size: int) -> list[list[Prompt]]:
     return [list(prompts[start : start + size]) for start in range(0, len(prompts), size)]
 
 
-def keep_stored(batch: BatchDecoder, folder: Path) -> None:
+def keep_stored(batch: Batch, folder: Path) -> None:
     """Tell the batch what a folder holds already, in the order of its rows."""
     columns = ("query_id", "temperature", "running", "draw", "target_ids")
     keep_rows(
@@ -260,7 +263,7 @@ def _stored(folder: Path, table: str, columns: Sequence[str]) -> list[Any]:
 
 
 def keep_rows(
-    batch: BatchDecoder, queries: Sequence[QueryRow], outcomes: Sequence[OutcomeRow]
+    batch: Batch, queries: Sequence[QueryRow], outcomes: Sequence[OutcomeRow]
 ) -> None:
     """The same for rows that are stored now."""
     prompts = {row.query_id: list(row.prompt_ids) for row in queries}

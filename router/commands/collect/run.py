@@ -20,9 +20,10 @@ from decoders.options import EngineOptions
 from ...routing import loading
 
 if TYPE_CHECKING:
+    from collect.replay.batch import Batch
     from collect.sweeps.executor import Executor
     from collect.sweeps.progress import SweepProgress
-    from collect.sweeps.protocols import BatchDecoder, SweepEngine
+    from collect.sweeps.protocols import SweepEngine
     from collect.sweeps.run import SweepReport
 
     from .plan import CollectPlan
@@ -51,7 +52,7 @@ def run(plan: CollectPlan, progress: AbstractContextManager[Callable[..., None]]
                 "endpoints are timed one after the other from this process; leave --engine out"
             )
 
-    def collect(executor: BatchDecoder | Executor) -> SweepReport:
+    def collect(executor: Batch | Executor) -> SweepReport:
         with progress as tick:
 
             def show(now: SweepProgress) -> None:
@@ -69,7 +70,7 @@ def run(plan: CollectPlan, progress: AbstractContextManager[Callable[..., None]]
 
 def load_engine(
     options: EngineOptions, only: tuple[str, ...], at_once: tuple[int, ...]
-) -> tuple[SweepEngine, BatchDecoder | Executor]:
+) -> tuple[SweepEngine, Batch | Executor]:
     """An engine, and what decodes many prompts at once through it.
 
     only: arms; the target itself, whose answers all are compared with, is always there.
