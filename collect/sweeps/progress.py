@@ -21,9 +21,9 @@ class SweepProgress:
 
     done: int
     total: int
-    errors: int
-    tokens: int
-    seconds: float
+    errors: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
@@ -44,46 +44,30 @@ class Meter:
     def __init__(
         self, already: int, total: int, on_progress: Callable[[SweepProgress], None]
     ) -> None:
-        self._already, self._total, self._on_progress = already, total, on_progress
-        self._began = time.perf_counter()
-        self._stored = self._made = _Count()
-        self._report()
+        self._on_progress, self._began = on_progress, time.perf_counter()
+        self._stored = self._now = SweepProgress(already, total)
+        on_progress(self._now)
 
     def made(self, rows: Sequence[OutcomeRow | Exception]) -> None:
         """Rows of the group at work, not yet stored."""
-        self._made = self._made.plus(rows)
-        self._report()
+        self._now = self._after(self._now, rows)
+        self._on_progress(self._now)
 
     def stored(self, rows: Sequence[OutcomeRow]) -> None:
         """All rows of a group, whether `made` was called with them or not."""
-        known = self._made.answers == len(rows)
-        self._stored, self._made = self._stored.plus(rows), _Count()
-        if not known:
-            self._report()
+        told, self._stored = self._now, self._after(self._stored, rows)
+        self._now = self._stored
+        if told.done != self._now.done:
+            self._on_progress(self._now)
 
-    def _report(self) -> None:
-        stored, made = self._stored, self._made
-        self._on_progress(
-            SweepProgress(
-                self._already + stored.answers + made.answers,
-                self._total,
-                stored.errors + made.errors,
-                stored.tokens + made.tokens,
-                time.perf_counter() - self._began,
-            )
-        )
-
-
-@dataclass(frozen=True)
-class _Count:
-    answers: int = 0
-    errors: int = 0
-    tokens: int = 0
-
-    def plus(self, rows: Sequence[OutcomeRow | Exception]) -> _Count:
+    def _after(
+        self, before: SweepProgress, rows: Sequence[OutcomeRow | Exception]
+    ) -> SweepProgress:
         good = [row for row in rows if isinstance(row, OutcomeRow) and row.error is None]
-        return _Count(
-            self.answers + len(rows),
-            self.errors + len(rows) - len(good),
-            self.tokens + sum(row.new_tokens or 0 for row in good),
+        return SweepProgress(
+            before.done + len(rows),
+            before.total,
+            before.errors + len(rows) - len(good),
+            before.tokens + sum(row.new_tokens or 0 for row in good),
+            time.perf_counter() - self._began,
         )
