@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from .plan import ServeOptions, ServePlan, plan
+from .plan import ServeOptions, plan
+from .served import Served
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -27,7 +28,7 @@ def serve(options: ServeOptions) -> None:
     run(plan(options))
 
 
-def run(plan: ServePlan) -> None:
+def run(served: Served) -> None:
     """Take the address, load the models, and serve until a signal ends it.
 
     Raises DraftpickError where the address or a model is not to be had.
@@ -35,17 +36,18 @@ def run(plan: ServePlan) -> None:
     from ...serve import server
     from ...serve.scheduler import DEFAULT
 
-    listening = server.bound(plan.asked.host, plan.asked.port)
-    if plan.asked.host not in LOCAL and plan.served.settings.api_key is None:
+    asked = served.asked
+    listening = server.bound(asked.host, asked.port)
+    if asked.host not in LOCAL and served.settings.api_key is None:
         print(
-            f"anyone who reaches {plan.asked.host} can send requests; --api-key requires a key",
+            f"anyone who reaches {asked.host} can send requests; --api-key requires a key",
             file=sys.stderr,
         )
-    if not plan.asked.on_ray:
-        app, scheduler = plan.served.make()
+    if not asked.on_ray:
+        app, scheduler = served.make()
         try:
-            reload = partial(scheduler.exchange, plan.served.again)
-            server.serve(app, scheduler, listening, plan.asked.drain, reload)
+            reload = partial(scheduler.exchange, served.again)
+            server.serve(app, scheduler, listening, asked.drain, reload)
         finally:
             scheduler.routers[DEFAULT].save_learned()
             app.state.service.close()
@@ -55,5 +57,4 @@ def run(plan: ServePlan) -> None:
 
     host, port = listening.getsockname()[:2]
     listening.close()  # Serve's ingress listens there, in a process of its own
-    asked = plan.asked
-    on_ray.run(lambda: application_of(plan), asked.ray_address, host, port, asked.drain)
+    on_ray.run(lambda: application_of(served), asked.ray_address, host, port, asked.drain)

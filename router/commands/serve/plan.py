@@ -164,16 +164,8 @@ class ServeOptions:
         return self.engine == "ray"
 
 
-@dataclass(frozen=True)
-class ServePlan:
-    """A server, before its address is taken or a model is loaded; served: by each process."""
-
-    asked: ServeOptions
-    served: Served
-
-
-def plan(asked: ServeOptions) -> ServePlan:
-    """The plan of the command's options; opens no file and no socket, and prints nothing.
+def plan(asked: ServeOptions) -> Served:
+    """What the command's options ask for; opens no file and no socket, and prints nothing.
 
     Raises DraftpickError for options that do not go together, numbers out of range and packages
     that are not installed.
@@ -215,22 +207,8 @@ def plan(asked: ServeOptions) -> ServePlan:
     )
     age_s = None if asked.earlier_age is None else 3600 * asked.earlier_age
     earlier = (asked.earlier_tokens, age_s) if asked.earlier_tokens else None
-    served = Served(
-        asked.options,
-        named,
-        asked.embedder,
-        asked.log,
-        settings,
-        asked.slots,
-        asked.batch_invariant,
-        asked.queue,
-        asked.warm_up,
-        asked.learn,
-        earlier,
-        bytes_of(asked.prefix_memory, "--prefix-memory"),
-        asked.otlp_traces_endpoint,
-    )
-    return ServePlan(asked, served)
+    memory = bytes_of(asked.prefix_memory, "--prefix-memory")
+    return Served(asked, named, settings, earlier, memory)
 
 
 def policies_of(given: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,8 @@ from decoders.common.errors import DraftpickError
 
 from ...serve.on_ray import application
 from ..with_records import with_records
-from .plan import ServeOptions, ServePlan, plan
+from .plan import ServeOptions, plan
+from .served import Served
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # also of options that there are not
 SPARE = 32  # requests that no queue holds: /metrics, the page, those that get 429
@@ -39,14 +40,13 @@ def app(args: dict[str, Any]) -> Any:
         raise DraftpickError(error.format_message()) from error
 
 
-def application_of(plan: ServePlan) -> Any:
-    """The Serve application of a plan, on a cluster that is connected."""
-    served = plan.served.placed()
-    ongoing = served.slots + served.queue + SPARE
-    return application(served.make, plan.asked.replicas, ongoing, plan.asked.drain)
+def application_of(served: Served) -> Any:
+    """The Serve application of what is served, on a cluster that is connected."""
+    asked, make = served.asked, served.placed().make
+    return application(make, asked.replicas, asked.slots + asked.queue + SPARE, asked.drain)
 
 
-def _planned(options: ServeOptions) -> ServePlan:
+def _planned(options: ServeOptions) -> Served:
     return plan(options)
 
 

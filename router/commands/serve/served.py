@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from ...routing.router import Router
     from ...serve.app import Settings
     from ...serve.scheduler import Scheduler
+    from .plan import ServeOptions
 
+Named = TypeVar("Named", str, str | None)
 
 SHARE = 16  # of the memory that is free, one part is for kept prefixes
 
@@ -38,27 +40,20 @@ BUSY = (
 
 @dataclass(frozen=True)
 class Served:
-    """What a process serves, before anything is loaded; the fields are the command's options.
+    """What a process serves, before its address is taken or anything is loaded.
 
+    asked: the command's options.
+    named: places of policies.
     earlier: how many tokens of earlier answers are kept for arms that draft from them, and for how
         many seconds; None keeps none.
     prefix_memory: bytes for what was read of prompts, 0 for none; None for a share of what is free.
-    traces: as of `spans.sending`.
     """
 
-    options: EngineOptions
+    asked: ServeOptions
     named: dict[str, str]
-    embedder: str | None
-    log: LogOptions
     settings: Settings
-    slots: int
-    batch_invariant: bool
-    queue: int
-    warm_up: bool
-    learn: Path | None = None
-    earlier: tuple[int, float | None] | None = None
-    prefix_memory: int | None = None
-    traces: str | None = None
+    earlier: tuple[int, float | None] | None
+    prefix_memory: int | None
 
     def make(self) -> tuple[FastAPI, Scheduler]:
         """Load it: the application, and the scheduler that it answers through."""
@@ -71,25 +66,26 @@ class Served:
         from ...serve.scheduler import DEFAULT, Scheduler
         from ...serve.spans import sending
 
-        if self.learn is not None:
-            check_folder(self.learn, "--learn")
+        asked = self.asked
+        if asked.learn is not None:
+            check_folder(asked.learn, "--learn")
         if self.prefix_memory:
             from decoders.models.targets import device_of
 
-            check_prefix_memory(self.prefix_memory, device_of(self.options.device))
-        routers = load_routers(self.options, self.named, self.embedder, self.log)
-        if self.learn is not None:
-            routers[DEFAULT] = routers[DEFAULT].learning(self.learn)
-            if self.slots > 1 and routers[DEFAULT].learns_from in SPEEDS:
+            check_prefix_memory(self.prefix_memory, device_of(asked.options.device))
+        routers = load_routers(asked.options, self.named, asked.embedder, asked.log)
+        if asked.learn is not None:
+            routers[DEFAULT] = routers[DEFAULT].learning(asked.learn)
+            if asked.slots > 1 and routers[DEFAULT].learns_from in SPEEDS:
                 print(BUSY, file=sys.stderr)
         self.remember(routers[DEFAULT].engine)
         self.keep_prefixes(routers[DEFAULT].engine)
         cache = cache_dir() / "costs"
-        room = batch_engine(routers[DEFAULT].engine, self.slots, self.batch_invariant, cache)
-        if self.warm_up:
+        room = batch_engine(routers[DEFAULT].engine, asked.slots, asked.batch_invariant, cache)
+        if asked.warm_up:
             warm_up(routers, room)
-        scheduler = Scheduler(routers, FairQueue(self.queue), room)
-        return make_app(scheduler, self.settings, sending(self.traces)), scheduler
+        scheduler = Scheduler(routers, FairQueue(asked.queue), room)
+        return make_app(scheduler, self.settings, sending(asked.otlp_traces_endpoint)), scheduler
 
     def again(self, routers: Mapping[str, Router]) -> dict[str, Router]:
         """Routers by the arms file and the policies as they are now, over the engine in use. Raises
@@ -101,17 +97,17 @@ class Served:
         from ...routing.router import Router
         from ...serve.scheduler import DEFAULT
 
-        engine, made = routers[DEFAULT].engine, dict(routers)
-        if self.learn is not None or not isinstance(engine, Engine):
+        engine, made, asked = routers[DEFAULT].engine, dict(routers), self.asked
+        if asked.learn is not None or not isinstance(engine, Engine):
             raise DraftpickError("what learns, and arms of endpoints, need a restart")
         before = engine.arms
-        if self.options.arms is not None:
-            engine.declare(self.options.recipes())
+        if asked.options.arms is not None:
+            engine.declare(asked.options.recipes())
         try:
             for name, place in self.named.items():
                 policy = policies.load(place)
-                given = self.embedder if name == DEFAULT else None
-                reader = embedder_of(policy, given, self.options.device)
+                given = asked.embedder if name == DEFAULT else None
+                reader = embedder_of(policy, given, asked.options.device)
                 made[name] = Router(engine, policy, reader, routers[name].log)
             if DEFAULT not in self.named:
                 kept = routers[DEFAULT]
@@ -157,21 +153,20 @@ class Served:
 
     def placed(self) -> Served:
         """The same for a process with another working directory: paths become absolute ones."""
-        arms = self.options.arms
-        target, template = self.options.target, self.options.chat_template
+        asked = self.asked
         options = replace(
-            self.options,
-            target=_absolute(target),
-            chat_template=None if template is None else _absolute(template),
+            asked.options,
+            target=_absolute(asked.options.target),
+            chat_template=_absolute(asked.options.chat_template),
         )
-        if isinstance(arms, str | Path):
-            options = replace(options, arms=Path(arms).absolute())
-        log = self.log
+        if isinstance(options.arms, str | Path):
+            options = replace(options, arms=Path(options.arms).absolute())
+        log = asked.log
         if log.folder is not None:
             log = replace(log, folder=log.folder.absolute())
+        asked = replace(asked, options=options, embedder=_absolute(asked.embedder), log=log)
         named = {name: _absolute(place) for name, place in self.named.items()}
-        embedder = None if self.embedder is None else _absolute(self.embedder)
-        return replace(self, options=options, named=named, embedder=embedder, log=log)
+        return replace(self, asked=asked, named=named)
 
 
 def check_prefix_memory(limit: int, device: torch.device) -> None:
@@ -186,10 +181,10 @@ def check_prefix_memory(limit: int, device: torch.device) -> None:
         )
 
 
-def _absolute(place: str) -> str:
+def _absolute(place: Named) -> Named:
     """A path that is there; what is none stays."""
     try:
-        return str(Path(place).absolute()) if Path(place).exists() else place
+        return str(Path(place).absolute()) if place and Path(place).exists() else place
     except OSError:  # a template's text, too long for a name
         return place
 

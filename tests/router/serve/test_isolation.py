@@ -17,7 +17,8 @@ from decoders.common.errors import DraftpickError
 from decoders.earlier.answers import EarlierAnswers
 from decoders.earlier.prefixes import PrefixStore
 from decoders.earlier.votes import Draft
-from router.commands.serve.plan import ServeOptions, ServePlan, plan
+from router.commands.serve.plan import ServeOptions, plan
+from router.commands.serve.served import Served as Planned
 from router.commands.with_records import made
 from router.serve.app import Settings
 from router.serve.middleware import checked, user_of
@@ -44,7 +45,7 @@ class Recorded(EarlierAnswers):
         return made
 
 
-def planned(**options: Any) -> ServePlan:
+def planned(**options: Any) -> Planned:
     return plan(made(ServeOptions, options))
 
 
@@ -201,7 +202,7 @@ def test_figures_of_what_was_not_read(engine: Engine) -> None:
 def test_what_the_options_keep_of_prompts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def kept(target: Engine, size: str | None = None) -> int | None:
         target.keep_prefixes(None)
-        planned(prefix_memory=size).served.keep_prefixes(target)
+        planned(prefix_memory=size).keep_prefixes(target)
         found, _ = target.prefixes, target.keep_prefixes(None)
         return None if found is None else found.limit
 
@@ -212,7 +213,7 @@ def test_what_the_options_keep_of_prompts(engine: Engine, monkeypatch: pytest.Mo
     with pytest.raises(DraftpickError, match=r"asks for 1\.9 GiB, and 0\.0 GiB of cpu are free"):
         kept(engine, "2GB")
     with pytest.raises(DraftpickError, match=r"--prefix-memory asks for .* give less, or 0"):
-        planned(prefix_memory="2GB", device="cpu").served.make()  # before anything is loaded
+        planned(prefix_memory="2GB", device="cpu").make()  # before anything is loaded
     with pytest.raises(DraftpickError, match=r"takes \d+ bytes, and kept prefixes may take 9;"):
         kept(engine, "9B")
     assert kept(toy_engine()) is None
@@ -229,18 +230,18 @@ def test_without_prefixes_conversations_move_between_endpoints() -> None:
     for size, least in (("0", None), (None, 2048)):
         arm = recipe(name="a", kind="endpoint", url="http://h/v1", model="m")
         engine = EndpointEngine({"a": arm})
-        planned(prefix_memory=size).served.keep_prefixes(engine)
+        planned(prefix_memory=size).keep_prefixes(engine)
         assert engine.conversations.least == least
 
 
 def test_answers_are_kept_where_arms_draft_from_them(engine: Engine) -> None:
-    planned(earlier_tokens=500).served.remember(engine)
+    planned(earlier_tokens=500).remember(engine)
     assert engine.earlier is not None
     engine.remember(None)
-    planned(earlier_tokens=0).served.remember(engine)
+    planned(earlier_tokens=0).remember(engine)
     assert engine.earlier is None
     others = toy_engine()  # whose arms draft from no earlier answers
-    planned().served.remember(others)
+    planned().remember(others)
     assert others.earlier is None
 
 

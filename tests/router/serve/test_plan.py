@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from decoders.common.errors import DraftpickError
-from router.commands.serve.plan import ServeOptions, ServePlan, plan
+from router.commands.serve.plan import ServeOptions, plan
+from router.commands.serve.served import Served
 from router.commands.with_records import made
 
 
-def planned(**options: Any) -> ServePlan:
+def planned(**options: Any) -> Served:
     return plan(made(ServeOptions, options))
 
 
@@ -26,8 +27,8 @@ def test_the_defaults() -> None:
     found = planned()
     assert not found.asked.on_ray
     assert (found.asked.host, found.asked.port, found.asked.drain) == ("127.0.0.1", 8000, 30.0)
-    assert (found.served.slots, found.served.queue, found.served.warm_up) == (8, 64, True)
-    assert found.served.named == {} and found.served.settings.api_key is None
+    assert (found.asked.slots, found.asked.queue, found.asked.warm_up) == (8, 64, True)
+    assert found.named == {} and found.settings.api_key is None
 
 
 def test_options_reach_what_is_served() -> None:
@@ -50,19 +51,18 @@ def test_options_reach_what_is_served() -> None:
         replicas=2,
         ray_address="auto",
     )
-    served, settings = found.served, found.served.settings
-    assert served.named == {"default": "here", "mine": "there"} and served.queue == 3
-    assert (served.log.folder, served.log.text) == (Path("log"), True)
-    assert served.options.device == "cpu"
+    asked, settings = found.asked, found.settings
+    assert found.named == {"default": "here", "mine": "there"} and asked.queue == 3
+    assert (asked.log.folder, asked.log.text) == (Path("log"), True)
+    assert asked.options.device == "cpu"
     assert settings.api_key is not None and settings.timeout_s == 5.0
     assert settings.api_key.get_secret_value() == "key"
     assert settings.origins == ("https://chat.example",)
     assert (settings.limits.most_tokens, settings.limits.most_answers) == (32, 3)
     assert settings.limits.usual.temperature == 0.5
-    assert settings.isolate_by == "x-user" and served.earlier == (99, 7200.0)
-    assert planned(earlier_tokens=0).served.earlier is None
-    assert (served.prefix_memory, planned().served.prefix_memory) == (2_000_000, None)
-    asked = found.asked
+    assert settings.isolate_by == "x-user" and found.earlier == (99, 7200.0)
+    assert planned(earlier_tokens=0).earlier is None
+    assert (found.prefix_memory, planned().prefix_memory) == (2_000_000, None)
     assert (asked.on_ray, asked.replicas, asked.ray_address) == (True, 2, "auto")
     assert " key" not in repr(found)
     assert not Path("log").exists()

@@ -4,6 +4,7 @@ has the rest): its metrics, and what a configuration file may say."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from decoders.options import EngineOptions
 from router.cli import main, make_app
 from router.commands.options import LogOptions
 from router.commands.serve import served as loading
-from router.commands.serve.plan import ServePlan
+from router.commands.serve.plan import ServeOptions
+from router.commands.with_records import made
 from router.serve.app import Settings
 from router.serve.metrics import Reading
 
@@ -50,24 +52,24 @@ def test_metrics_of_replicas_have_a_label(toy: Served) -> None:
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[ServePlan]:
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[loading.Served]:
     """The plans that are built, none of which needs a cluster."""
-    found: list[ServePlan] = []
+    found: list[loading.Served] = []
     monkeypatch.setattr(command, "application_of", found.append)
     return found
 
 
 def test_args_are_the_options_of_the_command(
-    planned: list[ServePlan], monkeypatch: pytest.MonkeyPatch
+    planned: list[loading.Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRAFTPICK_API_KEY", "secret")
     policies = ["here", "mine=there"]
     command.app({"slots": 2, "batch-invariant": True, "warm_up": False, "policy": policies})
     (plan,) = planned
-    assert (plan.asked.on_ray, plan.asked.replicas, plan.served.slots) == (True, None, 2)
-    assert plan.served.batch_invariant and not plan.served.warm_up
-    assert plan.served.named == {"default": "here", "mine": "there"}
-    assert plan.served.settings.api_key is not None
+    assert (plan.asked.on_ray, plan.asked.replicas, plan.asked.slots) == (True, None, 2)
+    assert plan.asked.batch_invariant and not plan.asked.warm_up
+    assert plan.named == {"default": "here", "mine": "there"}
+    assert plan.settings.api_key is not None
 
 
 @pytest.mark.parametrize(
@@ -79,13 +81,13 @@ def test_args_are_the_options_of_the_command(
         ({"port": 8000, "host": "::"}, "host, port: not among args; Serve's own http_options"),
     ],
 )
-def test_wrong_args_are_told(planned: list[ServePlan], args: dict[str, Any], words: str) -> None:
+def test_wrong_args_are_told(planned: list[loading.Served], args: dict[str, Any], words: str) -> None:
     with pytest.raises(DraftpickError, match=re.escape(words)):
         command.app(args)
     assert not planned
 
 
-def test_the_file_in_the_docs_is_one_of_serve(planned: list[ServePlan]) -> None:
+def test_the_file_in_the_docs_is_one_of_serve(planned: list[loading.Served]) -> None:
     from ray.serve.schema import ServeDeploySchema
 
     (text,) = re.findall(
@@ -123,14 +125,14 @@ def test_paths_hold_in_another_folder(tmp_path: Path, monkeypatch: pytest.Monkey
         Path(name).touch()
     options = EngineOptions(target="known-name", arms="arms.yaml", chat_template="template")
     log = LogOptions(Path("log"))
+    asked = replace(made(ServeOptions, {}), options=options, log=log)
     named = {"default": "mine", "other": "models:/a@b"}
-    placed = loading.Served(options, named, None, log, Settings(), 1, False, 1, True).placed()
-    assert placed.options.target == "known-name"
-    assert placed.options.arms == tmp_path / "arms.yaml"
-    assert placed.options.chat_template == str(tmp_path / "template")
+    placed = loading.Served(asked, named, Settings(), None, None).placed()
+    assert placed.asked.options.target == "known-name"
+    assert placed.asked.options.arms == tmp_path / "arms.yaml"
+    assert placed.asked.options.chat_template == str(tmp_path / "template")
     assert placed.named == {"default": str(tmp_path / "mine"), "other": "models:/a@b"}
-    assert placed.log.folder == tmp_path / "log"
-    text = loading.Served(
-        EngineOptions(chat_template="{{ x }}" * 999), {}, None, log, Settings(), 1, False, 1, True
-    )
-    assert text.placed().options.chat_template == "{{ x }}" * 999
+    assert placed.asked.log.folder == tmp_path / "log"
+    asked = replace(asked, options=EngineOptions(chat_template="{{ x }}" * 999))
+    text = loading.Served(asked, {}, Settings(), None, None)
+    assert text.placed().asked.options.chat_template == "{{ x }}" * 999
