@@ -110,29 +110,17 @@ def align(options: AlignOptions) -> None:
       draftpick align --out drafts/exit4 --kind exit --exit-layer 4 --minutes 20
       draftpick align --out drafts/cell --kind recurrent --minutes 20
     """
-    asked = plan(options)
-    acceptance = run(asked, progress("aligning", "%"))
+    config, recipe = plan(options)
+    acceptance = run(config, recipe, options.context, progress("aligning", "%"))
     title = "Held-out acceptance (share of the target's tokens predicted)"
     rows = [[name, f"{share:.3f}"] for name, share in acceptance.items()]
     show(lambda width: tables(title, ["task", "acceptance"], rows, width))
-    typer.echo(f"model: {asked.config.out / 'model'}")
+    typer.echo(f"model: {options.out / 'model'}")
 
 
-@dataclass(frozen=True)
-class AlignPlan:
-    """One alignment run, before a file is read or a model is loaded.
-
-    config: what is trained on what; without `outputs` the target answers first.
-    context: most tokens of a prompt with the target's answer, None for the model's own.
-    """
-
-    config: AlignConfig
-    recipe: Recipe
-    context: int | None
-
-
-def plan(asked: AlignOptions) -> AlignPlan:
-    """The plan of the command's options; reads nothing but the names of the shipped queries.
+def plan(asked: AlignOptions) -> tuple[AlignConfig, Recipe]:
+    """What the command's options ask to train on what, and how; reads nothing but the names of the
+    shipped queries. Without `outputs` the target answers first.
 
     Raises DraftpickError for numbers out of range.
     """
@@ -179,20 +167,23 @@ def plan(asked: AlignOptions) -> AlignPlan:
         asked.matrix_lr,
         seed=asked.seed,
     )
-    return AlignPlan(config, recipe, asked.context)
+    return config, recipe
 
 
 def run(
-    plan: AlignPlan, on_progress: AbstractContextManager[Callable[..., None]]
+    config: AlignConfig,
+    recipe: Recipe,
+    context: int | None,
+    on_progress: AbstractContextManager[Callable[..., None]],
 ) -> dict[str, float]:
     """Let the target answer where no outputs are given, train, and write the model; the held-out
     acceptance by task.
 
+    context: most tokens of a prompt with the target's answer, None for the model's own.
     on_progress: as of `decoders.common.terminal.progress`; entered when training begins.
     """
     from collect.align.config import check
 
-    config = plan.config
     check(config)  # before the target writes for hours, and before slow imports
     from collect.align.run import align as train
     from collect.align.write import write_outputs
@@ -202,7 +193,7 @@ def run(
             config.target,
             dtype="bfloat16",
             device=config.device,
-            context=plan.context,
+            context=context,
             chat_template=config.chat_template,
         )
         made = write_outputs(config.queries, config.out, options, config.max_answer, config.tasks)
@@ -213,4 +204,4 @@ def run(
             figures = f"loss {now['loss']:.3f}, {now['tokens_per_s']:.0f} tok/s"
             tick(100 * now["progress"], 100, figures)
 
-        return train(config, plan.recipe, told)
+        return train(config, recipe, told)

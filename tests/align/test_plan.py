@@ -8,36 +8,36 @@ from typing import Any
 
 import pytest
 
+from collect.align.config import AlignConfig
 from collect.align.recipe import Recipe
 from decoders.common.errors import DraftpickError
 from router.commands.with_records import made
-from router.training.align import AlignOptions, AlignPlan, plan
+from router.training.align import AlignOptions, plan
 
 OUT = Path("no-such-folder")
 
 
-def planned(**options: Any) -> AlignPlan:
+def planned(**options: Any) -> tuple[AlignConfig, Recipe]:
     return plan(made(AlignOptions, options))
 
 
 def test_the_defaults() -> None:
-    found = planned(out=OUT)
-    config = found.config
+    config, recipe = planned(out=OUT)
     assert (config.kind, config.vocab_size, config.blocks) == ("drafter", 8192, 1)
     assert config.outputs == () and config.tasks is None and config.queries  # those that ship
-    assert (found.recipe.lr, found.recipe.matrix_lr) == (Recipe.lr, Recipe.matrix_lr)
+    assert (recipe.lr, recipe.matrix_lr) == (Recipe.lr, Recipe.matrix_lr)
     assert not OUT.exists()
 
 
 def test_defaults_of_a_kind() -> None:
-    found = planned(out=OUT, kind="recurrent").config
+    found, _ = planned(out=OUT, kind="recurrent")
     assert (found.vocab_size, found.blocks) == (6144, 2)
 
 
 def test_names_and_lengths() -> None:
-    found = planned(out=OUT, tasks="math, qa", max_new_tokens=32, context=64, outputs=[Path("o")])
-    assert (found.config.tasks, found.config.max_answer) == (("math", "qa"), 32)
-    assert (found.context, found.config.outputs) == (64, (Path("o"),))
+    found, _ = planned(out=OUT, tasks="math, qa", max_new_tokens=32, outputs=[Path("o")])
+    assert (found.tasks, found.max_answer) == (("math", "qa"), 32)
+    assert found.outputs == (Path("o"),)
 
 
 @pytest.mark.parametrize(

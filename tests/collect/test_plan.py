@@ -7,19 +7,21 @@ from typing import Any
 
 import pytest
 
+from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
-from router.commands.collect.plan import CollectOptions, CollectPlan, SummaryPlan, plan
+from router.commands.collect.plan import CollectOptions, plan
 from router.commands.with_records import made
 
 OUT = Path("no-such-folder")
 
 
-def planned(**options: Any) -> CollectPlan | SummaryPlan:
-    return plan(made(CollectOptions, options))
+def planned(**options: Any) -> tuple[CollectOptions, SweepOptions | None]:
+    asked = made(CollectOptions, options)
+    return asked, plan(asked)
 
 
 def test_a_sweep() -> None:
-    found = planned(
+    asked, how = planned(
         queries=[Path("a.jsonl")],
         more=[Path("b.jsonl")],
         out=OUT,
@@ -31,24 +33,24 @@ def test_a_sweep() -> None:
         target="models/mine",
         device="cpu",
     )
-    assert isinstance(found, CollectPlan)
-    assert found.files == (Path("a.jsonl"), Path("b.jsonl")) and found.out == OUT
-    assert found.how.arms == ("small", "ngram") and found.how.at_once == (1, 8)
-    assert found.how.temperatures == (0.0, 1.0) and found.how.max_new_tokens == 64
-    assert (found.asked.engine, found.asked.ray_address) == ("ray", "auto")
-    assert (found.asked.options.target, found.asked.options.device) == ("models/mine", "cpu")
+    assert asked.files == [Path("a.jsonl"), Path("b.jsonl")] and asked.out == OUT
+    assert how is not None and how.arms == ("small", "ngram") and how.at_once == (1, 8)
+    assert how.temperatures == (0.0, 1.0) and how.max_new_tokens == 64
+    assert (asked.engine, asked.ray_address) == ("ray", "auto")
+    assert (asked.options.target, asked.options.device) == ("models/mine", "cpu")
     assert not OUT.exists()
 
 
 def test_the_defaults() -> None:
-    found = planned(out=OUT)
-    assert isinstance(found, CollectPlan) and found.asked.engine == "local"
-    assert (found.files, found.how.arms) == ((), ())
-    assert (found.asked.limit, found.asked.embedder) == (None, None)
+    asked, how = planned(out=OUT)
+    assert how is not None and asked.engine == "local"
+    assert (asked.files, how.arms) == ([], ())
+    assert (asked.limit, asked.embedder) == (None, None)
 
 
 def test_a_summary() -> None:
-    assert planned(summary=OUT, reward="paper", alpha=0.1) == SummaryPlan(OUT, "paper", 0.1)
+    asked, how = planned(summary=OUT, reward="paper", alpha=0.1)
+    assert how is None and (asked.summary, asked.reward, asked.alpha) == (OUT, "paper", 0.1)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from decoders.common.errors import DraftpickError
 from decoders.common.terminal import progress, show
 
 from ..options import AsJson
-from .plan import CollectOptions, CollectPlan, SummaryPlan, plan
+from .plan import CollectOptions, plan
 
 if TYPE_CHECKING:
     from collect.summary import Summary
+    from collect.sweeps.batch import SweepOptions
     from collect.sweeps.run import SweepReport
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
@@ -36,39 +37,39 @@ def collect(options: CollectOptions, as_json: AsJson = False) -> None:
       draftpick collect --engine ray --ray-address auto --out rewards
       draftpick collect --summary rewards
     """
-    asked = plan(options)
-    if isinstance(asked, SummaryPlan):
-        _summarise(asked, as_json)
-    else:
-        _collect(asked, as_json)
+    how = plan(options)
+    if how is not None and options.out is not None:
+        _collect(options, options.out, how, as_json)
+    elif options.summary is not None:
+        _summarise(options.summary, options.reward, options.alpha, as_json)
 
 
-def _collect(plan: CollectPlan, as_json: bool) -> None:
+def _collect(asked: CollectOptions, out: Path, how: SweepOptions, as_json: bool) -> None:
     from .run import run
 
     try:
-        report = run(plan, progress("collecting", "answers"))
+        report = run(asked, out, how, progress("collecting", "answers"))
     except KeyboardInterrupt:
-        typer.echo(f"Stopped. {plan.out} is whole; run the same command to go on.", err=True)
+        typer.echo(f"Stopped. {out} is whole; run the same command to go on.", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        typer.echo(json.dumps({"out": str(plan.out), **asdict(report)}))
+        typer.echo(json.dumps({"out": str(out), **asdict(report)}))
         return
-    _print_report(report, plan.out)
+    _print_report(report, out)
     if report.rows and report.errors == report.rows:
         raise DraftpickError(
             f"every row collected in this run is an error; see the `error` column "
-            f"of {plan.out}/outcomes, fix the cause, and collect into another --out"
+            f"of {out}/outcomes, fix the cause, and collect into another --out"
         )
 
 
-def _summarise(plan: SummaryPlan, as_json: bool) -> None:
+def _summarise(folder: Path, reward: str | None, alpha: float, as_json: bool) -> None:
     from collect.store.collection import Collection
     from collect.summary import cautions, summarise_all
 
-    collection = Collection.open(plan.folder)
-    found = summarise_all(collection, plan.reward, plan.alpha)
-    careful = cautions(collection, plan.reward)
+    collection = Collection.open(folder)
+    found = summarise_all(collection, reward, alpha)
+    careful = cautions(collection, reward)
     if as_json:
         typer.echo(json.dumps(_summaries_json(found) | {"cautions": careful}))
         return

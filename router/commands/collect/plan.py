@@ -129,55 +129,35 @@ class CollectOptions:
         ),
     ] = 0.5
 
-
-@dataclass(frozen=True)
-class CollectPlan:
-    """A sweep, before a file is read or a model is loaded.
-
-    asked: what the rest follows from.
-    files: of queries, or folders of them; () for the train queries that ship.
-    out: folder of the collection.
-    how: as of `sweep`.
-    """
-
-    asked: CollectOptions
-    files: tuple[Path, ...]
-    out: Path
-    how: SweepOptions
+    @property
+    def files(self) -> list[Path]:
+        """Query files, or folders of them; none for those that ship."""
+        return [*(self.queries or ()), *(self.more or ())]
 
 
-@dataclass(frozen=True)
-class SummaryPlan:
-    """A collection to sum up, by a reward; None for the default."""
-
-    folder: Path
-    reward: str | None
-    alpha: float
-
-
-def plan(asked: CollectOptions) -> CollectPlan | SummaryPlan:
-    """The plan of the command's options; reads no file and prints nothing.
+def plan(asked: CollectOptions) -> SweepOptions | None:
+    """How the command's options ask to collect, None where they ask for a summary alone; reads no
+    file and prints nothing.
 
     Raises DraftpickError for options that do not go together and numbers out of range.
     """
     from collect.sweeps.batch import SweepOptions
 
-    files = (*(asked.queries or []), *(asked.more or []))
     if asked.engine not in ENGINES:
         raise NoSuchName("engine", asked.engine, ENGINES)
     if asked.ray_address is not None and asked.engine != "ray":
         raise DraftpickError("--ray-address needs a Ray cluster; add --engine ray")
     if asked.summary is not None:
-        if files or asked.out is not None:
+        if asked.files or asked.out is not None:
             raise DraftpickError(
                 "--summary only reads a collection; leave out --out and the query files"
             )
-        return SummaryPlan(asked.summary, asked.reward, asked.alpha)
+        return None
     if asked.reward is not None or asked.alpha != 0.5:
         raise DraftpickError("--reward and --alpha need --summary DIR, which they are for")
     if asked.out is None:
         raise DraftpickError("say where to store the outcomes, for instance --out rewards")
-    how = SweepOptions(
+    return SweepOptions(
         arms=tuple(names_in(asked.arms)),
         max_new_tokens=asked.max_new_tokens,
         batch_size=asked.batch_size,
@@ -188,4 +168,3 @@ def plan(asked: CollectOptions) -> CollectPlan | SummaryPlan:
         at_once=at_once_in(asked.at_once),
         draws=asked.draws,
     )
-    return CollectPlan(asked, files, asked.out, how)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collect.embedders import OWN, load_embedder
@@ -21,25 +22,31 @@ from ...routing import loading
 
 if TYPE_CHECKING:
     from collect.replay.batch import Batch
+    from collect.sweeps.batch import SweepOptions
     from collect.sweeps.executor import Executor
     from collect.sweeps.progress import SweepProgress
     from collect.sweeps.protocols import SweepEngine
     from collect.sweeps.run import SweepReport
 
-    from .plan import CollectPlan
+    from .plan import CollectOptions
 
 
-def run(plan: CollectPlan, progress: AbstractContextManager[Callable[..., None]]) -> SweepReport:
-    """Read the queries, load the models, and collect into the plan's folder.
+def run(
+    asked: CollectOptions,
+    out: Path,
+    how: SweepOptions,
+    progress: AbstractContextManager[Callable[..., None]],
+) -> SweepReport:
+    """Read the queries, load the models, and collect into a folder.
 
+    how: as of `plan`.
     progress: as of `decoders.common.terminal.progress`; entered when all is loaded.
 
     Raises DraftpickError as `sweep` does; mistakes in the queries and the embedder's name show
     before a model is loaded.
     """
-    check_folder(plan.out, "--out")
-    found = read_queries(list(plan.files)) if plan.files else shipped("train")
-    asked, how = plan.asked, plan.how
+    check_folder(out, "--out")
+    found = read_queries(asked.files) if asked.files else shipped("train")
     queries, on_ray = first_per_task(found, asked.limit), asked.engine == "ray"
     options = asked.options.resolved()  # the arms file may name plugins
     reader = asked.embedder and (load_embedder(asked.embedder, options.device) or OWN)
@@ -58,7 +65,7 @@ def run(plan: CollectPlan, progress: AbstractContextManager[Callable[..., None]]
             def show(now: SweepProgress) -> None:
                 tick(now.done, now.total, now.figures)
 
-            return sweep(engine, executor, queries, plan.out, how, show, reader)
+            return sweep(engine, executor, queries, out, how, show, reader)
 
     if not on_ray:
         return collect(batch)
