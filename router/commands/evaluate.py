@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -117,10 +118,11 @@ def _from_table(
     if found.optimistic:
         warnings.append(OPTIMISTIC)
     if as_json:
-        found_json = _told(found, policy, table.reward_name) | {"warnings": warnings}
-        typer.echo(json.dumps(plain(found_json)))
+        named = {"policy": policy.name, "reward": table.reward_name}
+        typer.echo(json.dumps(plain(named | values_json(found) | {"warnings": warnings})))
         return
-    show(lambda width: _value_tables(found, policy, table.reward_name, width))
+    title = f"Policy {policy.name}: mean {table.reward_name}"
+    show(lambda width: values_tables(title, found, width))
     for words in warnings:
         print(f"warning: {words}", file=sys.stderr)
 
@@ -158,35 +160,39 @@ def _trained_on(policy: Policy) -> str:
     return name
 
 
-def _told(found: Evaluation, policy: Policy, reward: str) -> dict[str, Any]:
-    rows = [*found.rows, found.gain]
+def values_json(found: Evaluation) -> dict[str, Any]:
+    """JSON-ready: what the policy and each other choice earn."""
     return {
-        "policy": policy.name,
-        "reward": reward,
         "best_fixed": found.best_fixed,
         "values": {
             row.name: {"mean": row.mean, "ci95": [row.low, row.high], "queries": row.queries}
-            for row in rows
+            for row in [*found.rows, found.gain]
         },
         "by_task": found.by_task,
     }
 
 
-def _value_tables(found: Evaluation, policy: Policy, reward: str, width: int) -> list[Table]:
-    named = {"best-fixed": f"best fixed ({found.best_fixed})", found.gain.name: "gain"}
-    named["oracle"] = found.oracle
+def values_tables(
+    title: str, found: Evaluation, width: int, more: Sequence[list[str]] = ()
+) -> list[Table]:
+    """The same for a terminal of `width` columns. more: further rows."""
+    named = {
+        "greedy": "[bold green]policy (greedy)[/bold green]",
+        "dynamic": "policy (sampled)",
+        "best-fixed": f"best fixed ({found.best_fixed})",
+        found.gain.name: "policy - best fixed",
+        "oracle": found.oracle,
+    }
     rows = [
         [
             named.get(row.name, row.name),
             f"{row.mean:.4f}",
-            f"{row.low:.4f} to {row.high:.4f}",
+            f"{row.low:.4f} .. {row.high:.4f}",
             str(row.queries),
         ]
         for row in [*found.rows, found.gain]
     ]
-    title = f"Policy {policy.name}: mean {reward}"
-    heads = ["choice", "mean", "95% interval", "queries"]
-    return tables(title, heads, rows, width, last_apart=True)
+    return tables(title, ["choice", "reward", "95% interval", "queries"], [*rows, *more], width)
 
 
 def judgement_tables(found: Judgement, width: int) -> list[Table]:

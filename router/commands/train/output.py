@@ -11,10 +11,11 @@ import typer
 from decoders.common.secrets import masked
 from decoders.common.terminal import show, tables
 
+from ..evaluate import values_json, values_tables
+
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from policies import Evaluation
     from policies.evaluation.bounds import Gain
     from policies.tracking.run import TrainedRun
 
@@ -29,7 +30,7 @@ def to_json(outcome: TrainOutcome) -> dict[str, Any]:
     if outcome.promise is not None:
         found["guarantee"] = outcome.promise.as_json()
     if outcome.judged is not None:
-        found["judged_by"] = judged_json(outcome.judged, outcome.judged_by)
+        found["judged_by"] = {"reward": outcome.judged_by, **values_json(outcome.judged)}
     return found
 
 
@@ -61,7 +62,8 @@ def _tables(outcome: TrainOutcome, width: int) -> list[Table]:
         return outcome.promise.tables("held-out" if outcome.held_out else "training", width)
     found = run_tables(outcome.run, width)
     if outcome.judged is not None:
-        found += judged_tables(outcome.judged, outcome.judged_by, width)
+        title = f"The same policy judged by {outcome.judged_by}"
+        found += values_tables(title, outcome.judged, width)
     return found
 
 
@@ -73,8 +75,16 @@ def _role(run: TrainedRun, name: str | None) -> str:
 
 
 def run_tables(run: TrainedRun, width: int) -> list[Table]:
-    """The guard's candidates, and the policy next to what it has to beat."""
-    return [*_candidates(run, width), *_values(run, width)]
+    """The guard's candidates, and the policy next to what it has to beat, with its regret."""
+    left = run.regret
+    counted = str(left.queries)
+    more = [["oracle - policy (regret)", f"{left.mean:.4f}", "", counted]]
+    if left.gap_closed is not None:
+        more.append(["gap to the oracle closed", f"{left.gap_closed:.1%}", "", counted])
+    if left.worse_than_plain is not None:
+        more.append(["worse than plain decoding", f"{left.worse_than_plain:.1%}", "", counted])
+    title = f"Mean reward on {JUDGED[run.evaluated_on]} queries"
+    return [*_candidates(run, width), *values_tables(title, run.evaluation, width, more)]
 
 
 def _candidates(run: TrainedRun, width: int) -> list[Table]:
@@ -90,30 +100,6 @@ def _candidates(run: TrainedRun, width: int) -> list[Table]:
         rows.append([name, mean, percent, bounds, needed])
     title = f"Gain over the best fixed arm ({guarded.best_fixed}), on queries not trained on"
     return tables(title, ["candidate", "gain", "gain", "bounds", "queries needed"], rows, width)
-
-
-def _values(run: TrainedRun, width: int) -> list[Table]:
-    """The policy's rows and the reference rows, with bootstrap intervals, and the regret."""
-    evaluation, left = run.evaluation, run.regret
-    rows = []
-    for row in [*evaluation.rows, evaluation.gain]:
-        name = {
-            "greedy": "[bold green]policy (greedy)[/bold green]",
-            "dynamic": "policy (sampled)",
-            "best-fixed": f"best fixed ({evaluation.best_fixed})",
-            evaluation.gain.name: "policy - best fixed",
-            "oracle": evaluation.oracle,
-        }.get(row.name, row.name)
-        interval = f"{row.low:.4f} .. {row.high:.4f}"
-        rows.append([name, f"{row.mean:.4f}", interval, str(row.queries)])
-    counted = str(left.queries)
-    rows.append(["oracle - policy (regret)", f"{left.mean:.4f}", "", counted])
-    if left.gap_closed is not None:
-        rows.append(["gap to the oracle closed", f"{left.gap_closed:.1%}", "", counted])
-    if left.worse_than_plain is not None:
-        rows.append(["worse than plain decoding", f"{left.worse_than_plain:.1%}", "", counted])
-    title = f"Mean reward on {JUDGED[run.evaluated_on]} queries, with its 95 % interval"
-    return tables(title, ["choice", "reward", "interval", "queries"], rows, width)
 
 
 def _gain(gain: Gain) -> list[str]:
@@ -132,7 +118,6 @@ def remarks(run: TrainedRun) -> list[str]:
 
 def run_json(run: TrainedRun) -> dict[str, Any]:
     """JSON-ready; `guard` is null where the run was unguarded."""
-    rows = [*run.evaluation.rows, run.evaluation.gain]
     guarded = run.guarded
     return {
         "run_id": run.run_id,
@@ -142,8 +127,7 @@ def run_json(run: TrainedRun) -> dict[str, Any]:
         "policy_uri": run.policy_uri,
         "registered": run.registered,
         "evaluated_on": run.evaluated_on,
-        "best_fixed": run.evaluation.best_fixed,
-        "values": {row.name: {"mean": row.mean, "ci95": [row.low, row.high]} for row in rows},
+        **values_json(run.evaluation),
         "regret": asdict(run.regret),
         "optimistic": run.evaluation.optimistic,
         "guard": None
@@ -160,24 +144,3 @@ def run_json(run: TrainedRun) -> dict[str, Any]:
             ],
         },
     }
-
-
-def judged_json(found: Evaluation, reward: str) -> dict[str, Any]:
-    rows = [*found.rows, found.gain]
-    return {
-        "reward": reward,
-        "best_fixed": found.best_fixed,
-        "values": {row.name: {"mean": row.mean, "ci95": [row.low, row.high]} for row in rows},
-        "by_task": found.by_task,
-    }
-
-
-def judged_tables(found: Evaluation, reward: str, width: int) -> list[Table]:
-    """For a terminal of `width` columns."""
-    named = {"greedy": "policy (greedy)", "dynamic": "policy (sampled)", "oracle": found.oracle}
-    rows = [
-        [named.get(row.name, row.name), f"{row.mean:.4f}", f"{row.low:.4f} .. {row.high:.4f}"]
-        for row in [*found.rows, found.gain]
-    ]
-    title = f"The same policy judged by {reward}"
-    return tables(title, ["choice", "reward", "interval"], rows, width, last_apart=True)
