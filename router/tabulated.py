@@ -1,4 +1,4 @@
-"""A table before it is shown."""
+"""What a command found, as it is told: JSON, or tables and sentences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from decoders.common.terminal import tables
+from decoders.common.terminal import show, tables
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,3 +53,16 @@ class Tabulated:
 def for_terminal(several: Iterable[Tabulated], width: int) -> list[Table]:
     """For a terminal of `width` columns."""
     return [table for one in several for table in one.for_terminal(width)]
+
+
+def tell(
+    record: Any, several: Iterable[Tabulated], sentences: Iterable[str], *, as_json: bool
+) -> None:
+    """Print what was found: the record as JSON in one line, or tables and then sentences."""
+    if as_json:
+        typer.echo(json.dumps(record))
+        return
+    listed = list(several)
+    show(lambda width: for_terminal(listed, width))
+    for sentence in sentences:
+        typer.echo(sentence)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -14,9 +12,8 @@ from collect.table_options import TableOptions
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_file
 from decoders.common.plugins import watched
-from decoders.common.terminal import show
 
-from ..tabulated import Tabulated, for_terminal
+from ..tabulated import Tabulated, tell
 from .options import AsJson, TableRecord, names_in
 
 if TYPE_CHECKING:
@@ -114,20 +111,12 @@ def _of_rewards(folder: Path, asked: HeadroomOptions) -> None:
 
         draw_headroom(found, asked.out)
     careful = [*cautions(collection, table.reward), *left_out.cautions]
-    if asked.as_json:
-        typer.echo(json.dumps(as_dict(found) | {"cautions": careful}))
-        return
-    show(partial(for_terminal, headroom_tables(found)))
-    for sentence in found.advice:
-        typer.echo(sentence)
-    if str(left_out):
-        typer.echo(f"Left out: {left_out}.")
-    if found.left_out:
-        typer.echo(f"Note: {found.left_out}.")
-    for sentence in careful:
-        typer.echo(f"Note: {sentence}.")
+    said = [*found.advice, *([f"Left out: {left_out}."] if str(left_out) else [])]
+    said += [f"Note: {each}." for each in (found.left_out, *careful) if each]
     if asked.out is not None:
-        typer.echo(f"Figure: {asked.out}")
+        said.append(f"Figure: {asked.out}")
+    record = as_dict(found) | {"cautions": careful}
+    tell(record, headroom_tables(found), said, as_json=asked.as_json)
 
 
 def check_figure(path: Path) -> None:

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoders.common.files import check_file, write_atomically
-from decoders.common.terminal import progress, show
+from decoders.common.files import check_file
+from decoders.common.terminal import progress
 
 from ..commands.options import AsJson
-from ..tabulated import Tabulated
+from ..tabulated import Tabulated, tell
+from .options import KeyVariable, Model, Url, write_report
 
 if TYPE_CHECKING:
     from decoders.costs.measured import Costs
 
-
 FORMAT = "draftpick-costs-1"
-
-Url = Annotated[str, typer.Argument(metavar="URL", help="The server's address, as far as /v1.")]
-Model = Annotated[
-    str | None, typer.Option(help="The model's name there. Default: the first that it lists.")
-]
-KeyVariable = Annotated[
-    str | None,
-    typer.Option(
-        "--api-key-env", metavar="NAME", help="Environment variable that holds the server's key."
-    ),
-]
 
 
 def costs(
@@ -68,14 +56,12 @@ def costs(
         "step_s": [{str(n): seconds for n, seconds in each.items()} for each in repeats],
         "costs": asdict(found),
     }
-    write_atomically(out, json.dumps(record, indent=1) + "\n")
-    if as_json:
-        typer.echo(json.dumps(record))
-        return
-    show(lambda width: table_of(repeats, found).for_terminal(width))
+    write_report(record, out)
+    said = []
     if len(repeats[0]) < len(counts):
-        typer.echo(f"Note: the server writes at most {max(repeats[0])} of these answers at once.")
-    typer.echo(f"Costs: {out}")
+        said = [f"Note: the server writes at most {max(repeats[0])} of these answers at once."]
+    said.append(f"Costs: {out}")
+    tell(record, [table_of(repeats, found)], said, as_json=as_json)
 
 
 def table_of(repeats: list[dict[int, float]], found: Costs) -> Tabulated:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from decoders.common.errors import DraftpickError
-from decoders.common.files import check_file, write_atomically
-from decoders.common.terminal import progress, show
+from decoders.common.files import check_file
+from decoders.common.terminal import progress
 from decoders.common.text import from_json
 
 from ...commands.options import AsJson
-from ...tabulated import for_terminal
-from ..costs import KeyVariable, Model, Url
+from ...tabulated import tell
+from ..options import KeyVariable, Model, Questions, ReportFile, Url, write_report
 
 
 def audit(
@@ -34,10 +31,7 @@ def audit(
     ] = None,
     model: Model = None,
     api_key_env: KeyVariable = None,
-    queries: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Questions to ask. Default: those that ship."),
-    ] = None,
+    queries: Questions = None,
     limit: Annotated[int, typer.Option(min=1, help="Questions, evenly taken.")] = 150,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 96,
     at_once: Annotated[int, typer.Option("--clients", min=1, help="Requests under way.")] = 4,
@@ -49,9 +43,7 @@ def audit(
         bool, typer.Option("--texts", help="Compare texts alone, without log-probabilities.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Random seed of the tests.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="Also write the report here.")
-    ] = None,
+    out: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Report where the answers of a server with and without drafts part: greedy ones beyond ties,
@@ -94,17 +86,11 @@ def audit(
     with client() as connections, progress("asking", "answers") as on_done:
         drafted, plain = with_model(connections, drafted), with_model(connections, plain)
         found = run(connections, plain, drafted, asked, options, on_done)
-    record = report.as_json(found)
+    record, said = report.as_json(found), report.sentences(found)
+    write_report(record, out)
     if out is not None:
-        write_atomically(out, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    if as_json:
-        typer.echo(json.dumps(record))
-    else:
-        show(partial(for_terminal, report.tabulated(found)))
-        for sentence in report.sentences(found):
-            typer.echo(sentence)
-        if out is not None:
-            typer.echo(f"Report: {out}")
+        said.append(f"Report: {out}")
+    tell(record, report.tabulated(found), said, as_json=as_json)
     if found.parted:
         raise typer.Exit(1)
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from decoders.common.errors import DraftpickError
-from decoders.common.files import check_file, write_atomically
-from decoders.common.terminal import progress, show
+from decoders.common.files import check_file
+from decoders.common.terminal import progress
 
 from ...commands.options import AsJson
-from ...tabulated import for_terminal
-from ..costs import KeyVariable, Model, Url
+from ...tabulated import tell
+from ..options import KeyVariable, Model, Questions, ReportFile, Url, write_report
 
 
 def check(
     url: Url,
     model: Model = None,
     api_key_env: KeyVariable = None,
-    queries: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Questions to ask. Default: those that ship."),
-    ] = None,
+    queries: Questions = None,
     at_once: Annotated[
         int | None,
         typer.Option(
@@ -36,9 +30,7 @@ def check(
         float, typer.Option(help="How long to ask. Every number at once is tried at least once.")
     ] = 45.0,
     max_new_tokens: Annotated[int, typer.Option(min=16, help="Longest answer, in tokens.")] = 96,
-    out: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="Also write the report here.")
-    ] = None,
+    out: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Look at a running server (vLLM, SGLang, llama.cpp, draftpick) for a minute: whether it
@@ -73,19 +65,12 @@ def check(
     running = at_once or max(1.0, began.running)
     found = findings(began.engine, url, running, windows)
     record = found.as_json()
-    if out is not None:
-        write_atomically(out, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    if as_json:
-        typer.echo(json.dumps(record))
-        return
-    show(partial(for_terminal, tabulated(found)))
-    for sentence in sentences(found):
-        typer.echo(sentence)
-    for line in to_paste(found):
-        typer.echo(f"  {line}")
+    write_report(record, out)
+    said = [*sentences(found), *(f"  {line}" for line in to_paste(found))]
     if began.running:
-        typer.echo(
+        said.append(
             f"Note: {began.running:g} other requests were under way, whose drafts count here."
         )
     if out is not None:
-        typer.echo(f"Report: {out}")
+        said.append(f"Report: {out}")
+    tell(record, tabulated(found), said, as_json=as_json)

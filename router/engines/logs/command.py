@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from functools import partial
-
-import typer
-
 from collect.table_options import TableOptions
 from decoders.common.errors import DraftpickError
-from decoders.common.terminal import progress, show
+from decoders.common.terminal import progress
 
 from ...commands.headroom import HeadroomOptions
 from ...commands.options import names_in
-from ...tabulated import for_terminal
+from ...tabulated import tell
 from .options import TrafficOptions
 
 
@@ -45,13 +40,8 @@ class LogSource(TrafficOptions):
 
             draw_headroom(made.found, asked.out)
         said, noted = sentences(made), notes(source)
-        if asked.as_json:
-            typer.echo(json.dumps(made.as_json(said) | {"notes": noted}))
-            return
-        show(partial(for_terminal, tabulated(made)))
-        for sentence in (*said, *(f"Note: {each}." for each in noted)):
-            typer.echo(sentence)
-        for line in to_paste(made):
-            typer.echo(line)
+        record = made.as_json(said) | {"notes": noted}
+        said += [*(f"Note: {each}." for each in noted), *to_paste(made)]
         if asked.out is not None:
-            typer.echo(f"Figure: {asked.out}")
+            said.append(f"Figure: {asked.out}")
+        tell(record, tabulated(made), said, as_json=asked.as_json)
