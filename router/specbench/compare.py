@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
+
+from ..tabulated import plain
 
 FEWEST = 12  # sources, below which nothing is said beyond doubt
 DOUBT = 0.05  # chance that anything is said to have fallen where nothing did
@@ -69,7 +71,7 @@ class Change:
 
 def compared(before: Sequence[Measured], after: Sequence[Measured], seed: int = 0) -> list[Change]:
     """Every figure that both know of every arm that both have. Raises DraftpickError for none."""
-    pairs = list[_Pair]()
+    figures = list[Callable[[float], Change]]()
     for arm in dict.fromkeys(each.arm for each in before):
         one, two = ([each for each in rows if each.arm == arm] for rows in (before, after))
         shared = ({each.key for each in one} & {each.key for each in two}) - {None}
@@ -88,13 +90,14 @@ def compared(before: Sequence[Measured], after: Sequence[Measured], seed: int = 
                 for place in (over, under)
             )
             if min(unders) > 0 and max(overs) > 0:
-                pairs.append(_Pair(arm, figure, over, under, known[0], known[1], paired))
-    if not pairs:
+                sums = _by_source(known, (over, under), paired)
+                figures.append(partial(_change, arm, figure, paired, sums, seed))
+    if not figures:
         raise DraftpickError(
             "the two have no arm in common of which both know the speed or the acceptance; "
             "compare what was measured with the same arms"
         )
-    return _excused([_change(pair, DOUBT / len(pairs), seed) for pair in pairs])
+    return _excused([change(DOUBT / len(figures)) for change in figures])
 
 
 def _excused(changes: Sequence[Change]) -> list[Change]:
@@ -117,26 +120,32 @@ def _excused(changes: Sequence[Change]) -> list[Change]:
     return [replace(each, excused=excused(each)) for each in changes]
 
 
-class _Pair(NamedTuple):
-    """A figure of an arm on both sides: of `sums` the places of what is over and under."""
+def _by_source(
+    sides: Sequence[Sequence[Measured]], figure: tuple[int, int], paired: bool
+) -> list[NDArray[np.float64]]:
+    """Of both sides [sources, 2], the sums over and under; the same sources where paired."""
+    names = [dict.fromkeys(each.source for each in rows) for rows in sides]
+    made = []
+    for rows, own in zip(sides, names[:1] * 2 if paired else names, strict=True):
+        place = {name: at for at, name in enumerate(own)}
+        sums = np.zeros((len(place), 2))
+        for each in rows:
+            sums[place[each.source]] += [each.sums[at] for at in figure]
+        made.append(sums)
+    return made
 
-    arm: str
-    figure: str
-    over: int
-    under: int
-    one: list[Measured]
-    two: list[Measured]
-    paired: bool
 
-
-def _change(pair: _Pair, level: float, seed: int) -> Change:
+def _change(
+    arm: str,
+    figure: str,
+    paired: bool,
+    sums: Sequence[NDArray[np.float64]],
+    seed: int,
+    level: float,
+) -> Change:
+    """sums: as of `_by_source`. level: chance that a fall is seen where there is none."""
     from policies.evaluation.bootstrap import interval, ratio, resampled_sums
 
-    arm, figure, over, under, one, two, paired = pair
-    names = [list(dict.fromkeys(each.source for each in rows)) for rows in (one, two)]
-    if paired:
-        names = [names[0], names[0]]
-    sums = [_by_source(rows, own, over, under) for rows, own in zip((one, two), names, strict=True)]
     shares = [float(each[:, 0].sum() / each[:, 1].sum()) for each in sums]
     low = high = math.nan
     fewest = min(len(each) for each in sums)
@@ -154,17 +163,6 @@ def _change(pair: _Pair, level: float, seed: int) -> Change:
         middle = shares[1] / shares[0]
         low, high = (middle * (end / middle) ** wider for end in (low, high))
     return Change(arm, figure, shares[0], shares[1], low, high, paired, fewest)
-
-
-def _by_source(
-    rows: Sequence[Measured], names: Sequence[str], over: int, under: int
-) -> NDArray[np.float64]:
-    """[sources, 2]"""
-    place = {name: at for at, name in enumerate(names)}
-    made = np.zeros((len(names), 2))
-    for each in rows:
-        made[place[each.source]] += each.sums[over], each.sums[under]
-    return made
 
 
 def read_measured(path: Path) -> list[Measured]:
@@ -249,14 +247,10 @@ def _check(path: Path) -> list[Measured]:
         ) from None
 
 
-def as_json(changes: Sequence[Change]) -> str:
-    rows = []
-    for each in changes:
-        ends = {"low": each.low, "high": each.high}
-        rows.append(
-            {"arm": each.arm, "figure": each.figure, "before": each.before, "after": each.after,
-             **{name: end if math.isfinite(end) else None for name, end in ends.items()},
-             "ratio": each.ratio if each.before else None, "paired": each.paired,
-             "sources": each.sources, "excused": each.excused, "fell": each.fell}
-        )  # fmt: skip
-    return json.dumps({"changes": rows, "fell": any(each.fell for each in changes)})
+def as_json(changes: Sequence[Change]) -> dict[str, Any]:
+    """JSON-ready; null is what is not known."""
+    rows = [
+        plain(each) | {"ratio": each.ratio if each.before else None, "fell": each.fell}
+        for each in changes
+    ]
+    return {"changes": rows, "fell": any(each.fell for each in changes)}

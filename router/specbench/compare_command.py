@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from decoders.common.terminal import show
-
 from ..commands.options import AsJson
-from ..tabulated import Tabulated
+from ..tabulated import Tabulated, tell
 
 
 def compare(
@@ -35,34 +32,33 @@ def compare(
     from router.specbench.compare import compared, read_measured
 
     changes = compared(read_measured(before), read_measured(after), seed)
+    rows = [
+        [each.arm, each.figure, f"{each.before:.3g}", f"{each.after:.3g}",
+         "-" if not math.isfinite(each.low) else f"{each.ratio:.3f}x "
+         f"({each.low:.3f} to {each.high:.3f})"]
+        for each in changes
+    ]  # fmt: skip
+    heads = ["arm", "figure", "before", "after", "after over before"]
+    title = "What changed (intervals corrected for all rows, 95% together)"
     fallen = [each for each in changes if each.fell]
-    if as_json:
-        typer.echo(record(changes))
-    else:
-        rows = [
-            [each.arm, each.figure, f"{each.before:.3g}", f"{each.after:.3g}",
-             "-" if not math.isfinite(each.low) else f"{each.ratio:.3f}x "
-             f"({each.low:.3f} to {each.high:.3f})"]
-            for each in changes
-        ]  # fmt: skip
-        heads = ["arm", "figure", "before", "after", "after over before"]
-        title = "What changed (intervals corrected for all rows, 95% together)"
-        show(partial(Tabulated(title, heads, rows).for_terminal))
-        for each in fallen:
-            typer.echo(f"Fell: {each.figure} of {each.arm}, to {each.ratio:.3f} times what it was.")
-        for each in changes:
-            if each.excused and each.figure != "drafted a pass":
-                typer.echo(
-                    f"Not a fall: {each.figure} of {each.arm}, whose drafts were "
-                    f"{'longer' if each.figure == 'acceptance' else 'shorter'}."
-                )
-        few = [each for each in changes if not math.isfinite(each.low)]
-        if few:
-            typer.echo(
-                f"Note: {len(few)} rows have too few questions or windows for an interval, so that "
-                "nothing is said of them."
-            )
-        if not fallen:
-            typer.echo("Nothing fell beyond doubt.")
+    said = [
+        f"Fell: {each.figure} of {each.arm}, to {each.ratio:.3f} times what it was."
+        for each in fallen
+    ]
+    said += [
+        f"Not a fall: {each.figure} of {each.arm}, whose drafts were "
+        f"{'longer' if each.figure == 'acceptance' else 'shorter'}."
+        for each in changes
+        if each.excused and each.figure != "drafted a pass"
+    ]
+    few = [each for each in changes if not math.isfinite(each.low)]
+    if few:
+        said.append(
+            f"Note: {len(few)} rows have too few questions or windows for an interval, so that "
+            "nothing is said of them."
+        )
+    if not fallen:
+        said.append("Nothing fell beyond doubt.")
+    tell(record(changes), [Tabulated(title, heads, rows)], said, as_json=as_json)
     if fallen:
         raise typer.Exit(1)
