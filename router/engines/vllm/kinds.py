@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from decoders.arms import ArmRecipe
@@ -18,16 +18,21 @@ from .engine import EngineFacts
 from .rows import TrackedRequest
 
 
-class ArmDrafter(Protocol):
-    """Drafts for all rows of one arm.
+class ArmDrafter:
+    """Drafts for all rows of one arm; as it is here, of plain decoding, none.
 
     by_cost: its drafts end where they no longer pay, by what steps of the engine cost.
     """
 
-    by_cost: bool
+    by_cost = False
 
     def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
         """A draft for each request, of at most this many tokens."""
+        return [self.drafted(request, k) for request, k in zip(requests, most, strict=True)]
+
+    def drafted(self, request: TrackedRequest, k: int) -> Draft:
+        """A draft of at most k tokens."""
+        return Draft()
 
     def learn(self, request: TrackedRequest, draft: Draft) -> None:
         """Learn from what came after a draft of this arm, `request.came`.
@@ -39,49 +44,30 @@ class ArmDrafter(Protocol):
         """It has ended, or another arm drafts for it now."""
 
 
-# Makes the drafter of an arm; raises DraftpickError where the engine cannot have it.
-MakeDrafter = Callable[[Any, EngineFacts], ArmDrafter]
-
-
-class NoDrafts:
-    """Plain decoding."""
-
-    by_cost = False
-
-    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
-        return [Draft() for _ in requests]
-
-    def learn(self, request: TrackedRequest, draft: Draft) -> None:
-        pass
-
-    def forget(self, request: TrackedRequest) -> None:
-        pass
-
-
-class CopyingDrafts:
+class CopyingDrafts(ArmDrafter):
     """Prompt lookup; how often copies are accepted is learnt within each answer.
 
-    recipe: a MaxGramRecipe.
+    recipe: a MaxGramRecipe. Raises DraftpickError for one with a table.
     """
 
-    def __init__(self, recipe: Any) -> None:
+    def __init__(self, recipe: Any, engine: EngineFacts) -> None:
+        if recipe.drafter is not None:
+            raise DraftpickError(
+                f"the arm {recipe.name!r} asks the table {recipe.drafter!r} where nothing matches, "
+                "which a proposer does not; leave `drafter` out"
+            )
         self._recipe = recipe
         self._matches = Matches(recipe.shortest, recipe.longest, recipe.earliest)
         self.by_cost = bool(recipe.by_cost)
         self._chances: WeakKeyDictionary[TrackedRequest, CopyChances] = WeakKeyDictionary()
 
-    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
-        return [self._of(request, k) for request, k in zip(requests, most, strict=True)]
-
-    def _of(self, request: TrackedRequest, k: int) -> Draft:
+    def drafted(self, request: TrackedRequest, k: int) -> Draft:
         most, chances = min(k, self._recipe.length.longest), self._learnt(request)
         ids, below = request.ids, self._recipe.stop_below
         return copied(ids, ids, most, self._matches, chances, below)
 
     def _learnt(self, request: TrackedRequest) -> CopyChances:
-        if request not in self._chances:
-            self._chances[request] = CopyChances()
-        return self._chances[request]
+        return self._chances.setdefault(request, CopyChances())
 
     def learn(self, request: TrackedRequest, draft: Draft) -> None:
         from decoders.earlier.prefixes import agreeing
@@ -93,65 +79,11 @@ class CopyingDrafts:
         self._chances.pop(request, None)
 
 
-def no_drafts(recipe: Any, engine: EngineFacts) -> ArmDrafter:
-    return NoDrafts()
-
-
-def copying(recipe: Any, engine: EngineFacts) -> ArmDrafter:
-    """Raises DraftpickError for a table."""
-    if recipe.drafter is not None:
-        raise DraftpickError(
-            f"the arm {recipe.name!r} asks the table {recipe.drafter!r} where nothing matches, "
-            "which a proposer does not; leave `drafter` out"
-        )
-    return CopyingDrafts(recipe)
-
-
 def neural(recipe: Any, engine: EngineFacts) -> ArmDrafter:
     """Raises DraftpickError as `model_drafts`."""
     from .model_drafts import model_drafts
 
     return model_drafts(recipe, engine)
-
-
-def suffix(recipe: Any, engine: EngineFacts) -> ArmDrafter:
-    """Raises DraftpickError for trees."""
-    if recipe.branches:
-        raise DraftpickError(
-            f"the arm {recipe.name!r} drafts trees, which vLLM does not take from a proposer; "
-            "leave `width` out"
-        )
-    return SuffixDrafts(recipe, engine.share_answers)
-
-
-KINDS: dict[str, MakeDrafter] = {
-    "autoregressive": no_drafts,
-    "max_gram": copying,
-    "neural": neural,
-    "suffix": suffix,
-}
-
-
-def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:
-    """Raises DraftpickError for an arm that a proposer cannot be, for a lossy one, and for copies
-    whose draft length is not fixed."""
-    if recipe.kind not in KINDS:
-        raise DraftpickError(
-            f"the arm {recipe.name!r} is of the kind {recipe.kind!r}, which vLLM's proposer cannot "
-            f"be; it can be one of {', '.join(KINDS)}"
-        )
-    if not recipe.lossless:
-        raise DraftpickError(
-            f"the arm {recipe.name!r} is lossy, and vLLM verifies every draft itself; leave "
-            "`verifier` out"
-        )
-    length = getattr(recipe, "length", None)
-    if length is not None and length.kind != "fixed" and recipe.kind != "neural":
-        raise DraftpickError(
-            f"the arm {recipe.name!r} has a draft length of the kind {length.kind!r}, which in a "
-            "proposer a draft model may have alone; give `length: {k: N}`, and `by_cost: true`"
-        )
-    return KINDS[recipe.kind](recipe, engine)
 
 
 EVERYONE = ""  # whose answers are drafted from: vLLM does not say who asks
@@ -169,22 +101,25 @@ class _Text:
     made: tuple[Draft, Draft] = field(default_factory=lambda: (Draft(), Draft()))
 
 
-class SuffixDrafts:
-    """recipe: a SuffixRecipe of chains.
-    share: draft from all earlier answers of this arm, whoever asked.
+class SuffixDrafts(ArmDrafter):
+    """Suffix decoding, where the engine shares answers from all earlier ones of this arm too.
+
+    recipe: a SuffixRecipe. Raises DraftpickError for one of trees.
     """
 
-    def __init__(self, recipe: Any, share: bool) -> None:
+    def __init__(self, recipe: Any, engine: EngineFacts) -> None:
+        if recipe.branches:
+            raise DraftpickError(
+                f"the arm {recipe.name!r} drafts trees, which vLLM does not take from a proposer; "
+                "leave `width` out"
+            )
         self.by_cost = bool(recipe.by_cost)
         self._longest = recipe.length.longest
         self._wanted = Wanted(1, recipe.shortest, least=HOPELESS)
-        self._earlier = EarlierAnswers() if share else None
+        self._earlier = EarlierAnswers() if engine.share_answers else None
         self._texts: WeakKeyDictionary[TrackedRequest, _Text] = WeakKeyDictionary()
 
-    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
-        return [self._of(request, k) for request, k in zip(requests, most, strict=True)]
-
-    def _of(self, request: TrackedRequest, k: int) -> Draft:
+    def drafted(self, request: TrackedRequest, k: int) -> Draft:
         text = self._texts.setdefault(request, _Text())
         text.index.extend(request.ids[len(text.index) :].tolist())
         tail = request.ids[-MAX_MATCH:].tolist()
@@ -211,3 +146,34 @@ class SuffixDrafts:
             ids = request.ids.tolist()
             at = request.prompt_tokens
             self._earlier.add(EVERYONE, ids[:at], ids[at:])
+
+
+# Makes the drafter of an arm; raises DraftpickError where the engine cannot have it.
+KINDS: dict[str, Callable[[Any, EngineFacts], ArmDrafter]] = {
+    "autoregressive": lambda recipe, engine: ArmDrafter(),
+    "max_gram": CopyingDrafts,
+    "neural": neural,
+    "suffix": SuffixDrafts,
+}
+
+
+def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:
+    """Raises DraftpickError for an arm that a proposer cannot be, for a lossy one, and for copies
+    whose draft length is not fixed."""
+    if recipe.kind not in KINDS:
+        raise DraftpickError(
+            f"the arm {recipe.name!r} is of the kind {recipe.kind!r}, which vLLM's proposer cannot "
+            f"be; it can be one of {', '.join(KINDS)}"
+        )
+    if not recipe.lossless:
+        raise DraftpickError(
+            f"the arm {recipe.name!r} is lossy, and vLLM verifies every draft itself; leave "
+            "`verifier` out"
+        )
+    length = getattr(recipe, "length", None)
+    if length is not None and length.kind != "fixed" and recipe.kind != "neural":
+        raise DraftpickError(
+            f"the arm {recipe.name!r} has a draft length of the kind {length.kind!r}, which in a "
+            "proposer a draft model may have alone; give `length: {k: N}`, and `by_cost: true`"
+        )
+    return KINDS[recipe.kind](recipe, engine)

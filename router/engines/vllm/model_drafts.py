@@ -23,6 +23,7 @@ from decoders.records import StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 
 from .engine import EngineFacts
+from .kinds import ArmDrafter
 from .rows import TrackedRequest
 from .step_costs import StepCosts
 
@@ -40,7 +41,7 @@ class Drafting:
     draft_s: float = 0.0
 
 
-class ModelDrafts:
+class ModelDrafts(ArmDrafter):
     """Its most likely tokens in turn, as many as the recipe's length wants by what was accepted and
     what steps and its own passes cost, until it is less sure of one than `min_confidence`. A draft
     is sent whole.
@@ -49,8 +50,6 @@ class ModelDrafts:
     model, vocab: as `Checkpoint.load` gives them.
     target: what steps cost is known of it.
     """
-
-    by_cost = False
 
     def __init__(
         self, recipe: Any, model: LlamaBackend, vocab: DraftVocab | None, target: Target, rows: int
