@@ -28,12 +28,6 @@ class Figure:
     low: float
     high: float
 
-    def as_json(self) -> dict[str, float | None]:
-        return {
-            name: value if math.isfinite(value) else None
-            for name, value in (("mean", self.mean), ("low", self.low), ("high", self.high))
-        }
-
 
 @dataclass(frozen=True)
 class Drafting:
@@ -52,14 +46,12 @@ class Drafting:
 class Speed:
     """An arm at one load.
 
-    load: answers at once; None for every answer at its own.
     tokens_a_second: of one answer, its prompt left out.
     speedup: over no drafts; the interval holds the error of the costs, where they were measured
         several times.
     """
 
     arm: str
-    load: int | None
     tokens_a_second: Figure
     speedup: Figure
 
@@ -97,7 +89,10 @@ def drafting(traffic: Traffic, seed: int = 0, where: Sequence[int] | None = None
 
 
 def speeds(traffic: Traffic, costs: Costs, load: int | None, seed: int = 0) -> list[Speed]:
-    """Speed of each arm at a load, or at each answer's own."""
+    """Speed of each arm.
+
+    load: answers at once; None for every answer at its own.
+    """
     loads = traffic.loads(costs) if load is None else [load] * len(traffic.answers)
     sums = Sums(traffic.groups, seed)
     plain, plain_by_costs = _seconds_and_repeats(traffic, traffic.plain, costs, loads)
@@ -110,7 +105,7 @@ def speeds(traffic: Traffic, costs: Costs, load: int | None, seed: int = 0) -> l
             [p.sum() / s.sum() for p, s in zip(plain_by_costs, by_costs, strict=True)]
         )
         speedup = widened(speedup, costs_margin(speedup.mean, repeats, LEVEL))
-        made.append(Speed(arm, load, sums.ratio(decoded, seconds), speedup))
+        made.append(Speed(arm, sums.ratio(decoded, seconds), speedup))
     return made
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from decoders.common.errors import DraftpickError
 
 from ...commands.headroom import as_dict, headroom_tables
-from ...tabulated import Tabulated
+from ...tabulated import Tabulated, plain
 from ..export.engines import ENGINES, Exported, command_line
 from .replaying import Found
 
@@ -52,15 +52,14 @@ class TrafficReport:
             "tokens": sum(len(each.ids) for each in traffic.answers),
             "running": None if running is None else _spread(running),
             "drafting": [
-                _drafting(one) | {"command": command_of(traffic.arms[one.arm])}
+                plain(one) | {"command": command_of(traffic.arms[one.arm])}
                 for one in self.drafting
             ],
             "speeds": [
-                {"at_once": load, "arms": [_speed(one) for one in each]}
-                for load, each in self.speeds.items()
+                {"at_once": load, "arms": plain(each)} for load, each in self.speeds.items()
             ],
             "tasks": {
-                task: {"answers": many, "drafting": [_drafting(one) for one in each]}
+                task: {"answers": many, "drafting": plain(each)}
                 for task, (many, each) in self.by_task.items()
             },
             "headroom": None if self.found is None else as_dict(self.found),
@@ -264,19 +263,3 @@ def interval_of(figure: Figure, digits: int = 2, percent: bool = False) -> str:
 def _spread(running: Any) -> dict[str, float]:
     low, middle, high = np.quantile(running, [0.05, 0.5, 0.95]).tolist()
     return {"p5": low, "median": middle, "p95": high}
-
-
-def _drafting(one: Drafting) -> dict[str, Any]:
-    return {
-        "arm": one.arm,
-        "acceptance": one.acceptance.as_json(),
-        "tokens_a_pass": one.tokens_a_pass.as_json(),
-    }
-
-
-def _speed(one: Speed) -> dict[str, Any]:
-    return {
-        "arm": one.arm,
-        "tokens_a_second": one.tokens_a_second.as_json(),
-        "speedup": one.speedup.as_json(),
-    }
