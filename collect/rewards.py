@@ -206,83 +206,31 @@ def measured_speedup(outcome: Outcome, context: Context) -> float:
     return measured(outcome, context) / measured(context.autoregressive, context)
 
 
+_OF_SIMILARITY = {"uses_alpha": True, "needs_similarity": True, "greedy_only": True}
+_OF_COSTS = {"needs_costs": True}
+_OF_TIMES = {"needs_measured": True, "greedy_only": True}
+_OF_PRICES = {**_OF_TIMES, "uses_alpha": True, "needs_prices": True}
+
 REWARDS: dict[str, Reward] = {
-    reward.name: reward
-    for reward in (
-        Reward(
-            "paper",
-            2,
-            paper,
-            "ROUGE-L and exp-scaled size, Huang et al.",
-            uses_alpha=True,
-            needs_similarity=True,
-            uses_size=True,
-            greedy_only=True,
-        ),
-        Reward(
-            "parameter-ratio",
-            2,
-            parameter_ratio,
-            "ROUGE-L and relative size",
-            uses_alpha=True,
-            needs_similarity=True,
-            uses_size=True,
-            greedy_only=True,
-        ),
-        Reward(
-            "latency-ratio",
-            2,
-            latency_ratio,
-            "ROUGE-L and relative draft time",
-            uses_alpha=True,
-            needs_costs=True,
-            needs_similarity=True,
-            greedy_only=True,
-        ),
-        Reward("acceptance", 2, acceptance, "accepted over drafted tokens"),
-        Reward("saved-passes", 2, saved_passes, "share of target passes saved"),
-        Reward(
-            "modelled",
-            5,
-            modelled,
-            "speed-up from exact rounds and measured costs",
-            needs_costs=True,
-        ),
-        Reward(
-            "time-saved",
-            4,
-            time_saved,
-            "share of plain decoding's time saved, modelled",
-            needs_costs=True,
-        ),
-        Reward(
-            "measured",
-            1,
-            measured,
-            "measured tokens a second",
-            needs_measured=True,
-            greedy_only=True,
-        ),
-        Reward(
-            "measured-speedup",
-            1,
-            measured_speedup,
-            "measured speed-up over autoregressive",
-            needs_measured=True,
-            greedy_only=True,
-        ),
-        Reward(
-            "speed-price",
-            1,
-            speed_price,
-            "measured speed against the price of an endpoint's tokens",
-            uses_alpha=True,
-            needs_measured=True,
-            needs_prices=True,
-            greedy_only=True,
-        ),
+    name: Reward(name, version, function, summary, **flags)
+    for name, version, function, summary, flags in (
+        ("paper", 2, paper, "ROUGE-L and exp-scaled size, Huang et al.",
+         {**_OF_SIMILARITY, "uses_size": True}),
+        ("parameter-ratio", 2, parameter_ratio, "ROUGE-L and relative size",
+         {**_OF_SIMILARITY, "uses_size": True}),
+        ("latency-ratio", 2, latency_ratio, "ROUGE-L and relative draft time",
+         {**_OF_SIMILARITY, **_OF_COSTS}),
+        ("acceptance", 2, acceptance, "accepted over drafted tokens", {}),
+        ("saved-passes", 2, saved_passes, "share of target passes saved", {}),
+        ("modelled", 5, modelled, "speed-up from exact rounds and measured costs", _OF_COSTS),
+        ("time-saved", 4, time_saved, "share of plain decoding's time saved, modelled", _OF_COSTS),
+        ("measured", 1, measured, "measured tokens a second", _OF_TIMES),
+        ("measured-speedup", 1, measured_speedup, "measured speed-up over autoregressive",
+         _OF_TIMES),
+        ("speed-price", 1, speed_price, "measured speed against the price of an endpoint's tokens",
+         _OF_PRICES),
     )
-}
+}  # fmt: skip
 watched("reward", REWARDS)
 
 
