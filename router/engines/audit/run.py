@@ -151,9 +151,9 @@ def audit(
 ) -> Audit:
     """Raises DraftpickError where a server does not answer, refuses questions, or gives no
     log-probabilities though they are wanted."""
-    asker = _Asker(connections, options)
     with ThreadPoolExecutor(options.at_once) as pool:
-        taken, refused = asker.taken(plain, drafted, requests)
+        asker = _Asker(connections, plain, drafted, options, pool)
+        taken, refused = asker.taken(requests)
         both = [(server, each) for each in taken for server in (plain, drafted)]
         step = -(-len(taken) // TWICE)
         both += [(plain, each) for each in taken[::step]]
@@ -179,15 +179,16 @@ def audit(
             bad = broken(other, request.body) and not broken(one, request.body)
             compared.append(Compared(request, one, other, found, verdict, bad))
         sampled = seeded = None
-        drawing = options.draws >= 2 and options.temperature > 0
-        if drawing and of_one_kind(pairs):
-            asked = [(each, n) for each in _chosen(taken, options) for n in range(options.draws)]
-            ask = partial(asker.drawn, plain), partial(asker.drawn, drafted)
-            seeded = same_seeds(*ask, asked, options.temperature, options.seed, pool.map)
-        elif drawing:
-            sampled = _sampled(asker, pool, plain, drafted, taken, options)
-            if _shifted(moved):  # numbers that are wrong say nothing of how tokens are drawn
-                sampled = replace(sampled, logprobs=None, likeliest=None)
+        if options.draws >= 2 and options.temperature > 0:
+            chats = [each for each in taken if each.kind == CHAT]
+            chosen = chats[:: max(1, len(chats) // options.prompts)][: options.prompts]
+            if of_one_kind(pairs):
+                seeded = asker.to_same_seeds(chosen)
+            else:
+                sampled = asker.sampled(chosen)
+        if sampled is not None and _shifted(moved):
+            # numbers that are wrong say nothing of how tokens are drawn
+            sampled = replace(sampled, logprobs=None, likeliest=None)
     return Audit(compared, tie, moved, sampled, refused, seeded)
 
 
@@ -199,36 +200,6 @@ def _unstable(first: Said, again: Said, found: Parting) -> bool:
     """Whether the server's own answers part where the drafted one does, or before."""
     repeated = parting(first, again, 0.0)
     return repeated.verdict != SAME and repeated.at <= found.at
-
-
-def _chosen(requests: Sequence[AuditRequest], options: AuditOptions) -> list[AuditRequest]:
-    """Questions whose answers are sampled."""
-    chats = [each for each in requests if each.kind == CHAT]
-    return chats[:: max(1, len(chats) // options.prompts)][: options.prompts]
-
-
-def _sampled(
-    asker: _Asker,
-    pool: ThreadPoolExecutor,
-    plain: EndpointRecipe,
-    drafted: EndpointRecipe,
-    requests: Sequence[AuditRequest],
-    options: AuditOptions,
-) -> TwoSample:
-    chosen = _chosen(requests, options)
-    asked = [
-        (server, each)
-        for each in chosen
-        for _ in range(options.draws)
-        for server in (plain, drafted)
-    ]
-    said = list(pool.map(lambda one: asker.drawn(*one), asked))
-    rows = range(len(chosen))
-    width = 2 * options.draws
-    blocks = [said[row * width : (row + 1) * width] for row in rows]
-    return two_sample(
-        [block[::2] for block in blocks], [block[1::2] for block in blocks], options.seed
-    )
 
 
 def _require_places(server: EndpointRecipe, answers: Sequence[Said]) -> None:
@@ -243,16 +214,17 @@ def _require_places(server: EndpointRecipe, answers: Sequence[Said]) -> None:
 @dataclass(frozen=True)
 class _Asker:
     connections: httpx.Client
+    plain: EndpointRecipe
+    drafted: EndpointRecipe
     options: AuditOptions
+    pool: ThreadPoolExecutor
 
-    def taken(
-        self, plain: EndpointRecipe, drafted: EndpointRecipe, requests: Sequence[AuditRequest]
-    ) -> tuple[list[AuditRequest], dict[str, str]]:
+    def taken(self, requests: Sequence[AuditRequest]) -> tuple[list[AuditRequest], dict[str, str]]:
         """Without the kinds that a server refuses; questions must be taken."""
         refused: dict[str, str] = {}
         for kind in dict.fromkeys(each.kind for each in requests):
             first = next(each for each in requests if each.kind == kind)
-            for server in (plain, drafted):
+            for server in (self.plain, self.drafted):
                 try:
                     self.greedy(server, first)
                 except UpstreamRefused:
@@ -262,6 +234,23 @@ class _Asker:
                         raise
                     refused.setdefault(kind, in_words(error))
         return [each for each in requests if each.kind not in refused], refused
+
+    def sampled(self, chosen: Sequence[AuditRequest]) -> TwoSample:
+        """Answers of both servers, in turns, to each request."""
+        servers = [self.plain, self.drafted] * self.options.draws
+        asked = [(server, each) for each in chosen for server in servers]
+        said = list(self.pool.map(lambda one: self.drawn(*one), asked))
+        plain, drafted = (
+            [said[at + first : at + len(servers) : 2] for at in range(0, len(said), len(servers))]
+            for first in (0, 1)
+        )
+        return two_sample(plain, drafted, self.options.seed)
+
+    def to_same_seeds(self, chosen: Sequence[AuditRequest]) -> Seeded:
+        asked = [(each, number) for each in chosen for number in range(self.options.draws)]
+        ask = partial(self.drawn, self.plain), partial(self.drawn, self.drafted)
+        how = self.options.temperature, self.options.seed
+        return same_seeds(*ask, asked, *how, self.pool.map)
 
     def greedy(self, server: EndpointRecipe, request: AuditRequest) -> Said:
         return self._ask(server, request, self.options.max_new_tokens, 0.0)
