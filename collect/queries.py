@@ -8,7 +8,6 @@ Spec-Bench form: {"question_id", "category", "turns", "reference"?}
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from decoders.common.errors import DraftpickError, NoSuchName
-from decoders.common.text import require_whole
+
+from .lines import json_lines
 
 TASKS = ("mt_bench", "translation", "summarization", "qa", "math", "rag")  # of Spec-Bench
 OVERALL = "overall"  # what all tasks together are called in every table, so that none may be
@@ -113,7 +113,7 @@ def read_queries(paths: str | Path | Iterable[str | Path]) -> list[Query]:
     queries: list[Query] = []
     first_seen: dict[str, str] = {}
     for path in _expand(paths):
-        for where, record in _lines(path):
+        for where, record in _records(path):
             query = _parse(record, where, source=path.name)
             if query.id in first_seen:
                 raise DraftpickError(
@@ -179,38 +179,14 @@ def _expand(paths: Iterable[str | Path]) -> Iterator[Path]:
         yield from files
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """("file:line", object) of every line that is not blank; raises on the first bad one."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise DraftpickError(f"{path}: no such query file; check the path") from None
-    except OSError as error:
-        raise DraftpickError(f"{path}: cannot be read ({error.strerror})") from error
-    found = False
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        found = True
-        where = f"{path}:{number}"
-        try:
-            record = json.loads(line.decode("utf-8"))
-        except UnicodeDecodeError:
-            raise DraftpickError(f"{where}: not UTF-8 text; save the file as UTF-8") from None
-        except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", "nested too deeply")
-            raise DraftpickError(
-                f"{where}: not JSON ({reason}); each line must hold one JSON object"
-            ) from None
-        require_whole(record, where)
+def _records(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    for where, record in json_lines(path, "query file"):
         if not isinstance(record, dict):
             raise DraftpickError(
                 f"{where}: holds a {type(record).__name__}, not an object; write "
                 '{"id": ..., "task": ..., "turns": [...]}'
             )
         yield where, record
-    if not found:
-        raise DraftpickError(f"{path}: the query file is empty; it needs one JSON object a line")
 
 
 def _parse(record: dict[str, object], where: str, source: str) -> Query:

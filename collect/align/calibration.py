@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from collect.lines import json_lines
 from collect.queries import Query, text_name
 from decoders.common.errors import DraftpickError
-from decoders.common.text import from_json
 
 HELD_OUT_PERCENT = 3
 
@@ -52,23 +52,12 @@ class Batch:
 def read_outputs(path: Path) -> Iterator[dict[str, Any]]:
     """Lines of an outputs file: id, task, output (text) or ids, ended (false: cut at a limit).
     Raises DraftpickError naming file and line."""
-    if not path.is_file():
-        raise DraftpickError(f"no such outputs file: {path}")
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                row = from_json(line.decode())
-            except UnicodeDecodeError:
-                raise DraftpickError(
-                    f"{path}:{number}: not UTF-8 text; save the file as UTF-8"
-                ) from None
-            except ValueError as error:
-                raise DraftpickError(f"{path}:{number}: not JSON ({error})") from error
-            if not isinstance(row, dict) or "id" not in row or not _is_answer(row):
-                raise DraftpickError(
-                    f"{path}:{number}: needs `id` and one of `output` (a string), `ids` (token ids)"
-                )
-            yield row
+    for where, row in json_lines(path, "outputs file"):
+        if not isinstance(row, dict) or "id" not in row or not _is_answer(row):
+            raise DraftpickError(
+                f"{where}: needs `id` and one of `output` (a string), `ids` (token ids)"
+            )
+        yield row
 
 
 def _is_answer(row: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
 
+from ..lines import reading
 from .json_lines import answers_of, exchange, object_of
 from .records import LoggedAnswer
 
@@ -77,17 +78,10 @@ def _files(path: Path) -> list[Path]:
 
 def _lines(path: Path) -> Iterator[str]:
     """Lines that hold something. Raises DraftpickError."""
-    try:
-        with path.open(encoding="utf-8-sig", errors="strict") as stream:
-            while line := stream.readline(MOST_LINE):
-                if line.strip():
-                    yield line.rstrip("\r\n")
-    except FileNotFoundError:
-        raise DraftpickError(f"{path}: no such file; check --from-logs") from None
-    except UnicodeDecodeError:
-        raise DraftpickError(f"{path}: not UTF-8 text; save the log as UTF-8") from None
-    except OSError as error:
-        raise DraftpickError(f"{path}: cannot be read ({error.strerror})") from None
+    with reading(path, "log"), path.open(encoding="utf-8-sig") as stream:
+        while line := stream.readline(MOST_LINE):
+            if line.strip():
+                yield line.rstrip("\r\n")
 
 
 def _nothing(named: list[Path], lines: int) -> str:

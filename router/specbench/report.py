@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collect.lines import reading
 from collect.queries import OVERALL
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_file, write_atomically
@@ -46,9 +47,14 @@ def write_report(specbench: Path, out: Path | None = None) -> Path:
     Raises DraftpickError for a file that is missing or holds something else.
     """
     target = out or specbench / "report.html"
-    summary = _read(specbench / "summary.json", "run `draftpick specbench` first")
+    path = specbench / "summary.json"
+    try:
+        with reading(path, check="run `draftpick specbench` first"):
+            summary = from_json(path.read_text(encoding="utf-8"))
+    except ValueError:
+        summary = None
     if not isinstance(summary, dict) or "arms" not in summary or "best_fixed" not in summary:
-        raise DraftpickError(f"{specbench / 'summary.json'} is not a specbench summary")
+        raise DraftpickError(f"{path} is not a specbench summary")
     check_file(target, "--out")
     write_atomically(target, render(summary))
     return target
@@ -124,17 +130,6 @@ def _how(summary: dict[str, Any]) -> Iterator[str]:
     }
     rows = [[name, str(value)] for name, value in facts.items() if value is not None]
     yield table_of(["", ""], rows)
-
-
-def _read(path: Path, hint: str) -> Any:
-    try:
-        return from_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DraftpickError(f"{path}: no such file; {hint}") from None
-    except ValueError:
-        raise DraftpickError(f"{path} is not JSON; {hint}") from None
-    except OSError as error:
-        raise DraftpickError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def page(title: str, body: Iterable[str]) -> str:

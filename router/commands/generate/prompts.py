@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collect.lines import json_lines, reading
 from decoders.common.errors import DraftpickError
-from decoders.common.text import require_whole
+from decoders.common.text import from_json
 from decoders.records import Grammar
 
 from ...routing.messages import Message
@@ -33,44 +33,24 @@ def read_prompts(path: Path) -> list[Prompt]:
     Raises DraftpickError naming file and line for anything else. A blank prompt is let through:
     it fails when its turn comes, and the others still run.
     """
-    lines = _text_of(path, "--prompts").split("\n")
-    prompts = [_prompt(line, f"{path}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
-    if not prompts:
-        raise DraftpickError(f"{path}: the file is empty; it needs one JSON object a line")
-    return prompts
+    return [_prompt(data, where) for where, data in json_lines(path)]
 
 
 def schema_in(path: Path) -> Grammar:
     """What an answer must be, by a file with a JSON schema. Raises DraftpickError naming it for
     anything else; whether the schema compiles shows when a target is loaded."""
     try:
-        schema = json.loads(_text_of(path, "--json-schema"))
+        with reading(path):
+            schema = from_json(path.read_text(encoding="utf-8-sig"))
         if isinstance(schema, dict):
             return Grammar.json_schema(schema)
         reason = "no object"
-    except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", "nested too deeply")
+    except ValueError as error:
+        reason = getattr(error, "msg", str(error))
     raise DraftpickError(f"{path}: not a JSON schema ({reason})")
 
 
-def _text_of(path: Path, option: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise DraftpickError(f"{path}: no such file; check {option}") from None
-    except UnicodeDecodeError:
-        raise DraftpickError(f"{path}: not UTF-8 text; save the file as UTF-8") from None
-    except OSError as error:
-        raise DraftpickError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _prompt(line: str, where: str) -> Prompt:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", "nested too deeply")
-        raise DraftpickError(f"{where}: not JSON ({reason})") from None
-    require_whole(data, where)
+def _prompt(data: Any, where: str) -> Prompt:
     if isinstance(data, str):
         return Prompt(None, (), (data,))
     if not isinstance(data, dict):
