@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import starmap, zip_longest
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -76,24 +78,18 @@ class Counts:
     at: tuple[float, ...] = ()
 
     def __sub__(self, before: Counts) -> Counts:
-        earlier = (*before.at, *[0.0] * len(self.at))
-        return Counts(
-            self.written - before.written,
-            self.drafts - before.drafts,
-            self.drafted - before.drafted,
-            self.accepted - before.accepted,
-            tuple(now - then for now, then in zip(self.at, earlier, strict=False)),
-        )
+        return self._with(operator.sub, before)
 
     def __add__(self, other: Counts) -> Counts:
-        both = max(len(self.at), len(other.at))
-        one, two = ((*each.at, *[0.0] * (both - len(each.at))) for each in (self, other))
+        return self._with(operator.add, other)
+
+    def _with(self, made: Callable[[float, float], float], other: Counts) -> Counts:
         return Counts(
-            self.written + other.written,
-            self.drafts + other.drafts,
-            self.drafted + other.drafted,
-            self.accepted + other.accepted,
-            tuple(a + b for a, b in zip(one, two, strict=True)),
+            made(self.written, other.written),
+            made(self.drafts, other.drafts),
+            made(self.drafted, other.drafted),
+            made(self.accepted, other.accepted),
+            tuple(starmap(made, zip_longest(self.at, other.at, fillvalue=0.0))),
         )
 
 
@@ -179,15 +175,6 @@ class Metrics:
             f"{root}/metrics answers with status {answer.status_code}, so that this is no server "
             f"that is known here ({known}); check the address, without /v1"
         )
-
-    def settings(self) -> Mapping[str, Any]:
-        """SGLang's settings; empty where they are not said."""
-        answer = self._get("/get_server_info")
-        try:
-            found = answer.json() if answer.status_code == 200 else {}
-        except ValueError:
-            found = {}
-        return found if isinstance(found, dict) else {}
 
 
 Sample = tuple[str, Mapping[str, str], float]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import brentq, nnls
 
 from ...tabulated import Tabulated
 from .metrics import ENGINES, Counts
@@ -147,20 +146,14 @@ def chances_of(counts: Counts) -> tuple[float, ...]:
     if counts.at:
         return tuple(each / counts.drafts for each in counts.at)
     length = max(1, round(counts.drafted / counts.drafts))
-    rate = _rate(counts.accepted / counts.drafts, length)
-    return tuple(accumulate([rate] * length, lambda a, b: a * b))
+    accepted = min(float(length), counts.accepted / counts.drafts)
+    # of each token given those before it, so that as many of a draft are accepted
+    rate = brentq(lambda rate: sum(_powers(rate, length)) - accepted, 0.0, 1.0)
+    return tuple(_powers(rate, length))
 
 
-def _rate(accepted: float, length: int) -> float:
-    """The chance of each token, given those before it, with which so many of a draft are."""
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        if sum(middle**k for k in range(1, length + 1)) < accepted:
-            low = middle
-        else:
-            high = middle
-    return low
+def _powers(rate: float, length: int) -> list[float]:
+    return [rate**place for place in range(1, length + 1)]
 
 
 def sentences(found: Findings) -> list[str]:
