@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import starmap, zip_longest
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
