@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from collect.queries import shipped_folder
-from collect.rewards import DEFAULT
+from collect.queries import first_per_task, shipped, shipped_folder
 from decoders.common.files import check_folder
-from decoders.common.terminal import show, tables
 from decoders.records import Request
 
 Command = Callable[[list[str]], int]
@@ -41,22 +35,18 @@ def run_demo(
     Request(max_new_tokens)  # a wrong number should not show in the middle
     rewards, policy, bench = (str(out / name) for name in ("rewards", "policy", "specbench"))
     tokens = ["--max-new-tokens", str(max_new_tokens)]
-    summary = ["collect", "--summary", rewards]
-    train = ["train", "--rewards", rewards]
     from policies.selection.crossfit import MIN_GROUPS  # queries; of fewer nothing is estimated
 
     try:
         _banner("1/5  collect: every arm answers the training queries")
         queries = ["--queries", str(shipped_folder("train")), "--limit", str(collect_limit)]
         _run(command, ["collect", *queries, *tokens, "--no-similarity", "--out", rewards])
-        _run(command, summary)
-        summed = _capture(command, [*summary, "--json"])
+        _run(command, ["collect", "--summary", rewards])
 
         _banner("2/5  headroom and train: a policy is kept only if it pays with 95% confidence")
-        if summed["queries"]["overall"] >= MIN_GROUPS:
+        if len(first_per_task(shipped("train"), collect_limit)) >= MIN_GROUPS:
             _run(command, ["headroom", rewards])
-        trained = _capture(command, [*train, "--out", policy, "--json"])
-        _print_values(trained)
+        _run(command, ["train", "--rewards", rewards, "--out", policy])
 
         _banner("3/5  generate: what was saved picks an arm for one prompt")
         _run(command, ["generate", PROMPT, "--policy", policy, *tokens])
@@ -70,7 +60,6 @@ def run_demo(
     except StageFailed as failed:
         return failed.code
     print(f"\nReport: {bench}/report.html\nTables: {bench}/summary.md")
-    print(f"MLflow: mlflow ui --backend-store-uri {trained['tracking_uri']}")
     return 0
 
 
@@ -79,29 +68,6 @@ def _run(command: Command, arguments: list[str]) -> None:
     code = command(arguments)
     if code:
         raise StageFailed(code)
-
-
-def _capture(command: Command, arguments: list[str]) -> dict[str, Any]:
-    """The JSON object that a command prints."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        _run(command, arguments)
-    found: dict[str, Any] = json.loads(printed.getvalue())
-    return found
-
-
-def _print_values(trained: dict[str, Any]) -> None:
-    """The policy's value next to what it has to beat, each with its interval."""
-    from ..commands.train.output import JUDGED
-
-    title = f"Mean reward ({DEFAULT}) on {JUDGED[trained['evaluated_on']]} queries"
-    rows = []
-    for name, found in trained["values"].items():
-        low, high = found["ci95"]
-        rows.append([name, f"{found['mean']:.4f}", f"{low:.4f} to {high:.4f}"])
-    show(lambda width: tables(title, ["choice", "reward", "95% interval"], rows, width))
-    if trained["guard"] is not None:
-        print(trained["guard"]["verdict"])
 
 
 def _banner(title: str) -> None:

@@ -372,29 +372,17 @@ def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[str] = []
-    trained = {
-        "run_id": "r1", "tracking_uri": "sqlite:///mlruns/mlflow.db", "evaluated_on": "validation",
-        "values": {"greedy": {"mean": 1.5, "ci95": [1.4, 1.6]}},
-        "guard": {"verdict": "Saved: the best fixed arm (hybrid)."},
-        "queries": {"overall": 60},
-    }  # fmt: skip
 
     def command(arguments: list[str]) -> int:
         ran.append(arguments[0])
-        if "--json" in arguments:
-            print(json.dumps(trained))
         return 3 if arguments[0] == stop_at else 0
 
     stop_at = ""
-    assert demo.run_demo(command, tmp_path, 2, 1, 8) == 0
+    assert demo.run_demo(command, tmp_path, 3, 1, 8) == 0
     stages = ["collect", "headroom", "train", "generate", "specbench", "report"]
     assert list(dict.fromkeys(ran)) == stages
-    shown = capsys.readouterr().out
-    assert "mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db" in shown
-    assert "1.5000" in shown and "report.html" in shown
-    assert "Saved: the best fixed arm (hybrid)." in shown
-    ran.clear()
-    trained["queries"] = {"overall": 12}  # too few to estimate anything
+    assert "report.html" in capsys.readouterr().out
+    ran.clear()  # with too few queries to estimate anything
     assert demo.run_demo(command, tmp_path, 2, 1, 8) == 0 and "headroom" not in ran
     ran.clear()
     stop_at = "train"
