@@ -15,14 +15,6 @@ Command = Callable[[list[str]], int]
 PROMPT = "Explain in two sentences why leaves turn red in autumn."
 
 
-class StageFailed(Exception):
-    """A command returned another exit code than 0; it has reported why."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
-
-
 def run_demo(
     command: Command, out: Path, collect_limit: int, limit: int, max_new_tokens: int
 ) -> int:
@@ -35,39 +27,36 @@ def run_demo(
     Request(max_new_tokens)  # a wrong number should not show in the middle
     rewards, policy, bench = (str(out / name) for name in ("rewards", "policy", "specbench"))
     tokens = ["--max-new-tokens", str(max_new_tokens)]
+    queries = ["--queries", str(shipped_folder("train")), "--limit", str(collect_limit)]
+    questions = ["--questions", str(shipped_folder("test")), "--limit", str(limit)]
     from policies.selection.crossfit import MIN_GROUPS  # queries; of fewer nothing is estimated
 
-    try:
-        _banner("1/5  collect: every arm answers the training queries")
-        queries = ["--queries", str(shipped_folder("train")), "--limit", str(collect_limit)]
-        _run(command, ["collect", *queries, *tokens, "--no-similarity", "--out", rewards])
-        _run(command, ["collect", "--summary", rewards])
-
-        _banner("2/5  headroom and train: a policy is kept only if it pays with 95% confidence")
-        if len(first_per_task(shipped("train"), collect_limit)) >= MIN_GROUPS:
-            _run(command, ["headroom", rewards])
-        _run(command, ["train", "--rewards", rewards, "--out", policy])
-
-        _banner("3/5  generate: what was saved picks an arm for one prompt")
-        _run(command, ["generate", PROMPT, "--policy", policy, *tokens])
-
-        _banner("4/5  specbench: every arm and the routed choice on the test questions")
-        questions = ["--questions", str(shipped_folder("test")), "--limit", str(limit)]
-        _run(command, ["specbench", *questions, *tokens, "--policy", policy, "--out", bench])
-
-        _banner("5/5  report: one page with all of it")
-        _run(command, ["report", bench])
-    except StageFailed as failed:
-        return failed.code
+    enough = len(first_per_task(shipped("train"), collect_limit)) >= MIN_GROUPS
+    stages = {
+        "1/5  collect: every arm answers the training queries": [
+            ["collect", *queries, *tokens, "--no-similarity", "--out", rewards],
+            ["collect", "--summary", rewards],
+        ],
+        "2/5  headroom and train: a policy is kept only if it pays with 95% confidence": [
+            *([["headroom", rewards]] if enough else []),
+            ["train", "--rewards", rewards, "--out", policy],
+        ],
+        "3/5  generate: what was saved picks an arm for one prompt": [
+            ["generate", PROMPT, "--policy", policy, *tokens],
+        ],
+        "4/5  specbench: every arm and the routed choice on the test questions": [
+            ["specbench", *questions, *tokens, "--policy", policy, "--out", bench],
+        ],
+        "5/5  report: one page with all of it": [["report", bench]],
+    }
+    for title, commands in stages.items():
+        _banner(title)
+        for arguments in commands:
+            print("$ draftpick " + " ".join(arguments), file=sys.stderr, flush=True)
+            if code := command(arguments):
+                return code
     print(f"\nReport: {bench}/report.html\nTables: {bench}/summary.md")
     return 0
-
-
-def _run(command: Command, arguments: list[str]) -> None:
-    print("$ draftpick " + " ".join(arguments), file=sys.stderr, flush=True)
-    code = command(arguments)
-    if code:
-        raise StageFailed(code)
 
 
 def _banner(title: str) -> None:
