@@ -28,7 +28,6 @@ class ArmSummary:
     errors: rows without numbers.
     """
 
-    arm: str
     mean: dict[str, float | None]
     wins: float
     errors: int
@@ -37,11 +36,11 @@ class ArmSummary:
 @dataclass(frozen=True)
 class Summary:
     """queries: rewarded ones, by task and "overall".
-    best, oracle: mean reward of the best fixed arm overall, and of choosing the best arm for every
-        query.
+    arms: by name. best_fixed: the one with the best mean overall.
+    oracle: mean reward of choosing the best arm for every query.
     error_examples: up to three, each a different error.
-    at_once: answers that are written at the same time.
-    repetitive: the share of the target's answers that repeat themselves to the end.
+    answers_at_once: that are written at the same time.
+    repetitive_share: of the target's answers that repeat themselves to the end.
     draws: answers that were drawn for each query, over which rewards are means; 1 at temperature 0.
     optimistic: whether the oracle chooses by luck in part (`RewardTable.lucky`).
     """
@@ -50,36 +49,15 @@ class Summary:
     target: str
     reward: str
     temperature: float
-    repetitive: float
+    repetitive_share: float
     queries: dict[str, int]
-    arms: list[ArmSummary]
-    best: str
+    arms: dict[str, ArmSummary]
+    best_fixed: str
     oracle: dict[str, float | None]
     error_examples: list[str]
-    at_once: int = 1
+    answers_at_once: int = 1
     draws: int = 1
     optimistic: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """A JSON-ready object, keyed by arm."""
-        return {
-            "folder": self.folder,
-            "target": self.target,
-            "reward": self.reward,
-            "temperature": self.temperature,
-            "answers_at_once": self.at_once,
-            "draws": self.draws,
-            "repetitive_share": self.repetitive,
-            "queries": self.queries,
-            "arms": {
-                arm.arm: {"mean": arm.mean, "wins": arm.wins, "errors": arm.errors}
-                for arm in self.arms
-            },
-            "best_fixed": self.best,
-            "oracle": self.oracle,
-            "optimistic": self.optimistic,
-            "error_examples": self.error_examples,
-        }
 
 
 def summarise_all(
@@ -126,15 +104,14 @@ def summarise(
     top = np.nanmax(table.rewards, axis=1)  # [n]; no row is all-nan
     winners = table.rewards == top[:, None]  # [n, A]
     wins = (winners / winners.sum(axis=1, keepdims=True)).mean(axis=0)
-    arms = [
-        ArmSummary(
-            arm=arm,
+    arms = {
+        arm: ArmSummary(
             mean={task: _mean(table.rewards[mask, column]) for task, mask in masks.items()},
             wins=float(wins[column]),
             errors=sum(row.arm == arm and row.error is not None for row in rows),
         )
         for column, arm in enumerate(table.arms)
-    ]
+    }
     first: dict[str, str] = {}
     for row in rows:
         if row.error:
@@ -144,16 +121,16 @@ def summarise(
         target=collection.manifest.identity.target,
         reward=table.reward_name,
         temperature=temperature,
-        repetitive=sum(
+        repetitive_share=sum(
             key.temperature == temperature and key.query in queries for key in repetitive
         )
         / (draws * len(table)),
         queries={task: int(mask.sum()) for task, mask in masks.items()},
         arms=arms,
-        best=max(arms, key=lambda arm: _or_worst(arm.mean[OVERALL])).arm,
+        best_fixed=max(arms, key=lambda arm: _or_worst(arms[arm].mean[OVERALL])),
         oracle={task: _mean(top[mask]) for task, mask in masks.items()},
         error_examples=list(first.values())[:3],
-        at_once=at_once,
+        answers_at_once=at_once,
         draws=draws,
         optimistic=table.lucky,
     )
@@ -208,15 +185,18 @@ def render(summary: Summary, width: int) -> list[Table]:
     columns = list(summary.queries)
     headings = ["arm", *(f"{task}\n{summary.queries[task]}" for task in columns)]
     rows = []
-    best = {task: max(_or_worst(arm.mean[task]) for arm in summary.arms) for task in columns}
-    for arm in summary.arms:
+    best = {
+        task: max(_or_worst(arm.mean[task]) for arm in summary.arms.values()) for task in columns
+    }
+    for name, arm in summary.arms.items():
         cells = [_cell(arm.mean[task], arm.mean[task] == best[task]) for task in columns]
         errors = f"[red]{arm.errors}[/red]" if arm.errors else "0"
-        rows.append([arm.arm, *cells, f"{arm.wins:.0%}", errors])
+        rows.append([name, *cells, f"{arm.wins:.0%}", errors])
     oracle = "oracle (optimistic)" if summary.optimistic else "oracle"
     rows.append([oracle, *[_cell(summary.oracle[task]) for task in columns], "", ""])
     at = f" at temperature {summary.temperature:g}" if summary.temperature else ""
-    at += f", {summary.at_once} answers at once" if summary.at_once > 1 else ""
+    load = summary.answers_at_once
+    at += f", {load} answers at once" if load > 1 else ""
     at += f", {summary.draws} draws a query" if summary.draws > 1 else ""
     title = f"Mean reward ({summary.reward}) of {summary.target}{at}"
     return tables(title, [*headings, "best for", "errors"], rows, width, last_apart=True)

@@ -156,7 +156,8 @@ def test_a_repetitive_answer_is_left_out_at_every_load(tmp_path: Path) -> None:
 
 def test_summaries_name_the_load(folder: Path) -> None:
     found = summarise_all(Collection.open(folder), "modelled")
-    assert [(one.temperature, one.at_once) for one in found] == [(0, 1), (1, 1), (0, 8), (1, 8)]
+    loads = [(one.temperature, one.answers_at_once) for one in found]
+    assert loads == [(0, 1), (1, 1), (0, 8), (1, 8)]
     assert summarise(Collection.open(folder), "modelled", 0.5, 1.0, 8) == found[3]
     assert len(summarise_all(Collection.open(folder), "paper")) == 1
     assert len(Collection.open(folder).outcomes_at(0.0, 7)) == 12

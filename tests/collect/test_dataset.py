@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +273,7 @@ def test_a_reward_of_one_s_own(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     table = table_of(folder, tokens)
     assert table.reward_name == "tokens@3"
     assert np.array_equal(table.rewards, np.full((12, 3), 5.0))
-    assert summarise(Collection.open(folder), tokens).arms[0].mean["overall"] == 5
+    assert summarise(Collection.open(folder), tokens).arms["autoregressive"].mean["overall"] == 5
     timed = replace(tokens, needs_measured=True)
     with pytest.raises(DraftpickError, match="the reward 'tokens' needs measured times"):
         table_of(folder, timed)
@@ -289,7 +289,7 @@ def test_failures_are_nan_and_lost_queries_left_out(tmp_path: Path) -> None:
     assert "l" not in table.query_ids
     assert np.isnan(table.rewards[table.query_ids.index("bad")]).tolist() == [False, True, False]
     summary = summarise(Collection.open(tmp_path), "acceptance")
-    assert [arm.errors for arm in summary.arms] == [1, 2, 1]
+    assert [arm.errors for arm in summary.arms.values()] == [1, 2, 1]
     assert any("bad, small: small cannot do this" in line for line in summary.error_examples)
 
 
@@ -311,7 +311,7 @@ def test_summary(folder: Path) -> None:
     from rich.console import Console
 
     summary = summarise(Collection.open(folder), "saved-passes")
-    record = summary.as_json()
+    record = asdict(summary)
     json.dumps(record, allow_nan=False)
     assert list(record["queries"]) == [*TASKS, "overall"]
     assert record["best_fixed"] == "small"

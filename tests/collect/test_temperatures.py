@@ -227,10 +227,10 @@ def test_loops_can_be_left_out(tmp_path: Path) -> None:
     missing = {f"{q.id}" for q in queries} - set(table.query_ids)
     assert missing == even  # at temperature 0 alone
     assert {f"{name}@1" for name in even} <= set(table.query_ids)
-    assert summarise(Collection.open(tmp_path), "modelled").repetitive == pytest.approx(
+    assert summarise(Collection.open(tmp_path), "modelled").repetitive_share == pytest.approx(
         len(even) / len(queries)
     )
-    assert summarise(Collection.open(tmp_path), "modelled", temperature=1.0).repetitive == 0
+    assert summarise(Collection.open(tmp_path), "modelled", temperature=1.0).repetitive_share == 0
     with pytest.raises(NoSuchName, match="some"):
         rows_of(tmp_path, "modelled", repetitive="some")
 
@@ -238,6 +238,6 @@ def test_loops_can_be_left_out(tmp_path: Path) -> None:
 def test_a_summary_for_each_temperature(folder: Path) -> None:
     found = summarise_all(Collection.open(folder), "saved-passes")
     assert [each.temperature for each in found] == [0, 0.7, 1]
-    means = [each.as_json()["arms"]["small"]["mean"]["overall"] for each in found]
+    means = [each.arms["small"].mean["overall"] for each in found]
     assert means == pytest.approx([0.75, 0.5, 0.5])
     assert [each.temperature for each in summarise_all(Collection.open(folder), "paper")] == [0]

@@ -106,13 +106,14 @@ def _print_report(report: SweepReport, out: Path) -> None:
 def _summaries_json(summaries: list[Summary]) -> dict[str, Any]:
     """The first one, with those at other temperatures and loads inside."""
     first, *others = summaries
-    record = first.as_json()
+    record = asdict(first)
     for found in others:
-        if found.at_once == 1:
-            record.setdefault("at_temperature", {})[f"{found.temperature:g}"] = found.as_json()
+        load, temperature = found.answers_at_once, f"{found.temperature:g}"
+        if load == 1:
+            record.setdefault("at_temperature", {})[temperature] = asdict(found)
         else:
-            load = record.setdefault("at_once", {}).setdefault(str(found.at_once), {})
-            load[f"{found.temperature:g}"] = found.as_json()
+            at_load = record.setdefault("at_once", {}).setdefault(str(load), {})
+            at_load[temperature] = asdict(found)
     return record
 
 
@@ -121,9 +122,8 @@ def _print_summaries(summaries: list[Summary]) -> None:
 
     for found in summaries:
         show(partial(render, found))
-        if found.repetitive:
-            typer.echo(
-                f"{found.repetitive:.0%} of the target's answers repeat themselves to the end."
-            )
+        if found.repetitive_share:
+            share = f"{found.repetitive_share:.0%}"
+            typer.echo(f"{share} of the target's answers repeat themselves to the end.")
         for line in found.error_examples:
             typer.echo(f"error: {line}")
