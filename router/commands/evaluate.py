@@ -107,7 +107,7 @@ def _from_table(
     from policies.evaluation.evaluate import OPTIMISTIC
 
     collection = Collection.open(rewards)
-    table = table_for(collection, policy, reward or _trained_on(policy), alpha)
+    table = table_for(collection, policy, reward or trained_on(policy)[0], alpha)
     found = report(policy, table, seed=seed)
     warnings = []
     if policy.origin.table_digest == table.digest:
@@ -148,16 +148,26 @@ def table_for(collection: Collection, policy: Policy, reward: str, alpha: float)
     return table
 
 
-def _trained_on(policy: Policy) -> str:
+def trained_on(*policies: Policy) -> tuple[str, float]:
+    """The reward that all of them were trained on, and its weight. Raises PolicyError where these
+    are several, or none that collections have."""
     from collect.rewards import REWARDS
+    from policies import PolicyError
 
-    name = policy.origin.reward_name.partition("@")[0]
-    if name not in REWARDS:
-        raise DraftpickError(
-            f"the policy {policy.name!r} was trained on {name or 'no reward'!r}, which collections "
-            f"do not have; name one with --reward: {', '.join(REWARDS)}"
+    labels = list(dict.fromkeys(one.origin.reward_name for one in policies))
+    if len(labels) > 1:
+        raise PolicyError(
+            f"the policies were trained on different rewards ({' and '.join(labels)}); name the "
+            "one to compare by with --reward"
         )
-    return name
+    label, _, weight = labels[0].partition(" alpha=")
+    name = label.partition("@")[0]
+    if name not in REWARDS:
+        raise PolicyError(
+            f"the policy {policies[0].name!r} was trained on {name or 'no reward'!r}, which "
+            f"collections do not have; name one with --reward: {', '.join(REWARDS)}"
+        )
+    return name, float(weight or 0.5)
 
 
 def values_json(found: Evaluation) -> dict[str, Any]:

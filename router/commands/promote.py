@@ -80,7 +80,7 @@ def promote(
         version_of,
     )
 
-    from .evaluate import table_for
+    from .evaluate import table_for, trained_on
 
     # Mistakes that need no store are reported before it is opened.
     check_name(model)
@@ -105,7 +105,10 @@ def promote(
             words = f"{candidate.words} of {model} is @{alias} already"
         else:
             both = [one for one in (candidate, incumbent) if one is not None]
-            named, weight = _reward(both, reward, alpha)
+            named, weight = reward, 0.5
+            if named is None:
+                named, weight = trained_on(*(one.policy for one in both))
+            weight = weight if alpha is None else alpha
             tables = [table_for(collection, one.policy, named, weight) for one in both]
             _require_new(rewards, both, tables, force)
             digests = [table.digest for table in tables]
@@ -148,8 +151,12 @@ def promote(
             "moved": compared is not None and passed and not dry_run,
             "passed": passed,
             "words": words,
+            "gain": None if compared is None else compared.gain.as_json(),
+            "margin": None if compared is None else compared.margin,
+            "look": None if compared is None else compared.look,
+            "left_out": "" if compared is None else compared.left_out,
         }
-        typer.echo(json.dumps(found | _figures(compared)))
+        typer.echo(json.dumps(found))
     else:
         after = ""
         if compared is not None:
@@ -159,29 +166,6 @@ def promote(
         typer.echo(f"{words}{after}.", err=not passed)
     if not passed:
         raise typer.Exit(1)
-
-
-def _reward(both: list[Registered], reward: str | None, alpha: float | None) -> tuple[str, float]:
-    """The reward that both were trained on, unless another is asked for."""
-    from collect.rewards import REWARDS
-    from policies import PolicyError
-
-    labels = list(dict.fromkeys(one.policy.origin.reward_name for one in both))
-    if reward is not None:
-        return reward, 0.5 if alpha is None else alpha
-    if len(labels) > 1:
-        raise PolicyError(
-            f"the two versions were trained on different rewards ({' and '.join(labels)}); name "
-            "the one to compare by with --reward"
-        )
-    label, _, weight = labels[0].partition(" alpha=")
-    name = label.partition("@")[0]
-    if name not in REWARDS:
-        raise PolicyError(
-            f"the versions were trained on {labels[0] or 'no reward'!r}, which collections do not "
-            f"have; name one with --reward: {', '.join(REWARDS)}"
-        )
-    return name, alpha if alpha is not None else float(weight or 0.5)
 
 
 def _require_new(
@@ -213,18 +197,6 @@ def _require_new(
 
 def _warn(words: str) -> None:
     typer.echo(f"warning: {words}", err=True)
-
-
-def _figures(compared: PairedComparison | None) -> dict[str, Any]:
-    """JSON-ready."""
-    if compared is None:
-        return {"gain": None, "margin": None, "look": None, "left_out": ""}
-    return {
-        "gain": compared.gain.as_json(),
-        "margin": compared.margin,
-        "look": compared.look,
-        "left_out": compared.left_out,
-    }
 
 
 def _after(compared: PairedComparison, alias: str, holder: Registered | None, dry_run: bool) -> str:
