@@ -199,9 +199,14 @@ def run(
         made = write_outputs(config.queries, config.out, options, config.max_answer, config.tasks)
         config = replace(config, outputs=(made,))
     with on_progress as tick:
+        return train(config, recipe, shown_by(tick))
 
-        def told(now: dict[str, float]) -> None:
-            figures = f"loss {now['loss']:.3f}, {now['tokens_per_s']:.0f} tok/s"
-            tick(100 * now["progress"], 100, figures)
 
-        return train(config, recipe, told)
+def shown_by(tick: Callable[..., None]) -> Callable[[dict[str, float]], None]:
+    """Shows on a bar what a training reports."""
+
+    def told(now: dict[str, float]) -> None:
+        figures = f"loss {now['loss']:.3f}, {now['tokens_per_s']:.0f} tok/s"
+        tick(100 * now["progress"], 100, figures)
+
+    return told

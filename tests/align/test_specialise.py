@@ -24,6 +24,7 @@ from collect.queries import Query, read_queries, text_name
 from collect.store.collection import Collection
 from collect.summary import cautions
 from collect.traffic.reading import read_logs
+from collect.traffic.records import LoggedAnswer, TokenAnswer
 from decoders import Engine, Request
 from decoders.arms import load_arms
 from decoders.backends.recurrent.cell import CellConfig
@@ -38,7 +39,6 @@ from router.training.specialise.traffic import (
     MIN_GROUP,
     REST,
     Traffic,
-    Written,
     of_logs,
     of_queries,
 )
@@ -177,7 +177,7 @@ def test_a_log_gives_prompts_and_its_own_answers(target: Path, tmp_path: Path) -
     assert held and not held & {query.group for query in traffic.train}  # whole conversations
     one = next(query for query in traffic.train if query.turns == ("w4",))
     assert one.prompt_ids is not None and len(one.prompt_ids) == 4  # the conversation so far
-    assert traffic.written[one.id].temperature == 0 and len(traffic.written[one.id].ids) == 3
+    assert traffic.written[one.id].logged.temperature == 0 and len(traffic.written[one.id].ids) == 3
     path, _ = traffic.save(tmp_path / "kept")
     assert read_queries(path)[0].prompt_ids == traffic.train[0].prompt_ids
 
@@ -187,7 +187,7 @@ def test_only_answers_of_the_target_are_taken_over(target: Path, tmp_path: Path)
     options = EngineOptions(str(target), device="cpu", dtype="float32")
     engine, rows = Engine.from_options(options), list[Query]()
     ours = engine.target_fingerprint
-    written, kept = dict[str, Written](), set[str]()
+    written, kept = dict[str, TokenAnswer](), set[str]()
     for at, (temperature, wrote, own) in enumerate(
         [
             (0.0, None, True),
@@ -202,7 +202,10 @@ def test_only_answers_of_the_target_are_taken_over(target: Path, tmp_path: Path)
         ids = engine.decode("autoregressive", prompt, Request(10)).ids
         name = f"q{at}"
         rows.append(Query(name, "qa", ("w1",), prompt_ids=tuple(prompt)))
-        written[name] = Written(tuple(ids if own else range(3, 13)), temperature, wrote)
+        logged = LoggedAnswer("", temperature=temperature, target=wrote)
+        written[name] = TokenAnswer(
+            prompt=[1], ids=list(ids if own else range(3, 13)), logged=logged
+        )
         if wrote == ours or (wrote is None and own and temperature == 0):
             kept.add(name)
     lesson = Lesson(options, tmp_path, None, 64, 10)

@@ -11,6 +11,7 @@ from decoders.common.files import check_folder
 from decoders.common.terminal import progress, show, tables
 
 from ...commands.options import at_once_in, temperatures_in
+from ..align import shown_by
 from .options import SpecialiseOptions
 
 if TYPE_CHECKING:
@@ -151,12 +152,7 @@ def trained(
             lesson.states.read(tokens, lesson.target.teacher, tick)
     for stage, recipe in todo:
         with progress(f"training {stage.out.name}", "%") as tick:
-
-            def told(now: dict[str, float]) -> None:
-                figures = f"loss {now['loss']:.3f}, {now['tokens_per_s']:.0f} tok/s"
-                tick(100 * now["progress"], 100, figures)
-
-            lesson.train(stage, recipe, tokens, held_out, told)
+            lesson.train(stage, recipe, tokens, held_out, shown_by(tick))
     return [name for name, *_ in plan], gains
 
 

@@ -115,14 +115,15 @@ class Lesson:
         rows = list[str]()
         for query in queries:
             known = traffic.written[query.id]
-            ids = list(known.ids)[: self._most_new]
-            if known.target is not None:
-                own = known.target.partition("@")[2].partition("/")[0] == weights
+            ids = known.ids[: self._most_new]
+            target, temperature = known.logged.target, known.logged.temperature
+            if target is not None:
+                own = target.partition("@")[2].partition("/")[0] == weights
             else:
-                own = known.temperature == 0 and self._likeliest(query, ids) >= OWN_SHARE
+                own = temperature == 0 and self._likeliest(query, ids) >= OWN_SHARE
             if own:
                 row: dict[str, object] = {"id": query.id, "task": query.task, "ids": ids}
-                row |= {"ended": ids[-1] in self.target.eos, "temperature": known.temperature or 0}
+                row |= {"ended": ids[-1] in self.target.eos, "temperature": temperature or 0}
                 rows.append(json.dumps(row) + "\n")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, "".join(rows))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.files import replacing, write_atomically
 
+from ...specbench.markdown import table_lines
 from .drafters import UNION, Gain
 from .judging import ALONE, ELSEWHERE, SHIPPED, Judgement, Ratio
 
@@ -81,9 +82,9 @@ def page(found: Found) -> str:
         "",
         "## What there was to gain",
         "",
-        *_table(
+        *table_lines(
             GAIN_HEADS,
-            ([group, *gain_cells(gain)] for group, gain in found.gains.items()),
+            [[group, *gain_cells(gain)] for group, gain in found.gains.items()],
         ),
         "",
         "Tokens of held-out answers; the share that the drafter that shipped had no row for; how "
@@ -97,9 +98,9 @@ def page(found: Found) -> str:
         lines += [
             "## Timed",
             "",
-            *_table(
+            *table_lines(
                 ["greedy", "decoding", "whole answers"],
-                ([way, str(decode), str(whole)] for way, (decode, whole) in found.timed.items()),
+                [[way, str(decode), str(whole)] for way, (decode, whole) in found.timed.items()],
             ),
             "",
             "Speed over the arm that ships, in turns on this machine.",
@@ -112,20 +113,20 @@ def _judged(judged: Judgement) -> list[str]:
     groups = list(next(iter(judged.matrix.values()), {}))
     arms = [arm for arm in judged.matrix if arm != AUTOREGRESSIVE]
     return [
-        *_table(
+        *table_lines(
             ["arm", *groups],
-            ([_words(arm), *(str(judged.matrix[arm][group]) for group in groups)] for arm in arms),
+            [[_words(arm), *(str(judged.matrix[arm][group]) for group in groups)] for arm in arms],
         ),
         "",
         "Speed over the arm that ships (alone: over its drafter without copying), geometric means "
         "over held-out queries, 95% intervals over conversations.",
         "",
-        *_table(
+        *table_lines(
             ["all groups together", "over what ships", "over the union", ELSEWHERE],
-            (
+            [
                 [way, str(over), str(union), str(judged.elsewhere[way])]
                 for way, (over, union) in judged.choices.items()
-            ),
+            ],
         ),
     ]
 
@@ -138,11 +139,6 @@ def gain_cells(gain: Gain) -> list[str]:
     """Cells under GAIN_HEADS, but for the group."""
     shares = [gain.outside, *gain.accepted, *[None] * (3 - len(gain.accepted)), gain.copied]
     return [f"{gain.tokens:,}", *("" if each is None else f"{each:.1%}" for each in shares)]
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _draw(path: Path, found: Found) -> None:

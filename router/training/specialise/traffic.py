@@ -16,6 +16,7 @@ from decoders.common.files import write_atomically
 
 if TYPE_CHECKING:
     from collect.traffic.reading import Logs
+    from collect.traffic.records import TokenAnswer
 
     from ...engines.logs.replaying import Model
 
@@ -29,18 +30,6 @@ TAKEN = ("autoregressive", "shipped", "union", "elsewhere", REST)
 
 
 @dataclass(frozen=True)
-class Written:
-    """An answer that a log holds: its ids, and the temperature it was drawn at.
-
-    target: what the log says wrote it, as `LoggedDecision.target`; None where it does not say.
-    """
-
-    ids: tuple[int, ...]
-    temperature: float | None
-    target: str | None
-
-
-@dataclass(frozen=True)
 class Traffic:
     """train, held_out: queries whose task is their group.
     groups: those that get a drafter of their own, the largest first.
@@ -51,7 +40,7 @@ class Traffic:
     train: tuple[Query, ...]
     held_out: tuple[Query, ...]
     groups: tuple[str, ...]
-    written: dict[str, Written]
+    written: dict[str, TokenAnswer]
     said: tuple[str, ...]
 
     def save(self, folder: Path) -> tuple[Path, Path]:
@@ -106,7 +95,7 @@ def of_logs(logs: Logs, model: Model, most: int, limit: int | None, show_words: 
         found = list(dict.fromkeys(t for t, one in zip(tasks, logged, strict=True) if not one.task))
         called = {name: f"group {number}" for number, name in enumerate(found, 1)}
         tasks = [one.task or called[t] for t, one in zip(tasks, logged, strict=True)]
-    queries, written, seen = list[Query](), dict[str, Written](), set[tuple[int, ...]]()
+    queries, written, seen = list[Query](), dict[str, TokenAnswer](), set[tuple[int, ...]]()
     for number, (each, task) in enumerate(zip(answers, tasks, strict=True)):
         prompt = tuple(each.prompt)
         if prompt in seen:
@@ -123,7 +112,7 @@ def of_logs(logs: Logs, model: Model, most: int, limit: int | None, show_words: 
                 prompt_ids=prompt,
             )
         )
-        written[name] = Written(tuple(each.ids), each.logged.temperature, each.logged.target)
+        written[name] = each
     return _grouped(queries, None, most, limit, written, said)
 
 
@@ -132,7 +121,7 @@ def _grouped(
     apart: set[str] | None,
     most: int,
     limit: int | None,
-    written: dict[str, Written],
+    written: dict[str, TokenAnswer],
     said: list[str],
 ) -> Traffic:
     by_task: dict[str, dict[str, list[Query]]] = {}  # task -> conversation -> queries
