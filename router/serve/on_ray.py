@@ -27,7 +27,7 @@ from decoders.common.errors import DraftpickError
 from decoders.common.openmp import spin_briefly
 
 from .metrics import Reading
-from .server import IDLE_S, READY, STOPPING, notify
+from .server import IDLE_S, STOPPING, notify, ready
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -189,9 +189,7 @@ def run(
 
             for each in SIGNALS:
                 signal.signal(each, first)
-            shown = f"[{host}]" if ":" in host else host
-            print(f"serving on http://{shown}:{port}", file=sys.stderr, flush=True)
-            notify(READY)
+            ready(host, port)
             signalled.wait()
             print("shutting down after the running answers", file=sys.stderr, flush=True)
             notify(STOPPING)

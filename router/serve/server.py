@@ -90,9 +90,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"serving on http://{shown}:{port}", file=sys.stderr, flush=True)
-        notify(READY)
+        ready(host, port)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         end = self._go if self._draining else self._drain
@@ -114,6 +112,13 @@ class _Server(uvicorn.Server):
 
 
 READY, STOPPING = "READY=1", "STOPPING=1"
+
+
+def ready(host: str, port: int) -> None:
+    """Say where it is served."""
+    shown = f"[{host}]" if ":" in host else host
+    print(f"serving on http://{shown}:{port}", file=sys.stderr, flush=True)
+    notify(READY)
 
 
 def notify(state: str) -> bool:

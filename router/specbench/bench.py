@@ -32,8 +32,6 @@ from .summary import summarise
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from collect.queries import Query
-
 
 def load_questions(
     paths: Iterable[str | Path],
@@ -160,10 +158,9 @@ def ask_all(
     return [by_id[question.id] for question in questions]
 
 
-def write_answers(folder: Path, target: str, rows: Sequence[Row]) -> list[Path]:
+def write_answers(folder: Path, target: str, rows: Sequence[Row]) -> None:
     """One `answers/<target>-<method>.jsonl` a method; failed answers are left out of it."""
     methods = list(dict.fromkeys(method for row in rows for method in row.answers))
-    written = []
     for method in methods:
         model_id = re.sub(r"[^\w.+-]+", "_", f"{target}-{method}")
         lines = [
@@ -171,10 +168,7 @@ def write_answers(folder: Path, target: str, rows: Sequence[Row]) -> list[Path]:
             for row in sorted(rows, key=lambda row: _question_id(row.question_id, pad=True))
             if method in row.answers and row.answers[method].error is None
         ]
-        path = folder / "answers" / f"{model_id}.jsonl"
-        write_atomically(path, "".join(lines))
-        written.append(path)
-    return written
+        write_atomically(folder / "answers" / f"{model_id}.jsonl", "".join(lines))
 
 
 def accept_lengths(result: DecodeResult) -> list[int]:

@@ -57,11 +57,6 @@ def test_everything_is_written(router: Router, question_file: Path, tmp_path: Pa
     page = (out / "summary.md").read_text()
     assert page.count("| wide |") >= 4 and "| by task | by question |" in page
     assert max(len(line) for line in page.splitlines() if line.startswith("|")) <= 80
-    older = json.loads((out / "summary.json").read_text())
-    for cells in (*older["arms"].values(), older["routed"], older["oracle"]):
-        cells["overall"].pop("speedup_mean_over_tasks")
-        cells["overall"].pop("speedup_mean_over_questions")
-    assert "| - | - |" in markdown.render(older), "a summary of an earlier version still renders"
     assert (out / "speedup.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
 from ...commands.options import AsJson, Config
-from .engines import MODEL, Exported, command_line, engine_named, exported
+from ...tabulated import print_json
+from .engines import MODEL, command_line, engine_named, exported
 
 
 def export(
@@ -34,8 +35,11 @@ def export(
     arms_file = arms_made_for(model) if config is None else config
     found, without = exported(engine, load_arms(arms_file))
     if as_json:
-        arms = {name: _record(words, one, model) for name, one in found.items()}
-        print(json.dumps({"arms": arms, "without": without}, indent=2, ensure_ascii=False))
+        arms = {
+            name: {"command": command_line(words, one, model)} | asdict(one)
+            for name, one in found.items()
+        }
+        print_json({"arms": arms, "without": without})
         return
     for name, one in found.items():
         print(f"# {name}")
@@ -44,11 +48,3 @@ def export(
         print(command_line(words, one, model))
     for name, reason in without.items():
         print(f"# {name}: no counterpart: {reason}")
-
-
-def _record(words: tuple[str, ...], one: Exported, model: str) -> dict[str, Any]:
-    return {
-        "command": command_line(words, one, model),
-        "options": list(one.options),
-        "differs": list(one.differs),
-    }
