@@ -35,15 +35,6 @@ class Sleeping(Protocol):
 
 
 @runtime_checkable
-class Fingerprinted(Protocol):
-    """An engine that draws tokens itself, so that a seed gives an answer again."""
-
-    @property
-    def system_fingerprint(self) -> str:
-        """Names what answers depend on besides the prompt, the settings and the seed."""
-
-
-@runtime_checkable
 class Bounded(Protocol):
     """An engine some of whose arms are of no use beyond some length."""
 

@@ -21,7 +21,6 @@ from starlette.types import Receive, Scope, Send
 
 from decoders.protocols import EncoderDecoder
 
-from ..protocols import Fingerprinted
 from ..records import RouteChoice
 from . import errors, page
 from .answers import Answer, Answers, Round
@@ -167,7 +166,7 @@ class Service:
         self._parser = RequestParser(engine, policies, settings.limits)
         self._tokenizer = copy.deepcopy(engine.tokenizer)  # of the event loop
         self._apart = isinstance(getattr(engine, "target", None), EncoderDecoder)
-        self._fingerprint = engine.system_fingerprint if isinstance(engine, Fingerprinted) else None
+        self._fingerprint = getattr(engine, "system_fingerprint", None)
         self.metrics = Metrics(
             target=engine.target_name,
             policy=router.policy.name if router.policy is not None else None,
