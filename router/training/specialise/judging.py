@@ -19,12 +19,12 @@ from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
 from collect.table import read_rewards
 from collect.table_options import TableOptions
+from collect.traffic.figures import Sums
 from decoders.arms import AUTOREGRESSIVE, UNTRAINED_ARMS, ArmRecipe, load_arms
 from decoders.common.files import write_atomically
 from decoders.methods.hybrid.recipe import HybridRecipe
 from decoders.methods.recurrent.recipe import RecurrentRecipe
 from decoders.options import EngineOptions
-from policies.evaluation.bootstrap import group_index, group_sums, interval, resample
 from policies.selection.crossfit import usable
 
 from .drafters import UNION
@@ -178,8 +178,5 @@ def ratio(gained: NDArray[np.float64], groups: Sequence[str], seed: int = 0) -> 
     """gained: [n] logarithms. groups: [n], the conversation of each."""
     if not len(gained):
         return Ratio(math.nan, math.nan, math.nan)
-    index = group_index(groups)
-    columns = np.stack([group_sums(gained, index), np.bincount(index).astype(float)], axis=1)
-    drawn = resample(len(columns), seed) @ columns  # [B, 2]
-    low, high = interval(drawn[:, 0] / drawn[:, 1])
-    return Ratio(float(np.exp(gained.mean())), math.exp(low), math.exp(high))
+    found = Sums(groups, seed).ratio(gained, np.ones(len(gained)))
+    return Ratio(math.exp(found.mean), math.exp(found.low), math.exp(found.high))
