@@ -33,7 +33,7 @@ def app(args: dict[str, Any]) -> Any:
             f"{', '.join(wrong)}: not among args; Serve's own http_options say where it listens"
         )
     parser = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    parser.command()(with_records(_planned))
+    parser.command()(with_records(plan))
     try:
         return application_of(parser(["--engine=ray", *_words(asked)], standalone_mode=False))
     except USAGE_ERROR as error:
@@ -44,10 +44,6 @@ def application_of(served: Served) -> Any:
     """The Serve application of what is served, on a cluster that is connected."""
     asked, make = served.asked, served.placed().make
     return application(make, asked.replicas, asked.slots + asked.queue + SPARE, asked.drain)
-
-
-def _planned(options: ServeOptions) -> Served:
-    return plan(options)
 
 
 def _words(args: Mapping[str, Any]) -> Iterator[str]:
