@@ -11,7 +11,7 @@ from decoders.common.errors import DraftpickError
 
 from ...serve.on_ray import application
 from ..with_records import with_records
-from .plan import ServeOptions, plan
+from .plan import plan
 from .served import Served
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # also of options that there are not
