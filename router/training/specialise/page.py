@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.files import replacing, write_atomically
 
-from ...specbench.markdown import table_lines
 from .drafters import UNION, Gain
 from .judging import ALONE, ELSEWHERE, SHIPPED, Judgement, Ratio
 
@@ -82,7 +81,7 @@ def page(found: Found) -> str:
         "",
         "## What there was to gain",
         "",
-        *table_lines(
+        *_table(
             GAIN_HEADS,
             [[group, *gain_cells(gain)] for group, gain in found.gains.items()],
         ),
@@ -98,7 +97,7 @@ def page(found: Found) -> str:
         lines += [
             "## Timed",
             "",
-            *table_lines(
+            *_table(
                 ["greedy", "decoding", "whole answers"],
                 [[way, str(decode), str(whole)] for way, (decode, whole) in found.timed.items()],
             ),
@@ -113,7 +112,7 @@ def _judged(judged: Judgement) -> list[str]:
     groups = list(next(iter(judged.matrix.values()), {}))
     arms = [arm for arm in judged.matrix if arm != AUTOREGRESSIVE]
     return [
-        *table_lines(
+        *_table(
             ["arm", *groups],
             [[_words(arm), *(str(judged.matrix[arm][group]) for group in groups)] for arm in arms],
         ),
@@ -121,7 +120,7 @@ def _judged(judged: Judgement) -> list[str]:
         "Speed over the arm that ships (alone: over its drafter without copying), geometric means "
         "over held-out queries, 95% intervals over conversations.",
         "",
-        *table_lines(
+        *_table(
             ["all groups together", "over what ships", "over the union", ELSEWHERE],
             [
                 [way, str(over), str(union), str(judged.elsewhere[way])]
@@ -139,6 +138,11 @@ def gain_cells(gain: Gain) -> list[str]:
     """Cells under GAIN_HEADS, but for the group."""
     shares = [gain.outside, *gain.accepted, *[None] * (3 - len(gain.accepted)), gain.copied]
     return [f"{gain.tokens:,}", *("" if each is None else f"{each:.1%}" for each in shares)]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _draw(path: Path, found: Found) -> None:
