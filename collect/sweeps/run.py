@@ -262,9 +262,7 @@ def _stored(folder: Path, table: str, columns: Sequence[str]) -> list[Any]:
     return [SimpleNamespace(**row) for row in read_table(folder, table, columns).to_pylist()]
 
 
-def keep_rows(
-    batch: Batch, queries: Sequence[QueryRow], outcomes: Sequence[OutcomeRow]
-) -> None:
+def keep_rows(batch: Batch, queries: Sequence[QueryRow], outcomes: Sequence[OutcomeRow]) -> None:
     """The same for rows that are stored now."""
     prompts = {row.query_id: list(row.prompt_ids) for row in queries}
     told = set[tuple[str, float]]()

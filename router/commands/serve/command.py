@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from .plan import ServeOptions, plan
+from .options import ServeOptions
+from .plan import plan
 from .served import Served
 
 LOCAL = ("127.0.0.1", "localhost", "::1")

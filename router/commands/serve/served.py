@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...routing.router import Router
     from ...serve.app import Settings
     from ...serve.scheduler import Scheduler
-    from .plan import ServeOptions
+    from .options import ServeOptions
 
 Named = TypeVar("Named", str, str | None)
 

@@ -52,8 +52,7 @@ class TrafficReport:
             "tokens": sum(len(each.ids) for each in traffic.answers),
             "running": None if running is None else _spread(running),
             "drafting": [
-                plain(one) | {"command": command_of(traffic.arms[one.arm])}
-                for one in self.drafting
+                plain(one) | {"command": command_of(traffic.arms[one.arm])} for one in self.drafting
             ],
             "speeds": [
                 {"at_once": load, "arms": plain(each)} for load, each in self.speeds.items()

@@ -22,8 +22,8 @@ from decoders.models.drafts import find
 from decoders.records import StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 
+from .arm_drafter import ArmDrafter
 from .engine import EngineFacts
-from .kinds import ArmDrafter
 from .rows import TrackedRequest
 from .step_costs import StepCosts
 

@@ -17,7 +17,8 @@ from decoders.common.errors import DraftpickError
 from decoders.earlier.answers import EarlierAnswers
 from decoders.earlier.prefixes import PrefixStore
 from decoders.earlier.votes import Draft
-from router.commands.serve.plan import ServeOptions, plan
+from router.commands.serve.options import ServeOptions
+from router.commands.serve.plan import plan
 from router.commands.serve.served import Served as Planned
 from router.commands.with_records import made
 from router.serve.app import Settings

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from decoders.common.errors import DraftpickError
-from router.commands.serve.plan import ServeOptions, plan
+from router.commands.serve.options import ServeOptions
+from router.commands.serve.plan import plan
 from router.commands.serve.served import Served
 from router.commands.with_records import made
 

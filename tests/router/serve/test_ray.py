@@ -19,7 +19,7 @@ from decoders.options import EngineOptions
 from router.cli import main, make_app
 from router.commands.options import LogOptions
 from router.commands.serve import served as loading
-from router.commands.serve.plan import ServeOptions
+from router.commands.serve.options import ServeOptions
 from router.commands.with_records import made
 from router.serve.app import Settings
 from router.serve.metrics import Reading
@@ -81,7 +81,9 @@ def test_args_are_the_options_of_the_command(
         ({"port": 8000, "host": "::"}, "host, port: not among args; Serve's own http_options"),
     ],
 )
-def test_wrong_args_are_told(planned: list[loading.Served], args: dict[str, Any], words: str) -> None:
+def test_wrong_args_are_told(
+    planned: list[loading.Served], args: dict[str, Any], words: str
+) -> None:
     with pytest.raises(DraftpickError, match=re.escape(words)):
         command.app(args)
     assert not planned
