@@ -202,7 +202,7 @@ def test_only_answers_of_the_target_are_taken_over(target: Path, tmp_path: Path)
         ids = engine.decode("autoregressive", prompt, Request(10)).ids
         name = f"q{at}"
         rows.append(Query(name, "qa", ("w1",), prompt_ids=tuple(prompt)))
-        logged = LoggedAnswer("", temperature=temperature, target=wrote)
+        logged = LoggedAnswer(where="", temperature=temperature, target=wrote)
         written[name] = TokenAnswer(
             prompt=[1], ids=list(ids if own else range(3, 13)), logged=logged
         )

@@ -40,7 +40,7 @@ def schema_in(path: Path) -> Grammar:
     """What an answer must be, by a file with a JSON schema. Raises DraftpickError naming it for
     anything else; whether the schema compiles shows when a target is loaded."""
     try:
-        with reading(path):
+        with reading(path, check="check --json-schema"):
             schema = from_json(path.read_text(encoding="utf-8-sig"))
         if isinstance(schema, dict):
             return Grammar.json_schema(schema)

@@ -95,7 +95,8 @@ def of_logs(logs: Logs, model: Model, most: int, limit: int | None, show_words: 
         found = list(dict.fromkeys(t for t, one in zip(tasks, logged, strict=True) if not one.task))
         called = {name: f"group {number}" for number, name in enumerate(found, 1)}
         tasks = [one.task or called[t] for t, one in zip(tasks, logged, strict=True)]
-    queries, written, seen = list[Query](), dict[str, TokenAnswer](), set[tuple[int, ...]]()
+    queries, seen = list[Query](), set[tuple[int, ...]]()
+    written: dict[str, TokenAnswer] = {}
     for number, (each, task) in enumerate(zip(answers, tasks, strict=True)):
         prompt = tuple(each.prompt)
         if prompt in seen:
