@@ -123,7 +123,7 @@ def _excused(changes: Sequence[Change]) -> list[Change]:
 def _by_source(
     sides: Sequence[Sequence[Measured]], figure: tuple[int, int], paired: bool
 ) -> list[NDArray[np.float64]]:
-    """Of both sides [sources, 2], the sums over and under; the same sources where paired."""
+    """Sums over and under of both sides, [sources, 2]; the same sources where paired."""
     names = [dict.fromkeys(each.source for each in rows) for rows in sides]
     made = []
     for rows, own in zip(sides, names[:1] * 2 if paired else names, strict=True):
