@@ -71,8 +71,10 @@ def not_native(folder: Path, context: int | None = None) -> str | None:
     reason = unsupported(config)
     if reason is None and pickled(folder):
         return "its weights are pickled (pytorch_model*.bin), and the native one reads safetensors"
-    if reason is None and context is not None and context > context_of(config):
-        return f"its positions turn in another way beyond {context_of(config)} (longrope)"
+    if reason is None and context is not None:
+        held = context_of(config)
+        if held < min(context, config["max_position_embeddings"]):
+            return f"its positions turn in another way beyond {held} (longrope)"
     return reason
 
 
