@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.backends.cuda.recorded import Run
+from decoders.device_rounds import BEFORE, WIDEST, DeviceSequence
 from decoders.sampling import race
 
 ON_THE_HOST = {torch.ops.aten._local_scalar_dense, torch.ops.aten.equal, torch.ops.aten.nonzero}
@@ -104,3 +105,12 @@ def traced(run: Run) -> Run:
     made = recording.again(wanted)
     recording.forget()
     return lambda: made.copy_(recording.again(wanted))
+
+
+def placed(line: list[int], room: int = 64, device: str | torch.device = "cpu") -> DeviceSequence:
+    """A sequence as a round on a device sees it, with rejected tokens behind it."""
+    padded = torch.full((BEFORE + room + WIDEST,), 7)
+    padded[:BEFORE] = -1
+    padded[BEFORE : BEFORE + len(line)] = torch.tensor(line)
+    state = torch.tensor([len(line), line[-1], len(line) - 1])
+    return DeviceSequence(padded.to(device), state.to(device), room, 0)

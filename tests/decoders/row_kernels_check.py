@@ -6,19 +6,25 @@ interpreter runs the kernels, on CUDA they run as they are.
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 import torch
 import triton
 from interpreter import make_cheaper
+from replayed import placed
 from torch import Tensor
 
 from decoders.backends.batched.row_passes import RowPasses
-from decoders.backends.cuda import race_kernel, row_kernels
+from decoders.backends.cuda import race_kernel, round_kernels, row_kernels
+from decoders.backends.cuda.rounds import accept
 from decoders.backends.families import Attention
 from decoders.backends.llama.kv import KVCache
 from decoders.backends.llama.model import LayerWeights, rms_norm, rope_tables
 from decoders.backends.llama.shape import Shape
 from decoders.backends.rope import Rotation
+from decoders.methods.max_gram.device import FROM_TABLE, Copies
 from decoders.sampling import race
 from decoders.sampling.race import key_of
 
@@ -165,3 +171,55 @@ def test_a_row_with_a_nan_gives_its_place(heat: float) -> None:
     found = race_kernel.pick(logits, heats.double(), keys, torch.arange(4, device=DEVICE))[:, 0]
     assert found[:3].tolist() == [7000, 8999, 0]
     assert heat or found[3] == logits[3].argmax()
+
+
+# -- recorded rounds -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("earliest", [False, True])
+@pytest.mark.parametrize("how", ["nothing", "table", "draft"])
+def test_rounds_copy(seed: int, earliest: bool, how: str) -> None:
+    drawn = random.Random(seed)
+    room = drawn.choice([64, 1024, 1500])
+    line = [drawn.randrange(drawn.choice([3, 40])) for _ in range(drawn.randint(1, room - 20))]
+    table = torch.tensor([drawn.randrange(40) for _ in range(30)], device=DEVICE)
+    draft = None
+    if how == "draft":
+        draft = torch.tensor([drawn.randrange(40) for _ in range(seed % 4)], device=DEVICE).long()
+    shortest = drawn.randint(1, 4)
+    copies = Copies(shortest, shortest + drawn.randint(0, 9), earliest, table)
+    if how == "nothing":
+        copies = Copies(shortest, shortest + 3, earliest)
+    place, k = placed(line, room, DEVICE), drawn.choice([1, 7, 15])
+    ids, found = copies.copied(replace(place, copy=round_kernels.copy), k, draft)
+    expected, was = copies.copied(place, k, draft)
+    assert found.tolist() == was.tolist()
+    assert ids.tolist() == expected.tolist()
+    assert round_kernels._copy.arg_names.index("FROM_TABLE") and FROM_TABLE == 4
+
+
+@pytest.mark.parametrize("k", [0, 1, 7, 16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rounds_accept(k: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(k)
+    for right in range(k + 1):
+        best = torch.randint(0, 50, (k + 1,), generator=generator)
+        drafted = best[:k].clone()
+        if right < k:
+            drafted[right] += 1
+        logits = torch.randn(k + 1, 64, generator=generator).to(dtype)
+        if right % 2:
+            logits[right, best[right]] = float("nan")
+        results = []
+        for way in (round_kernels.accept, accept):
+            place = placed([1, 2, 3, 4], 64, DEVICE)
+            after, record = torch.zeros(3).long().to(DEVICE), torch.zeros(3 + k).long().to(DEVICE)
+            of = torch.tensor([right % 2], device=DEVICE)
+            parts = (x.to(DEVICE) for x in (best, logits))
+            way(drafted.to(DEVICE), of, *parts, place.ids, place.state, after, record)
+            written = place.ids[4 : 5 + right].tolist()
+            results.append((after.tolist(), record.tolist(), written))
+        assert results[0] == results[1]
+        assert results[0][1][:2] == [right, right % 2]
+        assert results[0][0] == [5 + right, int(best[right]), 4 + right]

@@ -6,10 +6,7 @@ Without a GPU Triton's interpreter runs them, a program after the other.
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +16,6 @@ from decoder_toys import Tiny
 
 pytest.importorskip("triton")
 
-from compile_fused import KINDS
 from decoder_toys import random_exit
 from torch import Tensor
 
@@ -377,14 +373,3 @@ def test_what_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "bfloat16" in str(fused.unsupported_reason(shape, wide))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert fused.unsupported_reason(shape, on_cuda) == "Triton is not installed"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_kernels_compile_for_hopper(tmp_path: Path, kind: str) -> None:
-    """Apart, since this process may interpret them. Registers that do not fit spill to memory."""
-    script = Path(__file__).with_name("compile_fused.py")
-    command = [sys.executable, str(script), str(tmp_path), kind]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 6 + 4

@@ -17,7 +17,7 @@ from decoder_toys import CPU, Tiny, native, random_cell, random_exit
 from effort import slow_after
 from hypothesis import given
 from hypothesis import strategies as st
-from replayed import traced
+from replayed import placed, traced
 
 from decoders.arms import recipe
 from decoders.backends.cuda.device_loop import DeviceLoop
@@ -27,7 +27,7 @@ from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.head import RecurrentHead
 from decoders.common.errors import NotANumber
 from decoders.costs.pass_costs import PassCosts
-from decoders.device_rounds import BEFORE, WIDEST, DeviceSequence
+from decoders.device_rounds import WIDEST
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
 from decoders.methods.device import Chain, DrafterLag
@@ -423,14 +423,6 @@ def test_copies_that_do_not_pay_are_tried_now_and_then() -> None:
     assert copies.next(16, seconds) == (15,)  # accepted whole
     copies.learn((15,), 0, 9)
     assert copies.next(16, seconds) == (7,)  # and pays now
-
-
-def placed(line: list[int], room: int = 64) -> DeviceSequence:
-    """A sequence as a round sees it, with rejected tokens behind it."""
-    padded = torch.full((BEFORE + room + WIDEST,), 7)
-    padded[:BEFORE] = -1
-    padded[BEFORE : BEFORE + len(line)] = torch.tensor(line)
-    return DeviceSequence(padded, torch.tensor([len(line), line[-1], len(line) - 1]), room, 0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

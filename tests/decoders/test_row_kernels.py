@@ -9,41 +9,34 @@ from pathlib import Path
 
 import pytest
 import torch
+from effort import slow_after
 
 pytest.importorskip("triton")
 ROOT = Path(__file__).parents[2]
 
 
-def passes(script: str, interpreted: bool, *chosen: str) -> None:
+def passes(script: str, interpreted: bool, chosen: str = "test") -> None:
     """Run a file of tests in a process of its own: Triton reads TRITON_INTERPRET once.
 
-    chosen: pytest's options that choose among them.
+    chosen: an expression for pytest's -k.
     """
     command = [sys.executable, "-m", "pytest", "-q", "--noconftest", f"tests/decoders/{script}"]
-    command += chosen
     ran = {"TRITON_INTERPRET": str(int(interpreted)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | ran, capture_output=True, text=True, check=False
+        [*command, "-k", chosen], cwd=ROOT, env=os.environ | ran, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout and "skipped" not in done.stdout
 
 
-def test_the_kernels_compute_what_pytorch_does() -> None:
-    """Each by itself: whole passes are below."""
-    passes("row_kernels_check.py", not torch.cuda.is_available(), "-k", "not test_a_pass")
-
-
-@pytest.mark.slow
-def test_the_kernels_of_rounds_compute_what_pytorch_does() -> None:
-    passes("round_kernels_check.py", interpreted=not torch.cuda.is_available())
-
-
-@pytest.mark.slow
-def test_the_kernels_compute_what_pytorch_does_at_every_shape() -> None:
-    passes("row_kernels_check.py", not torch.cuda.is_available(), "-k", "test_a_pass")
+@pytest.mark.parametrize(
+    "chosen", slow_after(1, ["not test_a_pass and not rounds", "test_a_pass", "rounds"])
+)
+def test_the_kernels_compute_what_pytorch_does(chosen: str) -> None:
+    """Each by itself; whole passes of every shape; those of recorded rounds."""
+    passes("row_kernels_check.py", not torch.cuda.is_available(), chosen)
 
 
 @pytest.mark.slow
 def test_the_kernels_compile_for_a_gpu() -> None:
-    passes("row_kernels_compile.py", interpreted=False)
+    passes("kernels_compile.py", interpreted=False)
