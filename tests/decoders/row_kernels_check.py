@@ -173,7 +173,7 @@ def test_a_row_with_a_nan_gives_its_place(heat: float) -> None:
     assert heat or found[3] == logits[3].argmax()
 
 
-# -- recorded rounds -------------------------------------------------------------------------------
+# -- recorded rounds ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(12))

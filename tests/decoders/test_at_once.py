@@ -1,47 +1,65 @@
-"""What decoding costs, and how arms draft, where several answers are written at once."""
+"""What decoding costs, alone and where several answers are written at once: passes, drafts, and
+what a round takes beside them."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import statistics
+import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from decoder_toys import arms_with_a_cell, native
+from decoder_toys import CPU, Tiny, arms_with_a_cell, native
+from engine_toys import tokenizer
 
 from collect.replay.batch import Batch
-from decoders import Engine
+from collect.replay.costs import shapes
+from collect.replay.rounds import OverheadTimer
+from decoders import Engine, loop
 from decoders.arms import recipe
+from decoders.backends.batched.slots import SlotBackend
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.costs import measured
+from decoders.costs.measured import Costs
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import WIDEST, assume, known
 from decoders.costs.under_load import SharedCosts
 from decoders.models.memory import OutOfMemory
+from decoders.records import Request
 from decoders.testing.toys import ToyBackend
+from decoders.verify import Coupled
+
+ARMS = ("autoregressive", "copy", "both", "cell")
+
+
+def engine_of(tiny: Tiny, made: list[dict[str, Any]]) -> Engine:
+    target = native(tiny(max_position_embeddings=512, vocab_size=128))
+    assume(target, PassCosts((0.001,) * 6))
+    arms = {each["name"]: recipe(**each) for each in made}
+    return Engine(target, arms, name="tiny", tokenizer=tokenizer([f"w{i}" for i in range(127)]))
 
 
 @pytest.fixture
-def engine(tiny: Callable[..., Path], tmp_path: Path) -> Engine:
-    made = arms_with_a_cell(tmp_path)
-    made.append(made[-1] | {"name": "adaptive", "length": {"kind": "adaptive", "k": 4}})
-    target = native(tiny(max_position_embeddings=512, vocab_size=128))
-    assume(target, PassCosts((1.0, 1.0, 1.0, 1.0, 1.0, 1.0)))
-    return Engine(target, {each["name"]: recipe(**each) for each in made}, name="tiny")  # type: ignore[arg-type]
-
-
-def native_like(engine: Engine) -> LlamaBackend:
-    """The same model, of which no costs are known."""
-    target = engine.target
-    assert isinstance(target, LlamaBackend)
-    return LlamaBackend(target.shape, target.weights)
+def engine(tiny: Tiny, tmp_path: Path) -> Engine:
+    return engine_of(tiny, arms_with_a_cell(tmp_path))
 
 
 def test_arms_that_go_by_costs_draft_less_beside_others(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    adaptive: dict[str, Any] = {"kind": "adaptive", "k": 4}
+    drafter = engine.arms["cell"].drafter  # type: ignore[attr-defined]
+    arm = recipe(name="adaptive", kind="recurrent", drafter=drafter, length=adaptive)
+    engine.arms["adaptive"] = arm
+    assume(engine.target, PassCosts((1.0,) * 6))
     dear = SharedCosts((1, 2, 8), (1, 2), ((1.0, 1.0), (1.0, 1.5), (1.0, 8.0)), narrow=8)
     monkeypatch.setattr("decoders.costs.under_load.measure", lambda slots: dear)
     monkeypatch.setattr("decoders.costs.under_load.timed", lambda *given: dear)
@@ -73,7 +91,8 @@ def test_arms_that_go_by_costs_draft_less_beside_others(
 
 def test_passes_of_one_answer_are_measured_where_no_arm_goes_by_them(engine: Engine) -> None:
     fixed = {"autoregressive": engine.arms["autoregressive"], "cell": engine.arms["cell"]}
-    alone = Engine(native_like(engine), fixed, name="tiny")
+    target: Any = engine.target
+    alone = Engine(LlamaBackend(target.shape, target.weights), fixed, name="tiny")  # of no costs
     costs = Batch(alone, at_once=(1, 2)).cost_table
     assert len(costs.verify_s) == WIDEST and len(costs.of_answers(2).verify_s) == 8
     drafts_by = known(alone.target)
@@ -109,3 +128,128 @@ def test_room_for_all_answers_is_seen_to_before_costs_are_measured(
     monkeypatch.undo()
     _ = batch.cost_table
     assert told == [(time, answers) for answers in (1, 8) for time in range(measured.MEASUREMENTS)]
+
+
+# -- what a round takes beside its pass -----------------------------------------------------------
+
+
+def test_every_arm_is_timed_alone_and_beside_others(engine: Engine) -> None:
+    costs = Batch(engine, at_once=(1, 3)).cost_table
+    for one in (costs, costs.of_answers(3)):
+        assert set(one.round_s) == set(one.drawn_round_s) == set(ARMS)
+        assert max(one.round_s.values()) < 0.2 and min(one.round_s.values()) >= 0
+        assert one.overhead_s("copy", 0.0) == one.round_s["copy"]
+        assert one.overhead_s("copy", 0.5) == one.drawn_round_s["copy"]
+    assert engine.decode("copy", [1, 2, 3], Request(4)).ids  # nothing is left in the target's way
+
+
+def test_a_prompt_is_read_once_for_all_arms_of_a_measurement(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, prefill = Counter[int](), LlamaBackend.prefill
+
+    def counting(self: LlamaBackend, ids: Any, *given: Any) -> Any:
+        read[isinstance(self, SlotBackend)] += 1
+        return prefill(self, ids, *given)
+
+    monkeypatch.setattr(LlamaBackend, "prefill", counting)
+    costs = Batch(engine, at_once=(1, 3)).cost_table
+    assert read[True] == 3 * measured.MEASUREMENTS
+    # alone: besides, one for the passes' times and one for each drafter's
+    assert read[False] <= (1 + 1 + len(ARMS)) * measured.MEASUREMENTS
+    assert all(set(each.of_answers(3).round_s) == set(ARMS) for each in costs.repeats)
+
+
+def test_costs_are_the_medians_of_several_measurements(engine: Engine) -> None:
+    costs = Batch(engine, at_once=(1, 3)).cost_table
+    assert len(costs.repeats) == measured.MEASUREMENTS
+    assert len({one.round_s["copy"] for one in costs.repeats}) > 1
+    for answers in (1, 3):
+        one, each = costs.of_answers(answers), [r.of_answers(answers) for r in costs.repeats]
+        assert not one.at_once or answers == 1
+        for arm in ("both", "cell"):
+            assert one.draft_s[arm] == statistics.median(r.draft_s[arm] for r in each)
+            assert one.drawn_round_s[arm] == statistics.median(r.drawn_round_s[arm] for r in each)
+        assert one.verify_s[1] == statistics.median(r.verify_s[1] for r in each)
+    kept = costs.of(["copy"])
+    assert all(set(one.round_s) == {"autoregressive", "copy"} for one in kept.repeats)
+    assert Costs.from_json(json.loads(json.dumps(asdict(costs)))) == costs
+
+
+def test_arms_that_differ_by_their_weights_alone_cost_the_same(tiny: Tiny, tmp_path: Path) -> None:
+    """Not one of another length, or of another cell's size."""
+    made = {each["name"]: each for each in arms_with_a_cell(tmp_path)}
+    cell = made["cell"]["drafter"]
+    shutil.copytree(cell, tmp_path / "other")
+    arms = [*made.values(), {**made["cell"], "name": "twin", "drafter": str(tmp_path / "other")}]
+    arms += [{**made["cell"], "name": "long", "length": {"k": 7}, "note": "longer"}]
+    arms += [{**made["cell"], "name": "noted", "note": "a note"}]
+    engine = engine_of(tiny, arms)
+    found = shapes(engine)
+    assert found["twin"] == found["noted"] == found["cell"] == "cell" and found["long"] == "long"
+    for one in (costs := Batch(engine, at_once=(1, 2)).cost_table, costs.of_answers(2)):
+        for seconds in (one.draft_s, one.round_s, one.drawn_round_s):
+            assert seconds["twin"] == seconds["cell"] != seconds["long"]
+
+
+def test_what_a_verifier_takes_is_counted_for_every_answer(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(function: Callable[..., Any]) -> Callable[..., Any]:
+        def slowly(*given: Any) -> Any:
+            time.sleep(0.005)
+            return function(*given)
+
+        return slowly
+
+    monkeypatch.setattr(Coupled, "verify", slow(Coupled.verify))  # of one alone
+    monkeypatch.setattr(loop, "compared", slow(loop.compared))  # where a pass tells the tokens
+    costs = Batch(engine, at_once=(1, 3)).cost_table
+    for answers in (1, 3):
+        one = costs.of_answers(answers)
+        # less than it sleeps, as the pass and the draft taken off it are measured apart
+        assert one.overhead_s("cell", 0.0) > 0.003 * answers
+        assert one.overhead_s("cell", 1.0) > 0.003 * answers
+
+
+def test_an_arm_that_fails_is_left_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = Engine.decode
+
+    def failing(self: Engine, arm: str, *given: Any) -> Any:
+        if arm == "copy":
+            raise RuntimeError("not today")
+        return decode(self, arm, *given)
+
+    monkeypatch.setattr(Engine, "decode", failing)
+    costs = Batch(engine, at_once=(1, 2)).cost_table
+    for one in (costs, costs.of_answers(2)):
+        assert "copy" not in one.round_s and set(one.drawn_round_s) == set(ARMS) - {"copy"}
+        assert one.overhead_s("copy", 0.0) == one.round_s["autoregressive"]
+
+
+def test_only_what_lies_between_whole_reads_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, steps = [0.0], [0]
+    monkeypatch.setattr("collect.replay.rounds.time.perf_counter", lambda: now[0])
+
+    def read(wanted: list[list[int]]) -> int:
+        now[0] += 100  # the pass itself
+        return len(wanted)
+
+    gaps = OverheadTimer(
+        read, lambda wanted: [len(ids) for ids in wanted], 2, lambda: steps[0], CPU
+    )
+    two, one = [[1], [2, 3]], [[1]]
+    for wanted, host, stepped in [(two, 9, 3), (two, 5, 1), (one, 7, 0), (two, 8, 0), (two, 6, 4)]:
+        now[0] += host
+        steps[0] += stepped
+        assert gaps(wanted) == len(wanted)
+    assert gaps.found == [(5, 1), (6, 4)]
+    assert gaps.median(0.5) == statistics.median([4.5, 4.0])
+    assert gaps.median(9.0) == 0
+
+
+def test_drafted_tokens_are_steps_where_nothing_is_copied() -> None:
+    gaps = OverheadTimer(lambda ids: ids, lambda ids: [len(ids)], 1, None, CPU)
+    for ids in ([1], [1, 2, 3], [1]):
+        assert gaps(ids) is ids
+    assert [steps for _, steps in gaps.found] == [2, 0]
