@@ -381,27 +381,6 @@ def test_a_recipe_becomes_an_arm(tiny: Tiny, tmp_path: Path) -> None:
     assert recipe(kind="beam", beams=1).lossless
 
 
-@pytest.mark.parametrize(
-    ("fields", "word"),
-    [
-        ({}, "beams"),
-        ({"beams": 0}, "beams"),
-        ({"beams": 2, "length": {"k": 3}}, "name a `drafter`"),
-        ({"beams": 2, "width": 4}, "name a `drafter`"),
-        ({"beams": 4, "width": 3, "drafter": {"drafter": "x"}}, "raise `width`"),
-        ({"beams": 2, "drafter": {"drafter": "x", "length": {"k": 3}}}, "to the arm"),
-        ({"beams": 2, "drafter": {"kind": "max_gram"}}, "drafter"),
-        (
-            {"beams": 2, "drafter": {"drafter": "x"}, "length": {"min_confidence": 0.5}},
-            "min_confidence",
-        ),
-    ],
-)
-def test_one_mistake(fields: dict[str, Any], word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        recipe(kind="beam", **fields)
-
-
 def test_a_target_without_trees(tiny: Tiny) -> None:
     target = HFBackend.load(tiny(), CPU, torch.float32)
     target.model.config._attn_implementation = "flash_attention_2"

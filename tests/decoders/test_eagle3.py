@@ -379,5 +379,3 @@ def test_targets_without_layers_or_with_an_encoder_are_refused(tmp_path: Path) -
         arm.make_drafter(ToyBackend(torch.randn(16, 16)), None)  # type: ignore[attr-defined]
     with pytest.raises(DraftpickError, match="decoder-only"):
         arm.check_target(TargetInfo(16, True, None))
-    with pytest.raises(ValueError, match="it is for trees"):
-        recipe(kind="eagle3", drafter=str(head), every=True)

@@ -484,42 +484,6 @@ def test_a_file_of_endpoints_has_no_plain_decoding(tmp_path: Any) -> None:
         remote(load_arms(path))
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ("{kind: endpoint, url: 'h:1', model: m}", "arms.a.url: give an address such as"),
-        ("{kind: endpoint, url: 'http://h:x', model: m}", "arms.a.url: give an address such as"),
-        (
-            "{kind: endpoint, url: 'http://me:canary@h/v1', model: m}",
-            r"arms.a.url: http://me:\*\*\*@h/v1 holds a password",
-        ),
-        (
-            "{kind: endpoint, url: 'http://h/v1?api-key=canary', model: m}",
-            r"arms.a.url: http://h/v1.api-key=\*\*\* holds a password or key",
-        ),
-        (
-            "{kind: endpoint, url: 'http://h', model: m, extra_body: {stream: false}}",
-            "arms.a.extra_body: stream is set by every request",
-        ),
-        (
-            "{kind: endpoint, url: 'http://h', model: m, limit_field: most, extra_body: {most: 1}}",
-            "arms.a.extra_body: most is set by every request",
-        ),
-        (
-            "{kind: endpoint, url: 'http://h', model: m, limit_field: stream}",
-            "arms.a.limit_field: stream is another field",
-        ),
-        ("{kind: endpoint, url: 'http://h', model: m, timeout_s: 0}", "arms.a.timeout_s"),
-        ("{kind: endpoint, url: 'http://h'}", "arms.a.model"),
-    ],
-)
-def test_mistakes_are_told_by_field(tmp_path: Any, body: str, words: str) -> None:
-    path = tmp_path / "arms.yaml"
-    path.write_text(f"arms:\n  a: {body}\n")
-    with pytest.raises(DraftpickError, match=words):
-        load_arms(path)
-
-
 def test_what_the_fingerprint_covers(server: FakeEndpoint) -> None:
     plain = engine_of(server).arms_fingerprint(["a"])
     moved = engine_of(server, timeout_s=5, limit_field="max_completion_tokens")

@@ -342,12 +342,6 @@ def test_an_untrained_exit_is_the_target_s_first_layers(
         context.append(token)
 
 
-@pytest.mark.parametrize("fields", [{}, {"layer": 1, "drafter": "exit-2"}, {"layer": 0}])
-def test_an_exit_is_a_trained_one_or_a_layer(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"either `drafter`|greater than or equal to 1"):
-        recipe(name="exit", kind="early_exit", **fields)
-
-
 # -- chat -----------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,6 @@ import pytest
 import torch
 from decoder_toys import CPU, greedy, hybrid
 
-from decoders.arms import recipe
-from decoders.common.errors import DraftpickError
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.methods.hybrid.drafter import HybridDrafter
@@ -166,29 +164,6 @@ def test_what_the_answer_has_not_reached_is_not_learnt() -> None:
     assert chances(12) == pytest.approx((4 * copied_acceptance(12) + 2) / 6)
     chances.observe([0, 0], accepted=0, known=2)  # from a table, not copied
     assert chances(BANDS[0]) == pytest.approx(copied_acceptance(1))
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"model": {"kind": "max_gram"}}, "a drafter that does not copy"),
-        ({"model": {"kind": "autoregressive"}}, "cannot draft"),
-        (
-            {"model": {"kind": "neural", "drafter": "a"}, "shortest": 5, "longest": 3},
-            "must not be below",
-        ),
-        (
-            {
-                "model": {"kind": "neural", "drafter": "a"},
-                "length": {"k": 3, "min_confidence": 0.5},
-            },
-            "has no confidence",
-        ),
-    ],
-)
-def test_mistakes_are_told(fields: dict[str, object], says: str) -> None:
-    with pytest.raises((ValueError, DraftpickError), match=says):
-        recipe(kind="hybrid", name="h", **fields)
 
 
 def test_it_drafts_as_far_as_asked() -> None:

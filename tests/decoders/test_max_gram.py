@@ -11,7 +11,6 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
 from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.max_gram.next_token_table import NextTokenTable
@@ -83,12 +82,6 @@ def test_a_proposal_is_deterministic_and_counted() -> None:
     proposal = drafter.propose([1, 2, 3, 1, 2], DraftRequest(2, Sampling(1.0), Generator(CPU, 0)))
     assert (proposal.ids.tolist(), proposal.probs, drafter.calls) == ([3, 1], None, 1)
     assert drafter.parameters == 0
-
-
-@pytest.mark.parametrize(("shortest", "longest"), [(0, 3), (4, 3)])
-def test_bounds_are_checked(shortest: int, longest: int) -> None:
-    with pytest.raises(ValueError, match=r"must not be below|greater than or equal to 1"):
-        recipe(name="copy", kind="max_gram", shortest=shortest, longest=longest)
 
 
 # -- the index against a plain search -------------------------------------------------------------

@@ -16,9 +16,8 @@ from collect.replay.batch import Batch
 from collect.replay.costs import DRAFTED
 from collect.replay.costs import measure as measure_costs
 from decoders import Engine
-from decoders.arms import ArmRecipe, load_arms, recipe
+from decoders.arms import ArmRecipe, recipe
 from decoders.backends.native import LlamaBackend
-from decoders.common.errors import DraftpickError
 from decoders.costs.passes import (
     CONTEXT,
     QUIET,
@@ -304,23 +303,6 @@ def test_an_arm_s_adaptive_length_goes_by_what_was_learnt(tmp_path: Path) -> Non
 )
 def test_arms_say_whether_they_go_by_passes(arm: dict[str, object], asks: bool) -> None:
     assert recipe(name="arm", **arm).uses_cost_model is asks
-
-
-@pytest.mark.parametrize(
-    "arm",
-    [
-        "{kind: vertical, review: m, inner: {kind: max_gram, by_cost: true}}",
-        "{kind: hierarchy, middle: m, small: {kind: max_gram, by_cost: true}}",
-        "{kind: cs_drafting, models: [m, {kind: max_gram, by_cost: true}], K: [[1, 1], [0, 1]]}",
-    ],
-)
-def test_what_a_smaller_model_verifies_is_not_cut_by_the_target_s_passes(
-    tmp_path: Path, arm: str
-) -> None:
-    file = tmp_path / "arms.yaml"
-    file.write_text(f"arms:\n  autoregressive: {{kind: autoregressive}}\n  x: {arm}\n")
-    with pytest.raises(DraftpickError, match="`by_cost` goes by the target's passes"):
-        load_arms(file)
 
 
 def test_loading_an_engine_learns_them_once(

@@ -55,10 +55,6 @@ def close(one: Tensor, other: Tensor, near: float = 1e-9) -> None:
     torch.testing.assert_close(one.double(), other.double(), atol=near, rtol=near)
 
 
-def chance() -> RandomSource:
-    return Generator(CPU, 0)
-
-
 # -- the cell's steps -----------------------------------------------------------------------------
 
 
@@ -356,18 +352,6 @@ def test_graphs_on_cuda_draft_what_ordinary_steps_draft(precision: str, tiny: Ti
 
 # -- every verifier -------------------------------------------------------------------------------
 
-RULES: list[dict[str, Any]] = [
-    {"rule": "lossless"},
-    {"rule": "lossy", "alpha": 0.3},
-    {"rule": "lossy_star", "kl_budget": 0.1},
-    {"rule": "chow", "alpha": 0.6},
-    {"rule": "diff", "alpha": 0.2},
-    {"rule": "opt", "alpha": 0.2},
-    {"rule": "bild_star", "alpha": 2},
-    {"rule": "bild", "rollback": 2},
-]
-
-
 @pytest.fixture(scope="module")
 def cell(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cell")
@@ -443,15 +427,6 @@ def test_what_does_not_fit_is_told_before_anything_is_loaded(
     monkeypatch.setattr(targets, "load_tokenizer", lambda folder: None)
     with pytest.raises(DraftpickError, match=r"^arm 'a': .*states of 24, this target's have 32"):
         Engine.load(str(tiny()), arms, only=["a"], dtype="float32", device="cpu")
-
-
-def test_siblings_need_lossless_verification(cell: Path) -> None:
-    for more, says in (
-        ({"verifier": {"rule": "lossy", "alpha": 0.1}}, "verified by the target's own tokens"),
-        ({"length": {"k": 1}}, "a draft ends after 1"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            recipe(kind="recurrent", name="a", drafter=str(cell), branch=[2, 2], **more)
 
 
 # -- collection -----------------------------------------------------------------------------------

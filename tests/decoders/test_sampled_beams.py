@@ -6,15 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
 from decoder_toys import max_gram
 from torch import Tensor
 
-from decoders.arms import load_arms
-from decoders.common.errors import DraftpickError
 from decoders.lengths import FixedLength
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.papers.beam.sampled import SampledBeams
@@ -140,13 +137,6 @@ def test_more_beams_score_better() -> None:
 # -- the contract ---------------------------------------------------------------------------------
 
 
-def test_greedy_beams_are_the_target_s_answer_once() -> None:
-    target = ToyBackend.random(6, 2)
-    result = run(target, beams(5, vocab=6, k=3), [1, 2], Request(20))
-    assert result.ids == run(target, autoregressive(), [1, 2], Request(20)).ids
-    assert result.accepted + result.rounds + 1 == 20
-
-
 def test_the_books() -> None:
     target, chunks = ToyBackend.random(6, 2, 1.0), list[list[int]]()
     strategy = SampledBeams("test", neural(6, 4), ListedLengths([3, 0, 1]), 3)
@@ -165,36 +155,8 @@ def test_the_books() -> None:
     assert run(target, strategy, [1, 2], Request(20, Sampling(0.9), seed=5)).ids != result.ids
 
 
-def test_beams_that_end() -> None:
-    target = ToyBackend.random(4, 2, 1.0)
-    strategy = beams(4, vocab=4, k=3)
-    for seed in range(20):
-        request = Request(30, Sampling(1.0), seed=seed)
-        result = run(target, strategy, [1, 2], request, eos_ids=(3,))
-        assert result.finish_reason == ("eos" if result.ids[-1] == 3 else "length")
-        assert 3 not in result.ids[:-1] and len(result.ids) <= 30
-
-
 def test_copies_can_draft_for_beams() -> None:
     target = ToyBackend.random(5, 2, 0.3)
     strategy = SampledBeams("test", max_gram(shortest=1), FixedLength(3), 2)
     request = Request(25, Sampling(0.7, top_p=0.9, repetition_penalty=1.2), seed=1)
     assert len(run(target, strategy, [1, 2, 1, 2], request).ids) == 25
-
-
-# -- the recipe -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("beams: 0, drafter: {kind: max_gram}", "arms.a.beams: Input should be greater"),
-        ("beams: 2", "arms.a.drafter: Field required"),
-        ("beams: 2, drafter: {kind: max_gram, verifier: lossless}", "verifier: leave it out"),
-    ],
-)
-def test_mistakes(body: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "arms.yaml").write_text(f"arms: {{a: {{kind: sampled_beams, {body}}}}}")
-    with pytest.raises(DraftpickError) as caught:
-        load_arms(tmp_path / "arms.yaml")
-    assert says in str(caught.value) and "\n" not in str(caught.value)

@@ -20,9 +20,6 @@ from decoders.sampling.tree_shape import TreeShape
 from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, run, speculative
 from decoders.verify.coupled import Coupled, layout, path
 
-V = 5
-
-
 def tree(model: Backend, *branch: int, every: bool = False, slots: int = 512) -> Drafter:
     return grown(model, None, TreeShape(branch, every), slots)
 
@@ -34,7 +31,6 @@ def toy_tree(vocab: int, seed: int, *branch: int, every: bool = False) -> Drafte
 # -- T = 0 ----------------------------------------------------------------------------------------
 
 
-PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9, [7, 11, 7, 11, 7]]
 SHAPES = {"lead": TreeShape((3, 2)), "every": TreeShape((3, 2), every=True)}
 
 
@@ -184,23 +180,6 @@ def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
 
 
 # -- the recipe -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "word"),
-    [
-        ({}, "branch"),
-        ({"branch": []}, "branch"),
-        ({"branch": [0]}, "branch"),
-        ({"branch": [65]}, "branch"),
-        ({"branch": [2, 2, 2], "length": {"k": 2}}, "3 depths"),
-        ({"branch": [8, 8, 8], "every": True}, "1096 nodes"),
-        ({"branch": [2], "verifier": "lossy"}, "verifier"),
-    ],
-)
-def test_one_mistake(fields: dict[str, Any], word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        recipe(kind="tree", drafter="x", **fields)
 
 
 def test_more_children_than_tokens() -> None:
