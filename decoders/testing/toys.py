@@ -14,7 +14,16 @@ from ..lengths import FixedLength
 from ..loop import SpeculativeDecoding
 from ..methods.neural.drafter import NeuralDrafter
 from ..methods.plain.drafter import NullDrafter
-from ..protocols import Backend, Drafter, DraftLength, DraftRequest, Job, Strategy, Verifier
+from ..protocols import (
+    Backend,
+    Drafter,
+    DraftLength,
+    DraftRequest,
+    GrammarState,
+    Job,
+    Strategy,
+    Verifier,
+)
 from ..records import DecodeResult, Prefilled, Proposal, Request, StepStats
 from ..sampling.randomness import Generator, RandomSource
 from ..sampling.stopping import Stopper
@@ -114,24 +123,30 @@ def cycle(*tokens: int, vocab: int = 8) -> ToyBackend:
 
 
 class Scripted:
-    """Drafts the same tokens every round."""
+    """Drafts the same tokens every round, and notes what it is asked for and told.
+
+    asked: how long the context was, and how many tokens were to be drafted.
+    """
 
     parameters = 0
     context = 1 << 30
     calls = 0
 
     def __init__(self, *tokens: int) -> None:
-        self._tokens = list(tokens)
+        self.tokens = list(tokens)
+        self.asked: list[tuple[int, int]] = []
+        self.committed: list[list[int]] = []
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.calls = 0
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         self.calls += 1
-        return Proposal(torch.tensor(self._tokens[: asked.k], dtype=torch.int64))
+        self.asked.append((len(context), asked.k))
+        return Proposal(torch.tensor(self.tokens[: asked.k], dtype=torch.int64))
 
     def commit(self, context: list[int]) -> None:
-        pass
+        self.committed.append(context)
 
 
 def neural(vocab: int, seed: int, sharpness: float = 1.0) -> NeuralDrafter:
@@ -172,9 +187,32 @@ def autoregressive() -> SpeculativeDecoding:
     return speculative(NullDrafter(torch.device("cpu")), 0)
 
 
-def run(
+class Streamed:
+    """A streamer of transformers' kind that remembers the prompt, each part of the answer, and
+    whether it has ended."""
+
+    def __init__(self) -> None:
+        self.prompt: list[int] | None = None
+        self.parts: list[list[int]] = []
+        self.ended = False
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for part in self.parts for token in part]
+
+    def put(self, value: Tensor) -> None:
+        ids = value.flatten().tolist()
+        if self.prompt is None:
+            self.prompt = ids
+        else:
+            self.parts.append(ids)
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def job(
     target: Backend,
-    strategy: Strategy,
     prompt: list[int],
     request: Request,
     *,
@@ -182,11 +220,19 @@ def run(
     tokenizer: Any = None,
     chance: RandomSource | None = None,
     emit: Callable[[list[int]], None] = lambda ids: None,
-) -> DecodeResult:
-    """Answers a prompt without an engine. emit: is told the ids of every round."""
+    grammar: GrammarState | None = None,
+) -> Job:
+    """Reads a prompt and makes what a strategy is given. emit: is told the ids of every round."""
     prefilled = target.prefill(prompt)
     stopper = Stopper(request, eos_ids, tokenizer)
     chance = chance or Generator(torch.device("cpu"), request.seed)
-    return strategy.decode(
-        Job(target, prompt, prefilled, request, stopper, chance, lambda ids, *told: emit(ids))
+    return Job(
+        target, prompt, prefilled, request, stopper, chance, lambda ids, *_: emit(ids), grammar
     )
+
+
+def run(
+    target: Backend, strategy: Strategy, prompt: list[int], request: Request, **how: Any
+) -> DecodeResult:
+    """Answers a prompt without an engine. how: as of `job`."""
+    return strategy.decode(job(target, prompt, request, **how))

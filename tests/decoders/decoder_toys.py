@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ from decoders.records import DecodeResult, Proposal, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.tree_shape import TreeShape
-from decoders.testing.toys import ToyBackend
+from decoders.testing.toys import Streamed, ToyBackend
 from decoders.zoo.catalogue import cache_dir
 
 CPU = torch.device("cpu")
@@ -275,21 +276,15 @@ def greedy(k: int) -> DraftRequest:
     return DraftRequest(k, Sampling(), Generator(CPU, 0))
 
 
-class Leaves:
-    """A streamer that ends the answer in its third round."""
+class Leaves(Streamed):
+    """Ends the answer in its third round."""
 
     rounds = 0
-
-    def put(self, value: Tensor) -> None:
-        pass
 
     def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
         self.rounds += 1
         if self.rounds == 3:
             raise InterruptedError
-
-    def end(self) -> None:
-        raise AssertionError("the answer is not whole")
 
 
 class TickingClock:
@@ -401,11 +396,13 @@ class Watched(ToyBackend):
 
 
 def watched(
-    drafter: Drafter, before: Callable[[list[int]], None] = lambda context: None
+    drafter: Drafter,
+    before: Callable[[list[int]], None] = lambda context: None,
+    after: Callable[[], None] = lambda: None,
 ) -> list[tuple[list[int], int, Proposal]]:
     """Fills with what is proposed after which context, and how many tokens were asked for.
 
-    before: is told of each context first.
+    before: is told of each context first. after: is called once it was drafted for.
     """
     seen: list[tuple[list[int], int, Proposal]] = []
     propose = drafter.propose
@@ -414,7 +411,35 @@ def watched(
         before(context)
         made = propose(context, asked)
         seen.append((list(context), asked.k, made))
+        after()
         return made
 
     drafter.propose = noting  # type: ignore[method-assign]
     return seen
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """PyTorch's own, meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def some(*size: int, seed: int = 0) -> Tensor:
+    """Random numbers in bfloat16."""
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def some_tokens(n: int, seed: int = 0, vocab: int = 16) -> Tensor:
+    return torch.randint(0, vocab, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+def near(one: Tensor, other: Tensor) -> None:
+    """Logits of tiny models apart by bfloat16's rounding; a wrong weight or position would move
+    each by about 1."""
+    apart = (one.float() - other.float()).abs()
+    assert apart.mean() < 0.1 and apart.max() < 1

@@ -1,29 +1,31 @@
-"""What `--backend auto` does with rounded weights, and with bfloat16, on a CPU."""
+"""What `--backend auto` does with rounded weights and bfloat16 on a CPU; what `--dtype auto` is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS
+from decoder_toys import CPU, FITS_ROWS, Tiny
+from safetensors.torch import load_file, save_file
 
 from decoders.backends import cpp_kernels
 from decoders.backends.native import LlamaBackend
+from decoders.backends.weights.int4 import quantised
 from decoders.backends.weights.packed import Rounding
 from decoders.common.errors import DraftpickError
 from decoders.costs.passes import CostKey
-from decoders.models import loaders
+from decoders.models import loaders, precision
 from decoders.models.loaders import LoadRequest, auto
-from decoders.models.targets import load_backend
-from decoders.sampling.race import ON_CPU
+from decoders.models.precision import four_bit, precision_of
+
+CUDA = torch.device("cuda")
 
 
 @pytest.fixture(scope="module")
-def asked(tiny: Callable[..., Path]) -> LoadRequest:
+def asked(tiny: Tiny) -> LoadRequest:
     return LoadRequest(tiny(**FITS_ROWS), CPU, torch.bfloat16, rounding="int4")
 
 
@@ -60,6 +62,8 @@ def test_tokens_are_drawn_by_kernels_that_are_there_but_none_are_compiled_for_th
 
 def test_a_large_one_is_run_by_kernels(kernel: None, large: None, asked: LoadRequest) -> None:
     assert passes(auto(asked)) == "compiled"
+    plain = loaders.native(asked)
+    assert passes(plain) == "eager" and not plain.blocked  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +101,7 @@ def test_without_kernels_it_runs_ordinary_passes(
 def test_a_model_that_kernels_do_not_fit_says_so_and_runs_ordinary_passes(
     kernel: None,
     large: None,
-    tiny: Callable[..., Path],
+    tiny: Tiny,
     capsys: pytest.CaptureFixture[str],
     sizes: dict[str, int],
     why: str,
@@ -117,8 +121,8 @@ def test_a_model_that_kernels_do_not_fit_says_so_and_runs_ordinary_passes(
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"device": torch.device("cuda")},
-        {"device": torch.device("cuda"), "rounding": None},
+        {"device": CUDA},
+        {"device": CUDA, "rounding": None},
         {"dtype": torch.float32, "rounding": None},
     ],
 )
@@ -136,3 +140,54 @@ def test_costs_of_passes_by_kernels_are_kept_apart(kernel: None, asked: LoadRequ
     )
     backend.compile_layers()
     assert CostKey.of(plain, "same").file != CostKey.of(backend, "same").file
+
+
+# -- what --dtype auto chooses --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tiny: Tiny) -> Path:
+    return tiny(hidden_size=64, intermediate_size=96)
+
+
+@pytest.fixture(scope="module")
+def rounded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model, as a 4-bit file would give it back."""
+    made = tmp_path_factory.mktemp("rounded")
+    for path in folder.iterdir():
+        (made / path.name).write_bytes(path.read_bytes())
+    weights = load_file(made / "model.safetensors")
+    for name, weight in weights.items():
+        if "proj" in name:
+            q, grid = quantised(weight.to(torch.bfloat16))
+            scale, zero = grid.float().transpose(0, 1).repeat_interleave(32, 1).unbind(-1)
+            weights[name] = ((q - 8) * scale + zero).contiguous()
+    save_file(weights, made / "model.safetensors")
+    return made
+
+
+def test_a_four_bit_model_is_known_by_its_weights(folder: Path, rounded: Path) -> None:
+    assert four_bit(rounded) and not four_bit(folder)
+
+
+def test_auto_is_int4_for_a_four_bit_model_on_a_cpu(
+    folder: Path, rounded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "_has_kernels", lambda: True)
+    assert precision_of("auto", rounded, CPU, "auto") == "int4"
+    assert precision_of("auto", rounded, CPU, "native") == "int4"
+    assert precision_of("auto", folder, CPU, "auto") == "bfloat16"
+    assert precision_of("auto", rounded, CUDA, "auto") == "bfloat16"
+    assert precision_of("auto", rounded, CPU, "hf") == "bfloat16"
+    assert precision_of("float32", rounded, CPU, "auto") == "float32"
+    monkeypatch.setattr(precision, "_has_kernels", lambda: False)
+    assert precision_of("auto", rounded, CPU, "auto") == "bfloat16"
+
+
+def test_sizes_that_do_not_fit_stay_as_they_are(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "_has_kernels", lambda: True)
+    monkeypatch.setattr(precision, "four_bit", lambda folder: True)
+    odd = tiny(hidden_size=48, intermediate_size=40)
+    assert precision_of("auto", odd, CPU, "auto") == "bfloat16"

@@ -20,13 +20,11 @@ from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.papers.beam.search import BeamDraft, BeamSearch, Found, TokenTree
-from decoders.protocols import DraftLength, Job, TreeBackend
+from decoders.protocols import DraftLength, TreeBackend
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
-from decoders.sampling.randomness import Generator
-from decoders.sampling.stopping import Stopper
 from decoders.testing.tokenizers import Letters
-from decoders.testing.toys import ListedLengths, ToyBackend
+from decoders.testing.toys import ListedLengths, ToyBackend, job, run
 
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9]
 
@@ -70,12 +68,9 @@ def search(
     prompt: list[int],
     request: Request,
     eos: tuple[int, ...] = (),
+    tokenizer: Any = None,
 ) -> Found:
-    prefilled, stopper = target.prefill(prompt), Stopper(request, eos)
-    chance = Generator(CPU, 0)  # a beam search draws nothing
-    return strategy.search(
-        Job(target, prompt, prefilled, request, stopper, chance, lambda *told: None)
-    )
+    return strategy.search(job(target, prompt, request, eos_ids=eos, tokenizer=tokenizer))
 
 
 def same(found: Found, expected: list[tuple[list[int], float]]) -> None:
@@ -122,10 +117,8 @@ def test_beams_that_end(seed: int, beams: int, penalty: float, tiny: Tiny) -> No
     for eos in ((likeliest[-1],), (likeliest[2], 9), (2, 7, 11)):
         for prompt in PROMPTS[:2]:
             expected = theirs(model, prompt, beams, 12, eos, length_penalty=penalty)
-            for strategy in (
-                plain(beams, penalty),
-                drafted(target_twin(tiny, seed), beams, 3, penalty),
-            ):
+            twin = native(tiny(seed=seed))  # as much is accepted as can be
+            for strategy in (plain(beams, penalty), drafted(twin, beams, 3, penalty)):
                 found = search(strategy, target, prompt, Request(12), eos)
                 same(found, expected)
                 assert found.result.ids == expected[0][0]
@@ -133,11 +126,6 @@ def test_beams_that_end(seed: int, beams: int, penalty: float, tiny: Tiny) -> No
                 assert found.result.finish_reason == ("eos" if ends else "length")
             short += any(len(ids) < 12 for ids, _ in expected)
     assert short > 0
-
-
-def target_twin(tiny: Tiny, seed: int) -> TreeBackend:
-    """A draft model that is the target itself: as much is accepted as can be."""
-    return native(tiny(seed=seed))
 
 
 def test_one_beam_is_greedy(tiny: Tiny) -> None:
@@ -154,7 +142,7 @@ def test_a_repetition_penalty(tiny: Tiny) -> None:
     for penalty in (1.4, 0.8):
         request = Request(10, Sampling(repetition_penalty=penalty))
         expected = theirs(model, PROMPTS[1], 3, 10, repetition_penalty=penalty)
-        for strategy in (plain(3), drafted(target_twin(tiny, 1), 3)):
+        for strategy in (plain(3), drafted(native(tiny(seed=1)), 3)):
             same(search(strategy, target, PROMPTS[1], request), expected)
 
 
@@ -256,11 +244,7 @@ def test_any_draft_finds_the_same_beams(
     assert [beam.ids for beam in found.beams] == [beam.ids for beam in alone.beams]
     for one, two in zip(found.beams, alone.beams, strict=True):
         assert one.score == pytest.approx(two.score)
-    prefilled, stopper = target.prefill(prompt), Stopper(request, ends)
-    chance = Generator(CPU, 0)
-    result = strategy.decode(
-        Job(target, prompt, prefilled, request, stopper, chance, chunks.append)
-    )
+    result = run(target, strategy, prompt, request, eos_ids=ends, emit=chunks.append)
     assert result.ids == found.result.ids == list(found.beams[0].ids)
     # the books
     assert chunks == [result.ids] and 1 <= len(result.ids) <= most
@@ -284,7 +268,7 @@ def test_what_a_part_of_the_vocabulary_drafts_has_the_target_s_ids() -> None:
 def test_fewer_passes_than_tokens(tiny: Tiny) -> None:
     target = native(tiny(seed=1))
     alone = search(plain(3), target, PROMPTS[1], Request(21)).result
-    twin = search(drafted(target_twin(tiny, 1), 3, 4), target, PROMPTS[1], Request(21)).result
+    twin = search(drafted(native(tiny(seed=1)), 3, 4), target, PROMPTS[1], Request(21)).result
     assert alone.rounds == 20 and twin.ids == alone.ids
     assert twin.rounds == 4  # five steps a pass, where the draft model is the target
     assert twin.accepted_per_position == [4, 4, 4, 4]
@@ -301,11 +285,7 @@ def test_a_stop_string_ends_a_beam_as_an_end_token_does() -> None:
         by_id = search(plain(3), target, [0], Request(10), (2,))
         request = Request(10, stop=("c",))
         for strategy in (plain(3), drafted(ToyBackend(target.table), 3)):
-            prefilled, stopper = target.prefill([0]), Stopper(request, (), Letters())
-            chance = Generator(CPU, 0)
-            found = strategy.search(
-                Job(target, [0], prefilled, request, stopper, chance, lambda *told: None)
-            )
+            found = search(strategy, target, [0], request, tokenizer=Letters())
             assert [beam.ids for beam in found.beams] == [beam.ids for beam in by_id.beams]
             assert found.result.text == Letters().decode(found.result.ids)
             if found.result.ids[-1] == 2:
@@ -379,10 +359,3 @@ def test_a_recipe_becomes_an_arm(tiny: Tiny, tmp_path: Path) -> None:
     result = engine.decode("ahead", PROMPTS[1], Request(10))
     assert result.draft_work == result.draft_calls * strategy.parameters > 0
     assert recipe(kind="beam", beams=1).lossless
-
-
-def test_a_target_without_trees(tiny: Tiny) -> None:
-    target = HFBackend.load(tiny(), CPU, torch.float32)
-    target.model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(DraftpickError, match=r"'k' needs a target that can read a tree"):
-        recipe(kind="beam", name="k", beams=2).build(target, None)

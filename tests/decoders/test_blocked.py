@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, FITS_ROWS, Tiny, random_cell
+from decoder_toys import CPU, FITS_INT4, Tiny, near, random_cell, some, some_tokens, threads
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,8 +34,6 @@ from decoders.backends.weights.packed import (
 )
 from decoders.backends.weights.rounded_store import RoundedStore
 from decoders.costs.passes import CostKey
-from decoders.models import loaders
-from decoders.models.loaders import LoadRequest
 from decoders.sampling.draft_vocab import DraftVocab
 
 pytestmark = pytest.mark.instructions
@@ -44,10 +41,6 @@ pytestmark = pytest.mark.instructions
 ROUNDINGS: tuple[Rounding, ...] = ("int4", "int8")
 SIZES = [(16, 32), (48, 96), (192, 576), (64, 1536)]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-
-
-def some(*size: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
 @pytest.mark.usefixtures("kernel")
@@ -109,10 +102,14 @@ def test_sizes_that_do_not_fit_stay_with_other_kernels() -> None:
     assert kind_of("int4", torch.Size((16, 32)), False) is not Int4Blocks
 
 
-def test_without_avx2_there_is_no_kernel_and_nothing_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
+
+
+def test_without_avx2_there_is_no_kernel_and_nothing_is_said(
+    not_loaded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cpp_kernels, "instructions", lambda: None)
     told: list[str] = []
     assert not cpp_kernels.load_kernel(tmp_path, told.append)
@@ -156,14 +153,13 @@ def test_it_is_compiled_for_no_instructions_but_those_asked_for(
 
 
 def test_kernels_of_a_wheel_are_taken_where_they_fit_pytorch(
-    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: None, not_loaded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = cpp_kernels.file_name(str(cpp_kernels.instructions()))
     (tmp_path / name).touch()
     opened: list[Path] = []
     told: list[str] = []
     monkeypatch.setattr(cpp_kernels, "FOLDER", tmp_path)
-    monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
     monkeypatch.setattr(cpp_kernels, "_opened", opened.append)
     monkeypatch.setattr(cpp_kernels, "compile_kernels", lambda path, flags: "no compiler")
     assert cpp_kernels.load_kernel(tmp_path / "made", told.append)
@@ -176,11 +172,10 @@ def test_kernels_of_a_wheel_are_taken_where_they_fit_pytorch(
 
 
 def test_without_a_compiler_it_is_done_without_and_said(
-    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: None, not_loaded: None, tmp_path: Path
 ) -> None:
     from torch._inductor import config
 
-    monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
     told: list[str] = []
     with config.patch({"cpp.cxx": ("no-such-compiler",)}):
         assert not cpp_kernels.load_kernel(tmp_path / "made", told.append)
@@ -189,9 +184,8 @@ def test_without_a_compiler_it_is_done_without_and_said(
 
 
 def test_a_cache_that_cannot_be_written_is_done_without_and_said(
-    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: None, not_loaded: None, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
     (tmp_path / "file").touch()
     told: list[str] = []
     assert not cpp_kernels.load_kernel(tmp_path / "file" / "made", told.append)
@@ -228,11 +222,10 @@ def test_it_is_compiled_again_where_the_file_is_damaged_and_then_used(
 
 
 def test_a_compiler_that_refuses_is_quoted(
-    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: None, not_loaded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "kernels.cpp"
     broken.write_text("int main( {")
-    monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
     monkeypatch.setattr(cpp_kernels, "SOURCE", broken)
     told: list[str] = []
     assert not cpp_kernels.load_kernel(tmp_path / "made", told.append)
@@ -286,17 +279,13 @@ def test_a_row_does_not_depend_on_the_others(
 ) -> None:
     weight, x = some(outs, 32 * groups, seed=seed), some(rows, 32 * groups, seed=seed + 1)
     weight[:, :32] *= spread
-    before = torch.get_num_threads()
     for rounding in ROUNDINGS:
         made, plain = (rounded(rounding, weight, on) for on in (True, False))
         exact = x.double() @ plain.dequantised().double().T
-        try:
-            torch.set_num_threads(2)
+        with threads(2):
             together = made.times(x, None)
-            torch.set_num_threads(1)
+        with threads(1):
             one = torch.cat([made.times(x[i : i + 1], None) for i in range(rows)])
-        finally:
-            torch.set_num_threads(before)
         assert torch.allclose(together.double(), exact, rtol=0.01, atol=0.01 * exact.abs().max())
         assert torch.equal(one, together)
 
@@ -313,16 +302,13 @@ def test_in_bfloat16_it_multiplies_by_the_weight_itself(
 ) -> None:
     """Any number of rows, each by itself; sums are float32's, rounded once."""
     weight, x = some(outs, 32 * groups, seed=seed), some(rows, 32 * groups, seed=seed + 1)
-    made, before = blocked.to_bf16_blocks(weight), torch.get_num_threads()
+    made = blocked.to_bf16_blocks(weight)
     assert torch.equal(made.dequantised(), weight) and made.numel() == weight.numel()
     exact = x.double() @ weight.double().T
-    try:
-        torch.set_num_threads(2)
+    with threads(2):
         together = linear(x, made, weight[:, 0].contiguous())
-        torch.set_num_threads(1)
+    with threads(1):
         alone = [linear(row, made, weight[:, 0].contiguous()) for row in x]
-    finally:
-        torch.set_num_threads(before)
     bare = made.times(x, None)
     assert torch.allclose(bare.double(), exact, rtol=2.0**-8, atol=1e-4 * groups)
     assert torch.equal(together, bare + weight[:, 0])
@@ -384,28 +370,12 @@ def test_the_rounded_values_count_at_every_width(
 # -- models ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[*ROUNDINGS, None])
-def kept(request: pytest.FixtureRequest) -> Rounding | None:
-    """How weights are rounded."""
-    found: Rounding | None = request.param
-    return found
-
-
 def model(tiny: Tiny, rounding: Rounding | None, on: bool) -> LlamaBackend:
     folder = tiny("qwen2", **FITS_INT4, max_position_embeddings=700)
     return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=on)
 
 
-def near(one: torch.Tensor, other: torch.Tensor) -> None:
-    """Apart by bfloat16's rounding; a wrong weight would move every logit by about 1."""
-    apart = (one.float() - other.float()).abs()
-    assert apart.mean() < 0.1 and apart.max() < 0.6
-
-
-def tokens(n: int, seed: int = 0) -> torch.Tensor:
-    return torch.randint(0, 16, (n,), generator=torch.Generator().manual_seed(seed))
-
-
+@pytest.mark.parametrize("kept", [*ROUNDINGS, None])
 def test_a_model_in_blocks_answers_as_on_other_kernels(
     kernel: None, tiny: Tiny, kept: Rounding | None
 ) -> None:
@@ -415,23 +385,21 @@ def test_a_model_in_blocks_answers_as_on_other_kernels(
     for each in (plain, backend):
         each.prefill(PROMPT)
     for step, width in enumerate([1, 2, 17, WIDE, 1, NARROW + 1, 5]):
-        ids = tokens(width, step)
+        ids = some_tokens(width, step)
         near(backend.extend(ids), plain.extend(ids))
     assert CostKey.of(backend, "same").file != CostKey.of(plain, "same").file
 
 
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("kept", [*ROUNDINGS, None])
 def test_bits_of_a_model_do_not_depend_on_the_number_of_threads(
-    kernel: None, tiny: Tiny, kept: Rounding | None
+    kernel: None, tiny: Tiny, kept: Rounding | None, on: bool
 ) -> None:
-    target, before = model(tiny, kept, True), torch.get_num_threads()
-    made = list[list[torch.Tensor]]()
-    try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            target.prefill(PROMPT)
-            made.append([target.extend(tokens(n, n)) for n in (1, 2, 7, WIDE)])
-    finally:
-        torch.set_num_threads(before)
+    target, made = model(tiny, kept, on), list[list[torch.Tensor]]()
+    for count in (1, 2):
+        with threads(count):
+            read = [target.prefill(PROMPT).logits]
+            made.append(read + [target.extend(some_tokens(n, n)) for n in (1, 2, 7, WIDE)])
     assert all(map(torch.equal, *made))
 
 
@@ -461,17 +429,3 @@ def test_rounded_weights_are_kept_in_blocks_apart(
         again = RoundedStore(tmp_path, "model", told.append, on).rounded(rounding, weight)
         assert type(again) is type(made[on]) and not told
         assert all(map(torch.equal, again.stored, made[on].stored))
-
-
-@pytest.fixture
-def asked(tiny: Tiny) -> Iterator[LoadRequest]:
-    yield LoadRequest(tiny(**FITS_ROWS), CPU, torch.bfloat16, rounding="int4")
-
-
-def test_auto_multiplies_large_models_in_blocks(
-    kernel: None, asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not loaders.auto(asked).blocked  # type: ignore[attr-defined]
-    monkeypatch.setattr(loaders, "WORTH_COMPILING", 1)
-    assert loaders.auto(asked).blocked  # type: ignore[attr-defined]
-    assert not loaders.native(asked).blocked  # type: ignore[attr-defined]

@@ -32,12 +32,10 @@ from decoders.arms import KINDS, recipe
 from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
-from decoders.protocols import Drafter, DraftRequest, Job, decoder_prefix
+from decoders.protocols import Drafter, DraftRequest, decoder_prefix
 from decoders.records import DecodeResult, Proposal, Request, Sampling
-from decoders.sampling.randomness import Generator
-from decoders.sampling.stopping import Stopper
 from decoders.testing.tokenizers import Letters
-from decoders.testing.toys import ListedLengths, run
+from decoders.testing.toys import ListedLengths, Streamed, job, run
 
 
 def answer(engine: Engine, name: str, prompt: list[int], request: Request) -> DecodeResult:
@@ -70,24 +68,6 @@ def plain(engine: Engine, prompt: list[int], tokens: int = LONG) -> list[int]:
 
 
 PLAIN: WeakKeyDictionary[Engine, dict[tuple[int, ...], list[int]]] = WeakKeyDictionary()
-
-
-class Streamed:
-    """A transformers streamer that remembers."""
-
-    def __init__(self) -> None:
-        self.prompt: list[int] | None = None
-        self.ids: list[int] = []
-        self.ended = False
-
-    def put(self, value: torch.Tensor) -> None:
-        if self.prompt is None:
-            self.prompt = value[0].tolist()
-        else:
-            self.ids += value.tolist()
-
-    def end(self) -> None:
-        self.ended = True
 
 
 def test_every_kind_is_here() -> None:
@@ -262,19 +242,16 @@ def test_clocks(
     engine = ready(engines, backend, name)
     strategy, target, request = engine.strategy(name), engine.target, Request(24, seed=1)
     engine.decode(name, PROMPTS[1], Request(2))  # what loads and traces at first
-    prefilled, stopper = target.prefill(PROMPTS[1]), Stopper(request, ())
-    chance, clock = Generator(target.device, 1), TickingClock()
+    made, clock = job(target, PROMPTS[1], request), TickingClock()
     monkeypatch.setattr("time.perf_counter", clock)
     started = clock()
-    result = strategy.decode(
-        Job(target, PROMPTS[1], prefilled, request, stopper, chance, lambda *told: None)
-    )
+    result = strategy.decode(made)
     whole = clock() - started
     monkeypatch.undo()
     parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
     assert min(result.prefill_s, result.draft_s, result.verify_s, result.other_s) >= 0
     assert whole > 5 * clock.tick  # recorded rounds read it least
-    assert 0 < whole - (parts - prefilled.prefill_s) <= 3.5 * clock.tick  # outside its tallies
+    assert 0 < whole - (parts - made.prefilled.prefill_s) <= 3.5 * clock.tick  # outside its tallies
 
 
 # -- drafts that are all accepted, and all rejected -----------------------------------------------

@@ -16,6 +16,7 @@ from decoders.arms import recipe
 from decoders.models.drafter_memory import LONGEST_S, LoadFailed
 from decoders.models.memory import OutOfMemory
 from decoders.records import Request
+from decoders.testing.toys import Streamed
 
 SMALL = ("one", "two", "three")
 REQUEST = Request(max_new_tokens=12)
@@ -75,17 +76,12 @@ def test_idle_ones_go_where_memory_runs_out(tiny: Tiny, folders: dict[str, Path]
     assert engine.drafters.arms == ["two"]
 
 
-class Loading:
-    """A streamer in whose second round another answer's arm is loaded."""
+class Loading(Streamed):
+    """In its second round another answer's arm is loaded."""
 
     def __init__(self, engine: Engine, seconds: float) -> None:
+        super().__init__()
         self.engine, self.seconds, self.rounds = engine, seconds, 0
-
-    def put(self, ids: Any) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
     def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
         self.rounds += 1

@@ -23,6 +23,7 @@ from decoders.endpoints.stream import pause_s
 from decoders.records import Request, Sampling
 from decoders.testing.fake_server import Clock, FakeEndpoint, listening
 from decoders.testing.tokenizers import word_tokenizer
+from decoders.testing.toys import Streamed
 
 HELLO = chat_ids([{"role": "user", "content": "why is the sky blue"}])
 
@@ -34,20 +35,6 @@ def engine_of(*servers: FakeEndpoint, clock: Any = time.monotonic, **body: Any) 
         for name, one in zip("abc", servers, strict=False)
     }
     return EndpointEngine(arms, clock)
-
-
-class Recording:
-    """A streamer. seen: what was put and when."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, list[int]]] = []
-        self.ended = False
-
-    def put(self, value: Any) -> None:
-        self.seen.append((time.perf_counter(), value.flatten().tolist()))
-
-    def end(self) -> None:
-        self.ended = True
 
 
 # -- answers --------------------------------------------------------------------------------------
@@ -149,12 +136,17 @@ def test_why_an_answer_ended_is_told(server: FakeEndpoint) -> None:
 
 def test_text_streams_as_it_comes(server: FakeEndpoint) -> None:
     server.step_s = lambda prompt: 0.05
-    engine, streamer = engine_of(server), Recording()
+    at = list[float]()
+
+    class Timed(Streamed):
+        def put(self, value: Any) -> None:
+            super().put(value)
+            at.append(time.perf_counter())
+
+    engine, streamer = engine_of(server), Timed()
     result = engine.decode("a", HELLO, Request(), streamer=streamer)
-    (_, prompt), *rest = streamer.seen
-    assert prompt == HELLO and streamer.ended
-    assert [one for _, ids in rest for one in ids] == result.ids
-    assert len(rest) == 5 and rest[-1][0] - rest[0][0] > 0.1  # not all at the end
+    assert (streamer.prompt, streamer.ids, streamer.ended) == (HELLO, result.ids, True)
+    assert len(at) == 6 and at[-1] - at[1] > 0.1  # not all at the end
 
 
 @given(st.text(max_size=60), st.integers(0, 20))
@@ -272,7 +264,7 @@ def test_an_answer_that_breaks_off_after_it_was_shown_is_an_error(server: FakeEn
     server.cut_after = 2
     engine = engine_of(server)
     with pytest.raises(UpstreamBroke, match="in the middle of its answer"):
-        engine.decode("a", HELLO, Request(), streamer=Recording())
+        engine.decode("a", HELLO, Request(), streamer=Streamed())
     assert engine.asleep.keys() == {"a"}
 
 
@@ -280,21 +272,21 @@ def test_an_answer_that_breaks_off_where_nobody_sees_it_may_come_from_another(
     server: FakeEndpoint,
 ) -> None:
     server.cut_after = 2
-    streamer: Any = Recording()
+    streamer: Any = Streamed()
     streamer.shown = False
     with pytest.raises(ArmDown):
         engine_of(server).decode("a", HELLO, Request(), streamer=streamer)
-    assert len(streamer.seen) == 3 and not streamer.ended
+    assert len(streamer.parts) == 2 and not streamer.ended
 
 
 def test_a_server_is_left_as_soon_as_its_answer_is_not_wanted(server: FakeEndpoint) -> None:
     class Enough(Exception):
         pass
 
-    class Brief(Recording):
+    class Brief(Streamed):
         def put(self, value: Any) -> None:
             super().put(value)
-            if len(self.seen) > 2:
+            if len(self.parts) > 1:
                 raise Enough
 
     server.step_s, server.words = lambda prompt: 0.02, lambda prompt: [" on"] * 100

@@ -24,7 +24,7 @@ from decoders.models import targets
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
 from decoders.sampling.randomness import Generator
-from decoders.testing.toys import ToyBackend
+from decoders.testing.toys import Streamed, ToyBackend
 
 K = LengthRecipe(k=3)
 
@@ -125,52 +125,27 @@ def test_what_others_read_is_not_taken_for_ours(engine: Engine) -> None:
     assert torch.equal(other.prefill(PROMPT, reuse=True).logits, before)
 
 
-@pytest.mark.parametrize("arm", ["autoregressive", "small", "copy", "exit"])
-def test_a_transformers_streamer(engine: Engine, arm: str) -> None:
-    from io import StringIO
-
+def test_a_transformers_streamer(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is put, and when, is in test_contract.py and below."""
     from transformers import TextStreamer
 
-    class Caught(TextStreamer):  # type: ignore[misc]
-        out, chunks = StringIO(), list[torch.Tensor]()
-
-        def put(self, value: torch.Tensor) -> None:
-            self.chunks.append(value)
-            super().put(value)
-
-        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-            self.out.write(text)
-
-    streamer = Caught(engine.tokenizer, skip_prompt=True, skip_special_tokens=True)
-    streamer.chunks, streamer.out = [], StringIO()
-    result = engine.decode(arm, PROMPT, Request(14), streamer=streamer)
-    assert streamer.chunks[0].flatten().tolist() == PROMPT
-    assert torch.cat(streamer.chunks[1:]).tolist() == result.ids
-    assert len(streamer.chunks) == result.rounds + 2
-    assert streamer.out.getvalue().split() == result.text.split()
+    streamer = TextStreamer(engine.tokenizer, skip_prompt=True, skip_special_tokens=True)
+    result = engine.decode("small", PROMPT, Request(14), streamer=streamer)
+    assert capsys.readouterr().out.split() == result.text.split() != []
 
 
 @pytest.mark.parametrize("arm", ["autoregressive", "small", "copy", "exit"])
 def test_a_round_streamer_is_told_what_was_drafted(engine: Engine, arm: str) -> None:
-    class Rounds:
-        def __init__(self) -> None:
-            self.made: list[tuple[list[int], int]] = []
-
-        def put(self, value: torch.Tensor) -> None:
-            assert value.tolist() == [PROMPT]
-
+    class Rounds(Streamed):
         def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
-            assert 0 <= accepted <= drafted
-            self.made.append((ids, accepted))
+            assert 0 <= accepted <= drafted and not self.ended
+            self.parts.append(ids)
+            taken.append(accepted)
 
-        def end(self) -> None:
-            self.made.append(([], 0))
-
-    rounds = Rounds()
+    rounds, taken = Rounds(), list[int]()
     result = engine.decode(arm, PROMPT, Request(14), streamer=rounds)
-    assert [i for ids, _ in rounds.made for i in ids] == result.ids
-    assert sum(accepted for _, accepted in rounds.made) == result.accepted
-    assert rounds.made[-1] == ([], 0)
+    assert rounds.prompt == PROMPT and rounds.ids == result.ids and rounds.ended
+    assert sum(taken) == result.accepted and len(taken) == result.rounds + 1
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs(engine: Engine) -> None:

@@ -19,11 +19,11 @@ from decoders.methods.tree.drafter import TreeDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.papers.rules.lossy import Lossless
-from decoders.protocols import Backend, Drafter, Job, Strategy
+from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import DecodeResult, Proposal, Request, Sampling
 from decoders.sampling.filters import choose
 from decoders.sampling.randomness import Generator, RandomSource
-from decoders.sampling.stopping import Stopper
+from decoders.testing import toys
 from decoders.testing.chance import Distribution, distance, every_outcome, transformers_filters
 from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, neural, speculative
 from decoders.verify.guide import Guide
@@ -76,11 +76,8 @@ class ToyGrammar:
 def run(
     target: Backend, strategy: Strategy, request: Request, chance: RandomSource | None = None
 ) -> DecodeResult:
-    prefilled, stopper = target.prefill(PROMPT), Stopper(request, (EOS,))
-    chance = chance or Generator(CPU, request.seed)
-    return strategy.decode(
-        Job(target, PROMPT, prefilled, request, stopper, chance, lambda *_: None, ToyGrammar())
-    )
+    how: Any = {"eos_ids": (EOS,), "chance": chance, "grammar": ToyGrammar()}
+    return toys.run(target, strategy, PROMPT, request, **how)
 
 
 def loop_distribution(
@@ -105,7 +102,7 @@ def constrained(target: ToyBackend, request: Request) -> Distribution:
             distribution[made] = weight
             return
         context = [*PROMPT, *made]
-        scores = target.table[context[-2], context[-1]].clone()
+        scores = target.next_logits(context).clone()
         refused = [token for token in range(VOCAB) if token not in RULES[state]]
         scores[refused] = -torch.inf
         chances = filters(torch.tensor([context]), scores.unsqueeze(0)).softmax(-1)[0]
@@ -195,7 +192,7 @@ def test_greedy_ids_are_constrained_decoding_s(drafter: str) -> None:
         wanted, state = list[int](), ToyGrammar()
         while len(wanted) < 10:
             context = [*PROMPT, *wanted]
-            scores = target.table[context[-2], context[-1]]
+            scores = target.next_logits(context)
             scores = scores.masked_fill(~state.allowed(), -torch.inf)
             wanted.append(choose(scores, Sampling(), Generator(CPU, 0), 0))
             if not state.take(wanted[-1]):

@@ -4,7 +4,6 @@ test_exact_distribution.py, its promises as an arm in test_contract.py."""
 from __future__ import annotations
 
 import pytest
-import torch
 from decoder_toys import CPU, greedy, hybrid
 
 from decoders.costs.pass_costs import PassCosts
@@ -12,28 +11,9 @@ from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.methods.hybrid.drafter import HybridDrafter
 from decoders.methods.max_gram.copying import BANDS, CopyChances, copied_acceptance
 from decoders.protocols import DraftRequest
-from decoders.records import Proposal, Sampling
+from decoders.records import Sampling
 from decoders.sampling.randomness import Generator
-from decoders.testing.toys import neural
-
-
-class Scripted:
-    """Drafts the same tokens whatever came before."""
-
-    parameters, context, calls = 10, 1000, 0
-
-    def __init__(self, ids: list[int]) -> None:
-        self.ids, self.asked, self.committed = ids, 0, list[list[int]]()
-
-    def reset(self, prompt_ids: list[int]) -> None:
-        pass
-
-    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
-        self.asked += 1
-        return Proposal(torch.tensor(self.ids[: asked.k]))
-
-    def commit(self, context: list[int]) -> None:
-        self.committed.append(context)
+from decoders.testing.toys import Scripted, neural
 
 
 def draft(drafter: HybridDrafter, context: list[int], k: int = 4) -> list[int]:
@@ -45,50 +25,50 @@ LONG_MATCH = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6]
 
 
 def test_a_long_match_is_copied() -> None:
-    model = Scripted([0, 0, 0, 0])
+    model = Scripted(0, 0, 0, 0)
     drafter = hybrid(model)
     drafter.reset(LONG_MATCH)
     assert draft(drafter, LONG_MATCH, 3) == [7, 8, 9]
-    assert model.asked == 0
+    assert not model.asked
 
 
 def test_where_nothing_matches_the_model_drafts() -> None:
-    model = Scripted([5, 5, 5, 5])
+    model = Scripted(5, 5, 5, 5)
     drafter = hybrid(model)
     drafter.reset([1, 2, 3])
     made = draft(drafter, [1, 2, 3])
     assert made and set(made) == {5}
-    assert model.asked == 1
+    assert len(model.asked) == 1
 
 
 def test_copies_that_fall_lose_to_the_model_and_win_again_when_they_stand() -> None:
-    model = Scripted([])
+    model = Scripted()
     drafter = hybrid(model)
     context = list(LONG_MATCH)
     drafter.reset(context)
     for turn in range(30):  # what follows is always new, and the model knows it
-        model.ids = [100 + turn] * 4
+        model.tokens = [100 + turn] * 4
         draft(drafter, context)
-        context = [*context, *model.ids, 0]
+        context = [*context, *model.tokens, 0]
         drafter.commit(context)
         context = [*context, *LONG_MATCH[:6]]
-    asked = model.asked
+    asked = len(model.asked)
     assert asked > 15
     draft(drafter, context)
-    assert model.asked == asked + 1
-    model.ids = [99] * 4
+    assert len(model.asked) == asked + 1
+    model.tokens = [99] * 4
     for _ in range(30):  # what follows is always the same, and the model is wrong
         draft(drafter, context)
         context = [*context, 7, 8, 9, 9, 9]
         drafter.commit(context)
         context = [*context, *LONG_MATCH[:6]]
-    asked = model.asked
+    asked = len(model.asked)
     assert draft(drafter, context, 3) == [7, 8, 9]
-    assert model.asked == asked
+    assert len(model.asked) == asked
 
 
 def test_nothing_is_drafted_where_nothing_pays_until_it_may_have_changed() -> None:
-    model = Scripted([5])
+    model = Scripted(5)
     drafter = hybrid(model, draft_cost=0.5)
     context = [1, 2, 3]
     drafter.reset(context)
@@ -105,7 +85,7 @@ def test_nothing_is_drafted_where_nothing_pays_until_it_may_have_changed() -> No
 def test_a_dear_model_drafts_less() -> None:
     lengths = []
     for cost in (0.0, 0.1, 0.3):
-        drafter = hybrid(Scripted([5] * 16), draft_cost=cost)
+        drafter = hybrid(Scripted(*[5] * 16), draft_cost=cost)
         drafter.reset([1, 2, 3])
         lengths.append(len(draft(drafter, [1, 2, 3], 16)))
     assert lengths[0] > lengths[1] > lengths[2] == 1
@@ -113,13 +93,14 @@ def test_a_dear_model_drafts_less() -> None:
 
 def test_wide_passes_end_a_copy() -> None:
     dear_from_three = PassCosts((1.0, 1.0, 3.0, 3.0, 3.0))
-    drafter = hybrid(Scripted([0]), passes=dear_from_three)
+    drafter = hybrid(Scripted(0), passes=dear_from_three)
     drafter.reset(LONG_MATCH)
     assert draft(drafter, LONG_MATCH, 4) == [7]
 
 
 def test_the_model_is_told_of_every_round() -> None:
-    model = Scripted([0])
+    model = Scripted(0)
+    model.parameters, model.context = 10, 1000
     drafter = hybrid(model)
     drafter.reset(LONG_MATCH)
     draft(drafter, LONG_MATCH)
@@ -146,7 +127,7 @@ def test_a_copy_is_trusted_less_the_warmer_the_answer() -> None:
         assert shares == sorted(shares, reverse=True)
         assert len(set(shares[:12])) == 12 and 0 <= shares[-1] < 1
     assert copied_acceptance(3, 0.7) == 0.56 and copied_acceptance(3, 1.0) == pytest.approx(0.42)
-    model = Scripted([0, 0, 0])
+    model = Scripted(0, 0, 0)
     drafter = hybrid(model)
     short_match = [1, 2, 3, 4, 5, 6, 1, 2]
     drafter.reset(short_match)
@@ -174,13 +155,13 @@ def test_it_drafts_as_far_as_asked() -> None:
 
 
 def test_a_dear_model_is_tried_at_first_and_seldom_then() -> None:
-    model = Scripted([5])
+    model = Scripted(5)
     drafter = hybrid(model, draft_cost=0.9)
     context, asked = [1, 2, 3], []
     drafter.reset(context)
     for turn in range(40):
         draft(drafter, context)
-        asked.append(model.asked)
+        asked.append(len(model.asked))
         context = [*context, 100 + turn]
         drafter.commit(context)
     tries = [turn for turn, count in enumerate(asked) if count > (asked[turn - 1] if turn else 0)]
@@ -204,13 +185,13 @@ def test_a_model_that_seldom_drafts_reads_seldom() -> None:
 
 def test_a_model_that_cannot_pay_is_never_asked() -> None:
     """Not even if all of its tokens were accepted."""
-    model = Scripted([5])
+    model = Scripted(5)
     drafter = hybrid(model, draft_cost=1.0)
     drafter.reset([1, 2])
     for length in range(3, 60):
         draft(drafter, [*range(length)])
         drafter.commit([*range(length + 1)])
-    assert model.asked == 0
+    assert not model.asked
 
 
 def test_beside_others_a_model_that_reads_in_turn_sits_out() -> None:

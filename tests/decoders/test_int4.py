@@ -1,4 +1,4 @@
-"""int4 weights: what is rounded, what is multiplied, and that a CUDA model is of the right shapes.
+"""int8 and int4 weights: what is rounded, what is multiplied, and a CUDA model's shapes.
 
 CUDA's operators cannot be run here. Their interface is asked of PyTorch's own shape functions; that
 what they are given means the right numbers, of their definition written out.
@@ -7,10 +7,12 @@ what they are given means the right numbers, of their definition written out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from decoder_toys import some
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -27,10 +29,6 @@ from decoders.backends.weights.int8 import WIDE, Int8Weight, to_int8
 from decoders.backends.weights.packed import Rounded, Rounding, dense, linear, narrowed, pack
 
 pytestmark = pytest.mark.instructions
-
-
-def some(*size: int, seed: int = 0) -> Tensor:
-    return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
 def meant(q: Tensor, grid: Tensor) -> Tensor:
@@ -105,30 +103,30 @@ def test_a_matrix_rounded_in_parts_is_rounded_as_a_whole_one(
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_product_is_that_of_the_rounded_weight(biased: bool) -> None:
-    """At every width."""
+@pytest.mark.parametrize(("rounding", "wider"), [("int8", True), ("int8", False), ("int4", True)])
+def test_a_product_is_that_of_the_rounded_weight(
+    rounding: Rounding, biased: bool, wider: bool
+) -> None:
+    """At every width, and without a wider copy for prompts. A row of zeros stays one."""
     weight, bias = some(48, 576), some(48, seed=1) if biased else None
-    made = narrowed("int4", weight)
-    assert isinstance(made, Int4Weight)
+    weight[7] = 0
+    made: Any = narrowed(rounding, weight)
     assert narrowed("int4", made) is narrowed("int8", made) is pack(made) is made
-    rounded = meant(*quantised(weight))
     assert made.numel() == weight.numel()
+    if rounding == "int4":
+        rounded = meant(*quantised(weight))
+    else:
+        rounded = made.values.float() * made.scale.float().unsqueeze(1)
+        assert bool(((rounded - weight.float()).abs() <= 0.51 * made.scale.float()[:, None]).all())
+    if not wider:
+        made = Int8Weight(made.values, made.scale, None)
     assert torch.equal(made.dequantised(), rounded.bfloat16())
     assert torch.equal(dense(made), rounded.bfloat16())
     for batch, rows in ((1, 1), (2, WIDE // 2), (1, WIDE + 1)):
         x = some(batch, rows, 576, seed=2)
         exact = F.linear(x.float(), rounded, None if bias is None else bias.float())
         torch.testing.assert_close(linear(x, made, bias).float(), exact, rtol=0.02, atol=0.2)
-
-
-@pytest.mark.parametrize("inputs", [32, 576, 1536, 4096])
-def test_a_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
-    weight = narrowed("int4", some(208, inputs))
-    x = some(WIDE, inputs, seed=1)
-    together = linear(x, weight)
-    for width in range(1, WIDE):
-        parts = [linear(part, weight) for part in x.split(width)]
-        assert torch.equal(torch.cat(parts), together), width
+        assert bool((linear(x, made)[..., 7] == 0).all())
 
 
 # -- on CUDA --------------------------------------------------------------------------------------
@@ -202,15 +200,3 @@ def multiply_by_definition(x: Tensor, values: Tensor, group: int, grid: Tensor) 
     pairs = values.contiguous().view(-1).view(torch.uint8).view(out, -1)
     q = torch.stack([pairs >> 4, pairs & 15], -1).view(out, inputs).int()
     return (x.float() @ meant(q, grid).bfloat16().float().T).bfloat16()
-
-
-def test_int8_without_a_wider_copy_reads_prompts_too() -> None:
-    made = narrowed("int8", some(48, 96))
-    assert isinstance(made, Int8Weight)
-    alone = Int8Weight(made.values, made.scale, None)
-    rounded = made.values.float() * made.scale.float().unsqueeze(1)
-    assert torch.equal(dense(alone), rounded.bfloat16())
-    for rows in (1, WIDE, WIDE + 1):
-        x = some(1, rows, 96, seed=1)
-        exact = x.float() @ rounded.T
-        torch.testing.assert_close(linear(x, alone).float(), exact, rtol=0.02, atol=0.1)

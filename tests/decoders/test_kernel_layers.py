@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS, Tiny
+from decoder_toys import CPU, FITS_ROWS, Tiny, by_rows, some, some_tokens
 from effort import examples
 from gguf_toys import random_rows
 from hypothesis import given
@@ -49,10 +49,6 @@ pytestmark = pytest.mark.instructions
 
 SHAPE = Shape(1, 96, 3, 1, 32, 16, 64, 1e-5, (Attention(Rotation((), 1.0)),))
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-
-
-def some(*size: int, seed: int = 0) -> Tensor:
-    return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
 @examples(25)
@@ -149,7 +145,7 @@ def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
     likes = LlamaBackend(plain.shape, weights, None)
     apart = dict.fromkeys((plain, backend), 0.0)
     for seed in range(3):
-        ids = torch.randint(0, 16, (tokens,), generator=torch.Generator().manual_seed(seed))
+        ids = some_tokens(tokens, seed)
         for each in (likes, *apart):
             each.prefill(PROMPT)
         wanted = likes.extend(ids)
@@ -167,9 +163,7 @@ def of_prompts(matrix: Matrix) -> Tensor:
 
 
 def test_a_twin_has_the_same_passes(kernel: None, tiny: Tiny) -> None:
-    folder = tiny("qwen2", **FITS_ROWS)
-    backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4", blocked=True)
-    backend.compile_layers()
+    backend = by_rows(tiny("qwen2", **FITS_ROWS), "int4")
     twin = backend.sharing_weights(64)
     assert twin.passes == "compiled" and twin.weights is backend.weights
     read = [each.prefill(PROMPT).logits for each in (backend, twin)]
@@ -180,9 +174,7 @@ def test_a_twin_has_the_same_passes(kernel: None, tiny: Tiny) -> None:
 
 
 def test_layers_with_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
-    folder = tiny("qwen2", **FITS_ROWS)
-    backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4", blocked=True)
-    backend.compile_layers()
+    backend = by_rows(tiny("qwen2", **FITS_ROWS), "int4")
     layers = backend.compiled
     assert isinstance(layers, KernelLayers)
     backend.prefill(PROMPT)

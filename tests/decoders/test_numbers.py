@@ -27,7 +27,7 @@ from decoders.protocols import Strategy, Verifier
 from decoders.records import COLDEST, PENALTIES, Proposal, Request, Sampling
 from decoders.sampling.filters import penalise, probabilities
 from decoders.sampling.randomness import Generator
-from decoders.testing.toys import ToyBackend, neural
+from decoders.testing.toys import Streamed, ToyBackend, neural, run
 from decoders.verify import Coupled
 
 BAD, GOOD = [3, 7, 2], [3, 5, 2]  # 7 is the token whose embedding is nan
@@ -56,8 +56,6 @@ ARMS = [
     "autoregressive", "small", "cell", "branches", "exit", "copy", "both", "tree", "calm",
     "cascade",
 ]  # fmt: skip
-
-
 UNDRAFTED = ("autoregressive", "calm")
 
 
@@ -71,21 +69,13 @@ def test_every_arm(arm: str, sampling: Sampling, broken: Engine) -> None:
     with pytest.raises(NotANumber, match=r"no numbers \(nan\)"):
         broken.decode(arm, BAD, request)
     for first in range(8, 15):
-        given: list[int] = []
-
-        class Streamer:
-            def put(self, ids: torch.Tensor, given: list[int] = given) -> None:
-                given.extend(ids.flatten().tolist())
-
-            def end(self) -> None:
-                pass
-
+        given = Streamed()
         try:
-            result = broken.decode(arm, [first, 5, 2], request, streamer=Streamer())
+            result = broken.decode(arm, [first, 5, 2], request, streamer=given)
         except NotANumber:
             # that token was read: written in the last round, or drafted, for its traces are masked
             # in the cache and nan stays nan
-            assert arm not in UNDRAFTED or given.index(7, 3) == len(given) - 1
+            assert arm not in UNDRAFTED or given.ids.index(7) == len(given.ids) - 1
         else:
             assert 7 not in result.ids[:-1]
 
@@ -186,8 +176,6 @@ def test_a_drafter_of_nan_is_not_believed(sampling: Sampling) -> None:
         SequenceCascade("sequence", drafter, 1.0),
         OracleCascade("oracle", drafter, 0.1),
     ]
-    from decoders.testing.toys import run
-
     for strategy in arms:
         got = run(target, strategy, GOOD, Request(9, sampling, seed=3))
         assert all(0 <= token < V for token in got.ids)

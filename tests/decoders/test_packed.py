@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
-from decoder_toys import CPU, FITS_INT4
+from decoder_toys import CPU, FITS_INT4, some
 
-from decoders.backends.llama import attention
 from decoders.backends.llama.attention import KEYS_ROUND, attend, attention_mask, rounded
 from decoders.backends.llama.shape import Shape
 from decoders.backends.native import LlamaBackend
 from decoders.backends.weights import packed
 from decoders.backends.weights.blocked import Int4Blocks, Int8Blocks
-from decoders.backends.weights.int8 import WIDE, Int8Weight, to_int8
+from decoders.backends.weights.int8 import WIDE, to_int8
 from decoders.backends.weights.packed import Rounding, can_pack, dense, linear, narrowed, pack
 
 pytestmark = pytest.mark.instructions
@@ -83,26 +81,6 @@ def test_where_onednn_has_no_bfloat16_many_rows_are_multiplied_in_float32(
     assert torch.allclose(made.double(), exact, rtol=0.01, atol=0.01)
 
 
-@pytest.mark.parametrize("tokens", [WIDE + 8, 2 * WIDE, 150])
-def test_where_onednn_has_no_bfloat16_prompts_are_attended_to_in_float32(
-    no_bfloat16: None, tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attention, "has_tiles", lambda: False)
-    shape = Shape(1, 6 * 32, 6, 2, 32, 1, 256, 1e-5, ())
-    q, k, v = (torch.randn(1, heads, tokens, 32).bfloat16() for heads in (6, 2, 2))
-    mask = None
-    exact = F.scaled_dot_product_attention(
-        *(x.double() for x in (q, k, v)), is_causal=True, enable_gqa=True
-    )
-    if tokens <= 2 * WIDE:
-        seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
-        mask = attention_mask(seen, shape, q.dtype)
-        k, v = (F.pad(x, (0, 0, 0, mask.shape[-1] - tokens)) for x in (k, v))
-    made = attend(q, k, v, mask)
-    assert made.dtype == q.dtype
-    assert (made == exact.bfloat16()).float().mean() > 0.99  # in bfloat16 it is below 0.8
-
-
 @pytest.mark.parametrize("rounding", ["int8", "int4"])
 def test_where_onednn_has_no_bfloat16_prompts_go_by_weights_in_blocks(
     kernel: None, no_bfloat16: None, rounding: Rounding
@@ -113,15 +91,19 @@ def test_where_onednn_has_no_bfloat16_prompts_go_by_weights_in_blocks(
     assert torch.equal(linear(x, made)[:5], linear(x[:5], made))
 
 
-@BF16
-@pytest.mark.parametrize("inputs", [576, 1536, 4096])
-def test_a_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
-    generator = torch.Generator().manual_seed(inputs)
-    weight = pack(torch.randn(200, inputs, generator=generator).bfloat16())
-    x = torch.randn(1, 17, inputs, generator=generator).bfloat16()
-    together = linear(x, weight)
-    for width in (1, 2, 3, 5, 9):
-        parts = [linear(x[:, i : i + width], weight) for i in range(0, 17, width)]
+@pytest.mark.parametrize(
+    "rounding", [pytest.param(None, marks=BF16), pytest.param("int8", marks=BF16), "int4"]
+)
+@pytest.mark.parametrize("inputs", [32, 576, 1536, 4096])
+def test_a_row_s_product_does_not_depend_on_the_others(
+    inputs: int, rounding: Rounding | None
+) -> None:
+    rows = WIDE if rounding else 17
+    weight, x = some(208, inputs), some(1, rows, inputs, seed=1)
+    made = narrowed(rounding, weight) if rounding else pack(weight)
+    together = linear(x, made)
+    for width in range(1, rows):
+        parts = [linear(part, made) for part in x.split(width, 1)]
         assert torch.equal(torch.cat(parts, 1), together), width
 
 
@@ -177,37 +159,3 @@ def test_int8_weights_may_have_any_number_of_inputs(inputs: int) -> None:
         product = made.times(x, None)
         exact = x.double() @ made.dequantised().double().T
         assert torch.allclose(product.double(), exact, rtol=0.02, atol=0.1)
-
-
-@BF16
-@pytest.mark.parametrize("biased", [False, True])
-def test_an_int8_product_is_that_of_the_rounded_weight(biased: bool) -> None:
-    """At every width. A row of zeros stays one."""
-    generator = torch.Generator().manual_seed(3)
-    weight = torch.randn(48, 576, generator=generator).bfloat16()
-    weight[7] = 0
-    bias = torch.randn(48, generator=generator).bfloat16() if biased else None
-    made = narrowed("int8", weight)
-    assert isinstance(made, Int8Weight) and narrowed("int8", made) is made and pack(made) is made
-    assert made.numel() == weight.numel()
-    rounded = made.values.float() * made.scale.float().unsqueeze(1)
-    assert torch.equal(dense(made), rounded.bfloat16())
-    assert bool(((rounded - weight.float()).abs() <= 0.51 * made.scale.float()[:, None]).all())
-    for batch, rows in ((1, 1), (2, WIDE // 2), (1, WIDE + 1)):
-        x = torch.randn(batch, rows, 576, generator=generator).bfloat16()
-        exact = torch.nn.functional.linear(
-            x.float(), rounded, None if bias is None else bias.float()
-        )
-        torch.testing.assert_close(linear(x, made, bias).float(), exact, rtol=0.02, atol=0.2)
-        assert bool((linear(x, made)[..., 7] == 0).all())
-
-
-@BF16
-@pytest.mark.parametrize("inputs", [576, 1536])
-def test_an_int8_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
-    generator = torch.Generator().manual_seed(inputs)
-    weight = narrowed("int8", torch.randn(200, inputs, generator=generator).bfloat16())
-    x = torch.randn(1, WIDE, inputs, generator=generator).bfloat16()
-    together = linear(x, weight)
-    for width in (1, 2, 3, 4, 5, 9, 17):
-        assert torch.equal(torch.cat([linear(p, weight) for p in x.split(width, 1)], 1), together)

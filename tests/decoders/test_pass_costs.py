@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, SlowToy, TickingClock, greedy, native, random_exit, recurrent
+from decoder_toys import (
+    CPU,
+    SlowToy,
+    TickingClock,
+    Watched,
+    greedy,
+    native,
+    random_exit,
+    recurrent,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,20 +58,18 @@ IN_FOURS = PassCosts(tuple(float(1 + (width - 1) // 4) for width in range(1, 18)
 FLAT = PassCosts((1.0,) * 17)
 
 
-class Counted(ToyBackend):
-    """Remembers how wide its passes were."""
-
-    def __init__(self, table: torch.Tensor, context: int = 512) -> None:
-        super().__init__(table, context)
-        self.widths: list[int] = []
-
-    def extend(self, ids: torch.Tensor, parents: object = None) -> torch.Tensor:
-        self.widths.append(len(ids))
-        return super().extend(ids, parents)  # type: ignore[arg-type]
+def counted(vocab: int = 5, context: int = 512) -> Watched:
+    target = Watched(ToyBackend.random(vocab, 1).table)
+    target.context = context
+    return target
 
 
-def counted(vocab: int = 5, context: int = 512) -> Counted:
-    return Counted(ToyBackend.random(vocab, 1).table, context)
+def told(target: ToyBackend, folder: Path, verify_s: Sequence[float]) -> None:
+    """As if its passes had been measured so."""
+    learn(target, "model", folder)
+    (file,) = folder.iterdir()
+    file.write_text(json.dumps({"verify_s": verify_s, "busy": 1}))
+    learn(target, "model", folder)
 
 
 def test_a_pass_between_and_beyond_the_measured_widths() -> None:
@@ -211,10 +218,8 @@ def test_a_short_room_is_kept() -> None:
 def test_answers_do_not_depend_on_costs(seed: int, passes: PassCosts) -> None:
     target = ToyBackend.random(4, seed, sharpness=3.0)
     plain = run(target, speculative(MaxGramDrafter(CPU), 0), [1, 2, 1, 2], Request(20))
-    cut = run(
-        target, speculative(MaxGramDrafter(CPU, passes=passes), 16), [1, 2, 1, 2], Request(20)
-    )
-    assert cut.ids == plain.ids
+    strategy = speculative(MaxGramDrafter(CPU, passes=passes), 16)
+    assert run(target, strategy, [1, 2, 1, 2], Request(20)).ids == plain.ids
 
 
 def test_costs_that_are_unknown_leave_the_threshold(tmp_path: Path) -> None:
@@ -227,10 +232,7 @@ def test_costs_that_are_unknown_leave_the_threshold(tmp_path: Path) -> None:
 
     target = counted(vocab=99)
     assert drafted(target) == 2  # 0.57, 0.38, then 0.27
-    learn(target, "model", tmp_path)
-    (file,) = tmp_path.iterdir()
-    file.write_text(json.dumps({"verify_s": IN_FOURS.verify_s, "busy": 1}))
-    learn(target, "model", tmp_path)
+    told(target, tmp_path, IN_FOURS.verify_s)
     assert drafted(target) == 3
 
 
@@ -270,12 +272,11 @@ def test_an_arm_s_adaptive_length_goes_by_what_was_learnt(tmp_path: Path) -> Non
 
     target = counted(vocab=99)
     assert settled(target) == 8
-    learn(target, "model", tmp_path)
-    (file,) = tmp_path.iterdir()
-    file.write_text(json.dumps({"verify_s": [1.0] * 4 + [2.5] * 13, "busy": 1}))
-    learn(target, "model", tmp_path)
+    told(target, tmp_path, [1.0] * 4 + [2.5] * 13)
     assert settled(target) == 3
 
+
+SMALL = {"kind": "neural", "drafter": "x"}
 
 # -- who asks for it ------------------------------------------------------------------------------
 
@@ -286,18 +287,9 @@ def test_an_arm_s_adaptive_length_goes_by_what_was_learnt(tmp_path: Path) -> Non
         ({"kind": "autoregressive"}, False),
         ({"kind": "max_gram"}, False),
         ({"kind": "max_gram", "by_cost": True}, True),
-        ({"kind": "neural", "drafter": "x"}, False),
-        ({"kind": "neural", "drafter": "x", "length": {"kind": "adaptive"}}, True),
-        (
-            {
-                "kind": "horizontal",
-                "parts": [
-                    {"kind": "neural", "drafter": "x"},
-                    {"kind": "max_gram", "by_cost": True},
-                ],
-            },
-            True,
-        ),
+        (SMALL, False),
+        (SMALL | {"length": {"kind": "adaptive"}}, True),
+        ({"kind": "horizontal", "parts": [SMALL, {"kind": "max_gram", "by_cost": True}]}, True),
         ({"kind": "calm", "threshold": 0.9}, False),
     ],
 )

@@ -20,6 +20,7 @@ from decoder_toys import (
     recorded,
     recurrent,
     save_cell,
+    watched,
 )
 from effort import slow_after
 from hypothesis import given
@@ -44,7 +45,7 @@ from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.race import CellTokens, key_of, pick
-from decoders.sampling.randomness import Generator, RandomSource
+from decoders.sampling.randomness import Generator
 from decoders.testing.toys import ListedLengths, autoregressive, run, speculative
 
 LONGER = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -350,16 +351,14 @@ def test_graphs_on_cuda_draft_what_ordinary_steps_draft(precision: str, tiny: Ti
             assert drawn[0].ids.tolist() == drawn[1].ids.tolist()
 
 
-# -- every verifier -------------------------------------------------------------------------------
+# -- recipes and engines --------------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def cell(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cell")
     save_cell(folder, random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
     return folder
-
-
-# -- recipes and engines --------------------------------------------------------------------------
 
 
 def built(target: Any, folder: Path | str, **body: Any) -> Any:
@@ -436,18 +435,10 @@ def test_led_along_an_answer_it_drafts_as_it_does_live(tiny_t5: Tiny, tiny: Tiny
     """One query at a time, on targets that are not batched too."""
     for target in (make("hf", tiny, tiny_t5), make("hf-seq2seq", tiny, tiny_t5)):
         assert isinstance(target, StateBackend)
-        seen: dict[int, list[int]] = {}
         drafter = recurrent(target, 3)
-        propose = drafter.propose
-
-        def noted(context: list[int], *more: Any, **named: Any) -> Proposal:
-            made = propose(context, *more, **named)  # noqa: B023
-            seen[len(context)] = made.ids.tolist()  # noqa: B023
-            return made
-
-        drafter.propose = noted  # type: ignore[method-assign]
+        seen = watched(drafter)
         live = run(target, speculative(drafter, 3), LONGER, Request(14))
-        drafted = dict(seen)
+        drafted = {len(context): made.ids.tolist() for context, _, made in seen}
         alone = UnbatchedDrafter(drafter, target)
         alone.start(LONGER)
         context = [*([0] if target.length == 1 else LONGER), *live.ids]

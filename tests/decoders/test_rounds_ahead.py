@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Tiny, native, random_cell, random_exit
+from decoder_toys import CPU, Tiny, native, random_cell, random_exit, recorded
 from effort import slow_after
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,15 +38,14 @@ from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.recurrent.drafter import RecurrentDrafter
-from decoders.protocols import DraftLength, Job
+from decoders.protocols import DraftLength
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.filters import chosen
 from decoders.sampling.race import pick
 from decoders.sampling.randomness import Generator
-from decoders.sampling.stopping import Stopper
 from decoders.testing.chance import Walk
-from decoders.testing.toys import ListedLengths, autoregressive, run, speculative
+from decoders.testing.toys import ListedLengths, autoregressive, job, run, speculative
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 EVEN = PassCosts((1e-3,) * 17)  # as on a GPU
@@ -62,10 +61,8 @@ def rounds_take_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def strategy(kind: str, target: LlamaBackend, tiny: Tiny, record: bool) -> SpeculativeDecoding:
     def another(seed: int, **shape: Any) -> LlamaBackend:
-        model = native(tiny(seed=seed, **shape), torch.float64)
-        if record:
-            model.record_passes(traced)
-        return model
+        folder = tiny(seed=seed, **shape)
+        return recorded(folder)[0] if record else native(folder, torch.float64)
 
     def copying(**options: Any) -> MaxGramDrafter:
         return MaxGramDrafter(CPU, passes=EVEN, **options)
@@ -117,14 +114,8 @@ KINDS = (
 )
 
 
-def job(target: LlamaBackend, request: Request, **fields: Any) -> Job:
-    prefilled, stopper = target.prefill(PROMPT), Stopper(request, ())
-    chance = Generator(CPU, 0)
-    return Job(target, PROMPT, prefilled, request, stopper, chance, lambda *_: None, **fields)
-
-
 def ahead(target: LlamaBackend, made: SpeculativeDecoding, request: Request) -> bool:
-    return made.writer(job(target, request)) is not None
+    return made.writer(job(target, PROMPT, request)) is not None
 
 
 @pytest.mark.parametrize("kind", slow_after(4, KINDS))
@@ -132,9 +123,7 @@ def test_answers_are_the_ordinary_ones(kind: str, tiny: Tiny) -> None:
     """Of two prompts, one after the other and the first again."""
     folder, results = tiny(), list[list[DecodeResult]]()
     for record in (True, False):
-        target = native(folder, torch.float64)
-        if record:
-            target.record_passes(traced)
+        target = recorded(folder)[0] if record else native(folder, torch.float64)
         made = strategy(kind, target, tiny, record)
         assert ahead(target, made, Request(20)) == record
         answers = [run(target, made, p, Request(20)) for p in (PROMPT, PROMPT[2:9], PROMPT)]
@@ -207,9 +196,7 @@ def test_rounds_and_drafts_are_the_ordinary_ones(kind: str, sampling: Sampling, 
     """As many tokens are drafted, and as many accepted, sampled ones too."""
     counts = []
     for record in (True, False):
-        target = native(tiny(), torch.float64)
-        if record:
-            target.record_passes(traced)
+        target = recorded(tiny())[0] if record else native(tiny(), torch.float64)
         request = Request(16, sampling, seed=6)
         made = run(target, strategy(kind, target, tiny, record), PROMPT, request)
         counts.append(
@@ -222,8 +209,7 @@ def test_rounds_and_drafts_are_the_ordinary_ones(kind: str, sampling: Sampling, 
 @pytest.mark.parametrize("most", slow_after(2, [2, 7, 1]))
 def test_it_ends_where_the_answer_ends(most: int, tiny: Tiny) -> None:
     """At a limit, at an end-of-sequence token inside a draft, and where the context ends."""
-    target = native(tiny(), torch.float64)
-    target.record_passes(traced)
+    target, _ = recorded(tiny())
     made = strategy("copies", target, tiny, True)
     whole = run(target, made, PROMPT, Request(20)).ids
     assert run(target, made, PROMPT, Request(most)).ids == whole[:most]
@@ -288,8 +274,7 @@ def test_the_target_holds_the_answer(tiny: Tiny) -> None:
 
 def test_an_arm_that_is_let_go_takes_its_rounds_along(tiny: Tiny) -> None:
     """And its draft model, whatever the recordings know of it."""
-    target = native(tiny(), torch.float64)
-    target.record_passes(traced)
+    target, _ = recorded(tiny())
     made = strategy("itself", target, tiny, True)
     run(target, made, PROMPT, Request(6))
     gone = [weakref.ref(made.drafter), weakref.ref(made.drafter.backend)]  # type: ignore[attr-defined]
@@ -300,13 +285,12 @@ def test_an_arm_that_is_let_go_takes_its_rounds_along(tiny: Tiny) -> None:
 
 def test_each_way_learns_what_its_own_drafts_cost(tiny: Tiny) -> None:
     """One arm's: a length that learns what drafts cost is another one on the device."""
-    target = native(tiny(), torch.float64)
-    target.record_passes(traced)
+    target, _ = recorded(tiny())
     length = {"kind": "adaptive", "k": 3}
     arm = recipe(kind="neural", name="small", drafter=str(tiny(seed=1)), length=length)
     made = arm.build(target, None)
     assert isinstance(made, SpeculativeDecoding)
-    writer = made.writer(job(target, Request(9)))
+    writer = made.writer(job(target, PROMPT, Request(9)))
     assert isinstance(writer, DeviceLoop) and writer.length is not made.length
     seen = dict[str, int]()
 
@@ -329,10 +313,9 @@ def test_each_way_learns_what_its_own_drafts_cost(tiny: Tiny) -> None:
 
 
 def test_the_host_is_a_round_behind(tiny: Tiny) -> None:
-    target = native(tiny(), torch.float64)
-    target.record_passes(traced)
+    target, _ = recorded(tiny())
     made = autoregressive()
-    writer = made.writer(job(target, Request(9)))
+    writer = made.writer(job(target, PROMPT, Request(9)))
     assert isinstance(writer, DeviceLoop) and writer.rounds is not None
     rounds = writer.rounds
     flying = []
@@ -353,14 +336,13 @@ def test_the_host_is_a_round_behind(tiny: Tiny) -> None:
     ids=["penalised", "logprobs"],
 )
 def test_other_answers_go_the_ordinary_way(request_: Request, tiny: Tiny) -> None:
-    target = native(tiny(), torch.float64)
-    target.record_passes(traced)
+    target, _ = recorded(tiny())
     assert not ahead(target, autoregressive(), request_)
     assert ahead(target, autoregressive(), Request(9))
     unsure = strategy("itself", target, tiny, True)
     unsure.length.min_confidence = 0.3
     assert not ahead(target, unsure, Request(9))
-    walked = job(target, Request(9, Sampling(0.7)))
+    walked = job(target, PROMPT, Request(9, Sampling(0.7)))
     made = autoregressive()
     assert made.writer(walked) is not None
     assert made.writer(replace(walked, chance=Walk([]))) is None
@@ -370,13 +352,10 @@ def test_other_answers_go_the_ordinary_way(request_: Request, tiny: Tiny) -> Non
     "sampling", [Sampling(), Sampling(0.7), Sampling(top_p=0.9, temperature=1)]
 )
 def test_scores_that_are_no_numbers_are_refused(sampling: Sampling, tiny: Tiny) -> None:
-    target = native(tiny(), torch.float64)
-    target.record_passes(traced)
-    prefilled = target.prefill(PROMPT)
+    target, _ = recorded(tiny())
+    bad = job(target, PROMPT, Request(9, sampling))
     target.weights.norm.fill_(float("nan"))
-    made, request = strategy("copies", target, tiny, True), Request(9, sampling)
-    stopper = Stopper(request, ())
-    bad = Job(target, PROMPT, prefilled, request, stopper, Generator(CPU, 0), lambda *_: None)
+    made = strategy("copies", target, tiny, True)
     with pytest.raises(NotANumber):
         made.decode(bad)
 

@@ -6,9 +6,11 @@ float64, and with PyTorch's own by the models that use it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS, Tiny
+from decoder_toys import CPU, FITS_ROWS, Tiny, near, some_tokens, threads
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,28 +135,18 @@ def test_it_is_attention_and_a_token_does_not_depend_on_the_others(
     readings = [(2 * i, begin * (i + 1) // len(counts), n) for i, n in enumerate(counts)]
     given_ = asked(shape, readings, seed)
     q, room, *places = given_
-    lows = None
+    lows: Any = None
     if window:  # as in a chain
         nth = torch.cat([torch.arange(count) for count in counts])
         lows = (places[1] + nth - window + 1).clamp_min(0)
-    run, before = torch.ops.draftpick.attend_rows, torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
+    run, each = torch.ops.draftpick.attend_rows, [slice(i, i + 1) for i in range(q.shape[1])]
+    with threads(2):
         made = run(*given_, None, 0.0, lows)
-        torch.set_num_threads(1)
+    with threads(1):
         alone = [
-            run(
-                q[:, i : i + 1],
-                room,
-                *(p[i : i + 1] for p in places),
-                None,
-                0.0,
-                None if lows is None else lows[i : i + 1],
-            )
-            for i in range(q.shape[1])
+            run(q[:, i], room, *(p[i] for p in places), None, 0.0, lows[i] if window else None)
+            for i in each
         ]
-    finally:
-        torch.set_num_threads(before)
     assert torch.equal(torch.cat(alone), made)
     torch.testing.assert_close(made.double(), exact(*given_, lows), atol=0.03, rtol=0.02)
 
@@ -224,7 +216,7 @@ def test_keys_and_values_in_8_bits(kernel: None, tiny: Tiny, kind: str, rounding
         each.keep_eight_bits()
     for each in (plain, whole, parts):
         each.compile_layers()
-    asked_for = tokens(NARROW)
+    asked_for = some_tokens(NARROW)
     for each in (plain, ordinary, whole, parts):
         each.prefill(PROMPT * 20)
         assert each.prefill([5]).logits.isfinite().all()  # what was held is overwritten
@@ -249,26 +241,16 @@ def model(tiny: Tiny, kind: str, rounding: Rounding | None) -> LlamaBackend:
     return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
 
 
-def near(one: Tensor, other: Tensor) -> None:
-    """Apart by bfloat16's rounding; a wrong position would move every logit by about 1."""
-    apart = (one.float() - other.float()).abs()
-    assert apart.mean() < 0.1 and apart.max() < 1
-
-
-def tokens(n: int, seed: int = 0) -> Tensor:
-    return torch.randint(0, 16, (n,), generator=torch.Generator().manual_seed(seed))
-
-
 def several(slots: BatchSlots, at: list[int], widths: list[int]) -> list[PassRequest]:
     """The seats in the rows `at` hold a prompt each, and want so many tokens read; the last one a
     tree of them, if it wants more than two."""
     wanted = []
     for row, width in zip(at, widths, strict=True):
         slots.all[row].prefill((PROMPT * 20)[: 60 + 7 * row])
-        wanted.append(PassRequest(slots.all[row], tokens(width, row)))
+        wanted.append(PassRequest(slots.all[row], some_tokens(width, row)))
     if widths[-1] > 2:
         parents = [-1, *((i - 1) // 2 for i in range(1, widths[-1]))]
-        wanted[-1] = PassRequest(slots.all[at[-1]], tokens(widths[-1], at[-1]), parents)
+        wanted[-1] = PassRequest(slots.all[at[-1]], some_tokens(widths[-1], at[-1]), parents)
     return wanted
 
 
@@ -290,11 +272,11 @@ def test_passes_are_those_of_ordinary_attention(
     for each in (plain, backend):
         each.prefill(PROMPT)
     for step, width in enumerate([1, 2, 17, NARROW, 1, NARROW + 1, 300, 5, 1]):
-        near(*(each.extend(tokens(width, step)) for each in (backend, plain)))
+        near(*(each.extend(some_tokens(width, step)) for each in (backend, plain)))
         for each in (plain, backend):
             each.truncate(each.length - width // 3)
     for parents in ([-1, 0, 0, 1, 2, 2], [3, 3, 4]):  # a tree, and one that goes on
-        near(*(each.extend(tokens(len(parents)), parents) for each in (backend, plain)))
+        near(*(each.extend(some_tokens(len(parents)), parents) for each in (backend, plain)))
     one, other = BatchSlots(backend, 16), BatchSlots(plain, 16)
     assert one.passes == "compiled" and other.passes == "eager"
     for at, widths in WAYS:
@@ -308,11 +290,11 @@ def test_a_tree_too_large_for_bits_is_read_by_ordinary_operations(kernel: None, 
     batch_invariant = BatchSlots(backend, 3, batch_invariant=True)
     for each in (plain, backend, *batch_invariant.all):
         each.prefill(PROMPT)
-        each.extend(tokens(60), list(range(-1, 59)))
-    expected = plain.extend(tokens(5), [59, 60, 60, 61, 61])
-    near(backend.extend(tokens(5), [59, 60, 60, 61, 61]), expected)
-    wanted = [PassRequest(slot, tokens(5), [59, 60, 60, 61, 61]) for slot in batch_invariant.all]
-    for made in batch_invariant.read(wanted):
+        each.extend(some_tokens(60), list(range(-1, 59)))
+    expected = plain.extend(some_tokens(5), [59, 60, 60, 61, 61])
+    near(backend.extend(some_tokens(5), [59, 60, 60, 61, 61]), expected)
+    ids, parents = some_tokens(5), [59, 60, 60, 61, 61]
+    for made in batch_invariant.read([PassRequest(s, ids, parents) for s in batch_invariant.all]):
         near(made, expected)
 
 
@@ -339,7 +321,7 @@ def test_a_token_has_the_same_bits_in_any_company(
     backend.compile_layers()
     for each in (plain, backend):
         each.prefill(PROMPT)
-    held, wanted = backend.length, tokens(NARROW)
+    held, wanted = backend.length, some_tokens(NARROW)
     one = torch.cat([backend.extend(wanted[i : i + 1]) for i in range(NARROW)])
     near(one, plain.extend(wanted))
     for width in range(2, NARROW + 1):

@@ -22,6 +22,7 @@ from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.servers import ENDS, NO_REASON, SERVERS, Server
 from decoders.records import DecodeResult, Request
 from decoders.testing.fake_server import FakeEndpoint
+from decoders.testing.toys import Streamed
 
 HELLO = chat_ids([{"role": "user", "content": "hello"}])
 EVENTS = {"Content-Type": "text/event-stream"}
@@ -190,20 +191,13 @@ def test_no_reason_means_two_things() -> None:
         assert not set(server.breaks) & set(ENDS), name
 
 
-class Heard:
-    """A streamer of fields and text."""
-
+class Heard(Streamed):
     def __init__(self) -> None:
+        super().__init__()
         self.fields: list[dict[str, Any]] = []
-
-    def put(self, value: Any) -> None:
-        pass
 
     def put_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
         self.fields.append(fields)
-
-    def end(self) -> None:
-        pass
 
 
 def test_a_reason_of_no_answer_after_something_was_shown() -> None:

@@ -6,19 +6,16 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import native
+from decoder_toys import Tiny, native
 
 from collect.replay import writer
 from collect.replay.stack import Stack
 from decoders.backends import threads
-from decoders.backends.native import LlamaBackend
 from decoders.backends.threads import Threads
-from decoders.backends.weights.packed import Rounding
 from decoders.common import machine
 from decoders.common.machine import Look
 
@@ -105,7 +102,7 @@ def test_waiting_threads_spin_shortly_where_torch_comes_later() -> None:
 
 
 def test_passes_on_a_cpu_look_at_the_neighbours(
-    tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = native(tiny())
     looked: list[int] = []
@@ -116,23 +113,6 @@ def test_passes_on_a_cpu_look_at_the_neighbours(
     looked.clear()
     writer.write(Stack.of_backend(target), [[1, 2, 3]], 4, ())
     assert len(looked) == 4  # the prompt's, and that of each token but the last
-
-
-@pytest.mark.parametrize("rounding", [None, "int8", "int4"])
-def test_bits_do_not_depend_on_how_many_run(
-    tiny: Callable[..., Path], rounding: Rounding | None
-) -> None:
-    folder = tiny(hidden_size=64, intermediate_size=96)
-    target = LlamaBackend.load(folder, torch.device("cpu"), torch.bfloat16, rounding=rounding)
-    before, made = torch.get_num_threads(), list[list[torch.Tensor]]()
-    try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            read = [target.prefill([*range(1, 15)]).logits]
-            made.append(read + [target.extend(torch.arange(1, 1 + n)) for n in (1, 2, 7)])
-    finally:
-        torch.set_num_threads(before)
-    assert all(map(torch.equal, *made))
 
 
 def test_a_thread_that_let_go_computes_as_before() -> None:

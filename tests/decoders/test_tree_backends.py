@@ -12,6 +12,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decoders.arms import recipe
 from decoders.backends.llama.tree import Tree
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
@@ -31,7 +32,7 @@ BRANCHES = {0: [9], 1: [9, 2], 2: [9, 6], 3: [11], 4: [9, 6, 2], 5: [9, 6, 2, 0]
 
 def tree_backend(kind: str, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
     made = make(kind, tiny, tiny_t5)
-    assert isinstance(made, TreeBackend)
+    assert isinstance(made, TreeBackend) and made.trees_unsupported_reason is None
     return made
 
 
@@ -44,11 +45,6 @@ def alone(backend: TreeBackend, tokens: Sequence[int]) -> torch.Tensor:
     """[V] logits after the prompt and these tokens, read as a chain."""
     backend.prefill(PROMPT)
     return backend.extend(ids(*tokens))[-1]
-
-
-def test_is_a_tree_backend(backend: TreeBackend) -> None:
-    assert isinstance(backend, TreeBackend)
-    assert backend.trees_unsupported_reason is None
 
 
 def test_each_branch_as_if_read_alone(backend: TreeBackend) -> None:
@@ -217,10 +213,15 @@ def test_a_backend_without_trees_is_refused_in_a_sentence() -> None:
 
 
 def test_a_transformers_model_whose_attention_takes_no_mask(tiny: Tiny) -> None:
+    """Nor is an arm built that would read trees with it."""
     backend = HFBackend.load(tiny(), CPU, torch.float32)
     backend.model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(DraftpickError, match="'flash_attention_2' takes no masks"):
         require_trees("oak", backend, "a target")
+    tree = {"kind": "tree", "drafter": str(tiny(seed=5)), "branch": [2]}
+    for fields in (tree, {"kind": "beam", "beams": 2}):
+        with pytest.raises(DraftpickError, match=r"'oak' needs a target that can read a tree"):
+            recipe(name="oak", **fields).build(backend, None)
 
 
 def test_a_transformers_model_without_position_ids() -> None:

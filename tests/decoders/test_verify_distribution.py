@@ -157,10 +157,6 @@ def verifier_of(name: str) -> Verifier:
 # -- and the distribution they give an answer -----------------------------------------------------
 
 
-def table_logits(table: Tensor) -> Next:
-    return lambda context: table[context[-2] if len(context) > 1 else context[-1], context[-1]]
-
-
 def filtered(logits: Next, context: list[int], sampling: Sampling) -> tuple[Floats, Floats]:
     """(as sampled from, raw) after `context`; both after the repetition penalty."""
     penalty = transformers_filters(replace(sampling, temperature=1.0, top_k=0, top_p=1.0))
@@ -225,8 +221,8 @@ def distribution_of(
 def truth_of(
     name: str, sampling: Sampling, prompt: list[int] = PROMPT, bar: float = 0.0
 ) -> Distribution:
-    target, draft = table_logits(TARGET.table), table_logits(DRAFT.table)
-    return answer_distribution(target, draft, RULES[name][1], sampling, prompt, bar)
+    models = TARGET.next_logits, DRAFT.next_logits
+    return answer_distribution(*models, RULES[name][1], sampling, prompt, bar)
 
 
 @pytest.mark.every(3)
@@ -237,9 +233,9 @@ def test_each_drafted_position_follows_the_rule(name: str, sampling: str) -> Non
     distribution = distribution_of(verifier_of(name), chosen)
     check(distribution, truth_of(name, chosen))
     # and neither model's own: the thresholds above decide now one way, now the other
-    target, draft = table_logits(TARGET.table), table_logits(DRAFT.table)
+    models = TARGET.next_logits, DRAFT.next_logits
     for alone in (lambda s: s.p, lambda s: s.q):
-        assert distance(distribution, answer_distribution(target, draft, alone, chosen)) > 1e-3
+        assert distance(distribution, answer_distribution(*models, alone, chosen)) > 1e-3
 
 
 @pytest.mark.every(3)
@@ -266,7 +262,7 @@ def test_greedy_as_the_rule_says(name: str, penalty: float) -> None:
         draft = ToyBackend.random(3, 100 + seed, sharpness=1.0)
         strategy = speculative(neural(3, seed=100 + seed), 2, verifier_of(name))
         result = run(target, strategy, PROMPT, Request(MOST, sampling))
-        own, other = table_logits(target.table), table_logits(draft.table)
+        own, other = target.next_logits, draft.next_logits
         [(ids, weight)] = answer_distribution(own, other, position, sampling).items()
         assert (tuple(result.ids), weight) == (ids, 1.0)
         [greedy] = answer_distribution(own, other, lambda s: s.p, sampling)
@@ -285,13 +281,9 @@ def test_a_reduced_vocabulary(name: str) -> None:
         logits = table[previous, last]
         return torch.stack([logits[0], torch.tensor(-torch.inf), logits[1]])
 
-    distribution = distribution_of(
-        verifier_of(name), SAMPLINGS["plain"], reduced([0, 2], 3, seed=8)
-    )
-    truth = answer_distribution(
-        table_logits(TARGET.table), draft, RULES[name][1], SAMPLINGS["plain"]
-    )
-    check(distribution, truth)
+    sampling, drafter = SAMPLINGS["plain"], reduced([0, 2], 3, seed=8)
+    truth = answer_distribution(TARGET.next_logits, draft, RULES[name][1], sampling)
+    check(distribution_of(verifier_of(name), sampling, drafter), truth)
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
@@ -301,12 +293,9 @@ def test_a_deterministic_draft_is_a_one_hot(name: str) -> None:
     def draft(context: list[int]) -> Tensor:
         return torch.full((3,), -torch.inf).index_fill(0, torch.tensor(follows[context[-1]]), 0.0)
 
-    drafter = max_gram(follows, shortest=9)
-    distribution = distribution_of(verifier_of(name), SAMPLINGS["cold"], drafter)
-    truth = answer_distribution(
-        table_logits(TARGET.table), draft, RULES[name][1], SAMPLINGS["cold"]
-    )
-    check(distribution, truth)
+    sampling, drafter = SAMPLINGS["cold"], max_gram(follows, shortest=9)
+    truth = answer_distribution(TARGET.next_logits, draft, RULES[name][1], sampling)
+    check(distribution_of(verifier_of(name), sampling, drafter), truth)
 
 
 @pytest.mark.parametrize("sampling", ["plain", "nucleus"])
@@ -337,10 +326,10 @@ def test_where_the_drafter_falls_back_the_target_writes(name: str, sampling: str
 def test_rules_that_say_lossless_are(verifier: object) -> None:
     recipe = DraftingRecipe(kind="test", verifier=verifier)
     assert recipe.lossless and recipe.verifier.build().lossless
-    target, draft = table_logits(TARGET.table), table_logits(DRAFT.table)
+    models = TARGET.next_logits, DRAFT.next_logits
     for sampling in (SAMPLINGS["cold"], SAMPLINGS["nucleus"]):
         distribution = distribution_of(recipe.verifier.build(), sampling)
-        check(distribution, answer_distribution(target, draft, lambda s: s.p, sampling))
+        check(distribution, answer_distribution(*models, lambda s: s.p, sampling))
 
 
 # -- the check itself can fail --------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Watched, balanced, max_gram, reduced
+from decoder_toys import CPU, Watched, balanced, max_gram, reduced, watched
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,9 +118,8 @@ def test_a_draft_that_the_target_would_never_write_falls_whole(
     for last in range(4):
         unsure[:, last, (last + 2) % 4] = 1.0
     strategy = speculative(NeuralDrafter(ToyBackend(unsure)), 1, verifier(said))
-    result = run(
-        ToyBackend(table), strategy, [0], Request(30, Sampling(temperature, top_k=1), seed=0)
-    )
+    request = Request(30, Sampling(temperature, top_k=1), seed=0)
+    result = run(ToyBackend(table), strategy, [0], request)
     assert result.ids == [(1 + i) % 4 for i in range(30)]
     assert (result.accepted, result.drafted) == (0, 28)
 
@@ -186,16 +185,9 @@ def test_what_is_left_is_the_same_where_it_is_read(seed: int, k: int) -> None:
 def proposals(
     drafter: NeuralDrafter, said: Any, request: Request, bar: float = 0
 ) -> list[Proposal]:
-    made, propose = list[Proposal](), drafter.propose
-
-    def recorded(*arguments: Any, **named: Any) -> Proposal:
-        made.append(propose(*arguments, **named))
-        return made[-1]
-
-    drafter.propose = recorded  # type: ignore[method-assign]
-    target = ToyBackend.random(5, seed=2)
+    seen, target = watched(drafter), ToyBackend.random(5, seed=2)
     run(target, speculative(drafter, FixedLength(3, bar), verifier(said)), [1, 4], request)
-    return made
+    return [made for _, _, made in seen]
 
 
 @pytest.mark.parametrize("said", VERIFIERS, ids=str)
@@ -310,22 +302,12 @@ def test_bild_is_algorithm_1_as_printed_or_but_for_the_argmax(
     most: int,
     keep_argmax: bool,
 ) -> None:
-    def logits(table: Tensor) -> Callable[[list[int]], Tensor]:
-        return lambda ids: table[ids[-2] if len(ids) > 1 else ids[-1], ids[-1]]
-
     target, drafter = ToyBackend.random(5, seed, 1.0), neural(5, seed + 1)
     strategy = speculative(drafter, FixedLength(k, fallback), BiLD(rollback, keep_argmax))
     result = run(target, strategy, prompt, Request(most))
-    slow = big_little(
-        logits(target.table),
-        logits(drafter.backend.table),  # type: ignore[attr-defined]
-        prompt,
-        most,
-        k,
-        fallback,
-        rollback,
-        keep_argmax,
-    )
+    small: Any = drafter.backend
+    limits = (most, k, fallback, rollback, keep_argmax)
+    slow = big_little(target.next_logits, small.next_logits, prompt, *limits)
     assert result.ids == slow
     assert result.target_calls == 1 + result.rounds
     balanced(result, most)
@@ -338,12 +320,8 @@ def test_a_round_that_falls_back_at_once_costs_one_pass_of_each(bar: float) -> N
     for length in (FixedLength(10, bar), AdaptiveLength(10, bar)):
         target.widths.clear()
         for sampling in (Sampling(), Sampling(1.0)):
-            result = run(
-                target,
-                speculative(NeuralDrafter(unsure), length, BiLD(2)),
-                [1],
-                Request(8, sampling),
-            )
+            strategy = speculative(NeuralDrafter(unsure), length, BiLD(2))
+            result = run(target, strategy, [1], Request(8, sampling))
             assert (result.drafted, result.rounds, result.target_calls) == (0, 7, 8)
             # the last round has no room to draft, and does not ask
             assert result.draft_calls == 1 + 6
@@ -353,9 +331,8 @@ def test_a_round_that_falls_back_at_once_costs_one_pass_of_each(bar: float) -> N
 def test_bild_drafts_ten_at_most_and_reads_nothing_twice() -> None:
     target = Watched(ToyBackend.random(5, seed=2, sharpness=6.0).table)
     drafter = NeuralDrafter(ToyBackend.random(5, seed=3, sharpness=6.0))
-    result = run(
-        target, speculative(drafter, FixedLength(10, 0.5), BiLD(4.0)), [1, 4], Request(120)
-    )
+    strategy = speculative(drafter, FixedLength(10, 0.5), BiLD(4.0))
+    result = run(target, strategy, [1, 4], Request(120))
     assert max(target.widths) == 11
     assert sum(target.widths) == 2 + result.drafted + result.rounds
     assert 0 < result.accepted < result.drafted
