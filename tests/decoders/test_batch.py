@@ -1,4 +1,5 @@
-"""Collection's fast path beside the loop: batches, scores and replays of whole answers."""
+"""Collection's fast path beside the loop: batches, scores and replays of whole answers, greedy and
+sampled."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ from torch import Tensor
 from collect.replay import known
 from collect.replay.batch import Batch
 from collect.replay.known import teacher_forced
+from collect.replay.methods.stacked import NeuralReplay
 from collect.replay.protocols import ReplayedLoop
 from collect.replay.records import Replay
 from collect.replay.registry import ADAPTERS, adapter_of
@@ -49,6 +51,7 @@ from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.plain.drafter import NullDrafter
 from decoders.papers.calm.strategy import Calm
 from decoders.papers.cascades.strategies import SequenceCascade, TokenCascade
+from decoders.papers.rules.lossy import Lossless
 from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import NAN, DecodeResult, Proposal, Request, Sampling, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
@@ -200,12 +203,6 @@ def test_a_batch_equals_one_by_one(engine: Engine, most: int) -> None:
     assert out.embeddings.dtype == np.float32 and out.embeddings.shape == (5, 32)
     np.testing.assert_allclose(out.embeddings, alone, atol=1e-5)
     assert out.prefill_s > 0 and out.decode_s > 0
-
-
-def test_a_batch_without_ends(tiny: Tiny) -> None:
-    engine = make_engine(tiny)
-    engine.eos_ids = ()
-    assert batch_of(engine).target(PROMPTS, 9).ids == one_by_one(engine, 9)
 
 
 def test_a_transformers_target_is_decoded_one_by_one(tiny: Tiny, engine: Engine) -> None:
@@ -458,10 +455,8 @@ def test_a_transformers_drafter_is_collected(tiny: Tiny, engine: Engine) -> None
     other = make_engine(tiny)
     drafter = NeuralDrafter(HFBackend.load(tiny(seed=0, num_hidden_layers=2), CPU, torch.float32))
     other._strategies["small"] = SpeculativeDecoding("small", drafter, Coupled(), FixedLength(3))
-    assert (
-        batch_of(other).arm("small", PROMPTS, 8).ids
-        == batch_of(engine).arm("small", PROMPTS, 8).ids
-    )
+    written = [batch_of(each).arm("small", PROMPTS, 8).ids for each in (other, engine)]
+    assert written[0] == written[1]
     answers = one_by_one(engine, 15)
     forced = batch_of(other).replay("small", PROMPTS, answers, 15)
     assert forced == batch_of(engine).replay("small", PROMPTS, answers, 15)
@@ -477,10 +472,8 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
     model = native(tiny(seed=0, num_hidden_layers=2))
     drafter = grown(model, None, TreeShape((3, 2), every), trees.target.context)
     trees._strategies["small"] = SpeculativeDecoding("small", drafter, Coupled(), FixedLength(3))
-    assert (
-        batch_of(trees).arm("small", PROMPTS, 8).ids
-        == batch_of(engine).arm("small", PROMPTS, 8).ids
-    )
+    written = [batch_of(each).arm("small", PROMPTS, 8).ids for each in (trees, engine)]
+    assert written[0] == written[1]
     made = batch_of(trees).replay("small", PROMPTS, answers, 14)
     chains = batch_of(engine).replay("small", PROMPTS, answers, 14)
     assert [tree.agree for tree in made] == [chain.agree for chain in chains]
@@ -553,3 +546,61 @@ def test_what_is_copied_is_not_charged_as_the_models(tiny: Tiny, apart: bool) ->
         assert made.calls < made.drafted
         assert live(result, counted=True).calls == result.draft_calls
         assert live(result, counted=False).calls is None
+
+
+# -- sampled answers ------------------------------------------------------------------------------
+
+SEEDS = [11, 12, 13, 14, 15]
+
+
+@pytest.mark.parametrize("name", ["small", "exit", "recurrent", "hybrid", "copy"])
+def test_next_to_temperature_0_it_is_the_greedy_replay(name: str, engine: Engine) -> None:
+    batch = batch_of(engine)
+    answers = batch.target(PROMPTS, 16).ids
+    greedy = batch.replay(name, PROMPTS, answers, 16)
+    cold = batch.replay(name, PROMPTS, answers, 16, 1e-4, SEEDS)
+    assert [*map(figures, cold)] == [*map(figures, greedy)]
+    assert sum(one.accepted for one in cold) > 0
+
+
+@pytest.mark.parametrize("name", ["small", "recurrent", "hybrid"])
+def test_one_sampled_answer_at_a_time_gives_the_same(
+    name: str, tiny: Tiny, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = batch_of(engine)
+    answers = batch.target(PROMPTS, 12, 1.0, SEEDS).ids
+    together = batch.replay(name, PROMPTS, answers, 12, 1.0, SEEDS)
+    other = batch.replay(name, PROMPTS, answers, 12, 1.0, SEEDS[::-1])
+    monkeypatch.setattr(NeuralReplay, "stack", None)
+    alone = batch_of(make_engine(tiny, hf=name == "small"))
+    alone._target = None
+    apart = alone.replay(name, PROMPTS, answers, 12, 1.0, SEEDS)
+    assert [*map(figures, apart)] == [*map(figures, together)] != [*map(figures, other)]
+
+
+@pytest.mark.parametrize("hf", [False, True])
+def test_a_sampled_answer_depends_on_its_own_seed_alone(tiny: Tiny, hf: bool) -> None:
+    engine = make_engine(tiny, hf)
+    batch = batch_of(engine)
+    whole = batch.target(PROMPTS, 10, 1.0, SEEDS).ids
+    assert whole == batch.target(PROMPTS[::-1], 10, 1.0, SEEDS[::-1]).ids[::-1]
+    assert batch.target(PROMPTS[2:3], 10, 1.0, SEEDS[2:3]).ids == whole[2:3]
+    assert batch.target(PROMPTS, 10, 1.0, [seed + 1 for seed in SEEDS]).ids != whole
+    for prompt, seed, ids in zip(PROMPTS, SEEDS, whole, strict=True):
+        asked = Request(10, Sampling(1.0), seed=seed)
+        assert engine.decode("small", prompt, asked).ids == ids
+    with pytest.raises(ValueError, match="0 seeds for 5 sampled answers"):
+        batch.target(PROMPTS, 10, 1.0)
+
+
+def test_a_rule_that_writes_other_answers_is_run(tiny: Tiny) -> None:
+    """Speculative sampling follows the target's law, not its answer to a seed."""
+    engine = make_engine(tiny)
+    engine._strategies["small"] = replace(engine.strategy("small"), verifier=Lossless())
+    batch = batch_of(engine)
+    assert batch.is_replayable("small") and not batch.is_replayable("small", 1.0)
+    made = batch.live("small", PROMPTS, 9, 1.0, SEEDS)
+    assert made.replays is not None
+    for prompt, seed, ids, replayed in zip(PROMPTS, SEEDS, made.ids, made.replays, strict=True):
+        result = engine.decode("small", prompt, Request(9, Sampling(1.0), seed=seed))
+        assert (ids, figures(replayed)) == (result.ids, figures(result))
