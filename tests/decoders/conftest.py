@@ -10,7 +10,7 @@ import pytest
 import torch
 from contract_kit import engines
 from decoder_toys import Tiny, native, save_tiny
-from engine_toys import engine_over
+from engine_toys import engine_over, places_in
 from t5_toys import save_tiny_t5
 
 from decoders import Engine
@@ -66,7 +66,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="module")
 def every_way(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return engine_over(native(tiny(max_position_embeddings=1024)), tiny, tmp_path_factory)
+    places = places_in(tmp_path_factory.mktemp("arms"), tiny)
+    return engine_over(native(tiny(max_position_embeddings=1024)), places)
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from decoder_toys import Tiny, native, random_cell, save_cell
+from torch import Tensor
 
 from decoders import Engine
 from decoders.arms import recipe
@@ -23,8 +24,7 @@ from decoders.sampling.draft_vocab import DraftVocab
 from decoders.testing.tokenizers import word_tokenizer
 
 PROMPT = [7, 11, 7, 11, 7]
-
-
+PROMPTS = [PROMPT, [3, 1, 4, 1, 5, 9, 2], [2, 2, 2], [14, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [1]]
 WORDS = [f"w{i}" for i in range(15)]
 
 
@@ -34,8 +34,7 @@ def tokenizer(words: list[str]) -> Any:
 
 def with_tokenizer(model: Path, place: Path, words: list[str] | None) -> Path:
     """A copy of a model folder, with a tokenizer of its own."""
-    for file in model.iterdir():
-        (place / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(model, place, dirs_exist_ok=True)
     if words is not None:
         tokenizer(words).save_pretrained(place)
     return place
@@ -56,27 +55,26 @@ def reading(engine: Engine, prompt: list[int], monkeypatch: pytest.MonkeyPatch) 
     return sum(read)
 
 
-PROMPTS = [PROMPT, [3, 1, 4, 1, 5, 9, 2], [2, 2, 2], [14, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [1]]
+def places_in(folder: Path, tiny: Tiny) -> dict[str, Path]:
+    """Saves what drafts for a target that `tiny` makes."""
+    places = {name: folder / name for name in ("exit", "cell")}
+    for place in places.values():
+        place.mkdir()
+    adapter_folder(tiny, places["exit"])
+    save_cell(places["cell"], random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
+    return places | {"small": tiny(seed=5, num_hidden_layers=2)}
 
 
-def engine_over(
-    target: LlamaBackend, tiny: Tiny, tmp_path_factory: pytest.TempPathFactory
-) -> Engine:
+def engine_over(target: LlamaBackend, places: dict[str, Path]) -> Engine:
     """Arms of every way to use the target: chains, trees, exits, states, cascades."""
-    folder = tmp_path_factory.mktemp("arms")
-    exit_at, cell_at = folder / "exit", folder / "cell"
-    exit_at.mkdir()
-    cell_at.mkdir()
-    adapter_folder(tiny, exit_at)
-    save_cell(cell_at, random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
-    small = {"kind": "neural", "drafter": str(tiny(seed=5, num_hidden_layers=2))}
-    cell = {"kind": "recurrent", "drafter": str(cell_at)}
+    small = {"kind": "neural", "drafter": str(places["small"])}
+    cell = {"kind": "recurrent", "drafter": str(places["cell"])}
     made = [
         {"kind": "autoregressive", "name": "autoregressive"},
         {"name": "small", "length": {"k": 3}, **small},
         {"name": "cell", "length": {"k": 4}, **cell},
         {"name": "branches", "length": {"k": 3}, "branch": [2, 2], **cell},
-        {"name": "exit", "kind": "early_exit", "drafter": str(exit_at), "length": {"k": 3}},
+        {"name": "exit", "kind": "early_exit", "drafter": str(places["exit"]), "length": {"k": 3}},
         {"name": "copy", "kind": "max_gram", "length": {"k": 5}, "shortest": 1},
         {"name": "both", "kind": "hybrid", "model": cell},
         {"name": "tree", **small, "kind": "tree", "branch": [3, 2]},
@@ -85,7 +83,11 @@ def engine_over(
     ]
     assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
     arms = {each["name"]: recipe(**each) for each in made}  # type: ignore[arg-type]
-    return Engine(target, arms, name="tiny", tokenizer=tokenizer([f"w{i}" for i in range(15)]))
+    return Engine(target, arms, name="tiny", tokenizer=tokenizer(WORDS))
+
+
+def lossless(engine: Engine) -> list[str]:
+    return [name for name in engine.arm_names if engine.arm(name).lossless]
 
 
 class Gone(Exception):
@@ -107,7 +109,7 @@ class Asked:
         prefilled = engine.prefill(self.prompt)
         self.result = engine.decode(self.arm, self.prompt, self.request, prefilled, self)
 
-    def put(self, value: torch.Tensor) -> None: ...
+    def put(self, value: Tensor) -> None: ...
 
     def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
         self.written += ids
@@ -120,50 +122,13 @@ class Asked:
         return engine.decode(self.arm, self.prompt, self.request).ids
 
 
-def together(batch: ContinuousBatch, asked: list[Asked]) -> int:
-    """How many steps it took."""
-    left, steps = iter(asked), 0
-    waiting: Iterator[Asked] | None = left
-    while waiting is not None or batch.running:
-        while waiting is not None and (slot := batch.free()) is not None:
-            one = next(waiting, None)
-            if one is None:
-                waiting = None
-            else:
-                batch.begin(slot, one.answer)
+def together(batch: ContinuousBatch, asked: Sequence[Asked] = ()) -> None:
+    """Until these are answered, and all that was begun."""
+    waiting = list(asked)
+    while waiting or batch.running:
+        while waiting and (slot := batch.free()) is not None:
+            batch.begin(slot, waiting.pop(0).answer)
         batch.step()
-        steps += 1
-    return steps
-
-
-def saved_in(place: Path, tiny: Tiny) -> dict[str, Path]:
-    """A target and what drafts for it, for `made`."""
-    for name in ("exit", "cell"):
-        (place / name).mkdir()
-    adapter_folder(tiny, place / "exit")
-    save_cell(place / "cell", random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
-    return {
-        "target": tiny(max_position_embeddings=256),
-        "small": tiny(seed=5, num_hidden_layers=2),
-        "exit": place / "exit",
-        "cell": place / "cell",
-    }
-
-
-def made(folders: dict[str, Path], dtype: torch.dtype = torch.float64) -> Engine:
-    small = {"kind": "neural", "drafter": str(folders["small"]), "length": {"k": 3}}
-    arms = [
-        {"name": "autoregressive", "kind": "autoregressive"},
-        {"name": "copy", "kind": "max_gram", "length": {"k": 3}, "shortest": 1},
-        {"name": "small", **small},
-        {"name": "tree", **small, "kind": "tree", "branch": [2, 2]},
-        {"name": "exit", "kind": "early_exit", "drafter": str(folders["exit"])},
-        {"name": "cell", "kind": "recurrent", "drafter": str(folders["cell"])},
-        {"name": "calm", "kind": "calm", "threshold": 0.4},
-    ]
-    declared = {each["name"]: recipe(**each) for each in arms}  # type: ignore[arg-type]
-    words = tokenizer([f"w{i}" for i in range(15)])
-    return Engine(native(folders["target"], dtype), declared, name="tiny", tokenizer=words)
 
 
 class Leaving(Asked):

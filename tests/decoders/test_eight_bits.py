@@ -8,11 +8,12 @@ import pytest
 import torch
 from decoder_toys import CPU, Tiny, native
 from effort import examples
-from engine_toys import PROMPT, Asked, Leaving, made, saved_in, together
+from engine_toys import PROMPT, Asked, Leaving, engine_over, lossless, places_in, together
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collect.replay.batch import Batch
+from decoders import Engine
 from decoders.backends.llama.eight_bits import decoded, encoded, width
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
@@ -25,8 +26,19 @@ LONG = [1 + (i * i + 3) % 13 for i in range(200)]
 
 
 @pytest.fixture(scope="module")
-def folders(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return saved_in(tmp_path_factory.mktemp("arms"), tiny)
+def places(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return places_in(tmp_path_factory.mktemp("arms"), tiny)
+
+
+def in_eight_bits(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaBackend:
+    backend = native(folder, dtype)
+    backend.keep_eight_bits()
+    return backend
+
+
+def engine_of(tiny: Tiny, places: dict[str, Path]) -> Engine:
+    target = in_eight_bits(tiny(max_position_embeddings=256), torch.float64)
+    return engine_over(target, places)
 
 
 @examples(100)
@@ -57,12 +69,6 @@ def test_what_is_no_number_stays_none_and_spoils_no_other_group() -> None:
     assert bool((back[0, :32] - 1).abs().max() < 0.01) and bool(back[2].isfinite().all())
 
 
-def in_eight_bits(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaBackend:
-    backend = native(folder, dtype)
-    backend.keep_eight_bits()
-    return backend
-
-
 def test_the_loss_is_small_and_the_memory_half(tiny: Tiny) -> None:
     """Over each position of a text: the distance of the two models' distributions."""
     folder = tiny(max_position_embeddings=512, head_dim=32)
@@ -82,11 +88,10 @@ def test_a_token_sees_the_same_however_many_are_read_with_it(tiny: Tiny) -> None
     torch.testing.assert_close(read, expected)
 
 
-def test_every_arm_writes_what_plain_decoding_writes(tiny: Tiny, folders: dict[str, Path]) -> None:
-    engine = made(folders)
-    engine.target.keep_eight_bits()  # type: ignore[attr-defined]
+def test_every_arm_writes_what_plain_decoding_writes(tiny: Tiny, places: dict[str, Path]) -> None:
+    engine = engine_of(tiny, places)
     plain = engine.decode("autoregressive", PROMPT * 4, Request(20)).ids
-    arms = [name for name in engine.arm_names if name != "calm"]
+    arms = lossless(engine)
     for arm in arms:
         assert engine.decode(arm, PROMPT * 4, Request(20)).ids == plain, arm
     batch, asked = ContinuousBatch(engine, 3), [Asked(arm, PROMPT * 4, Request(20)) for arm in arms]
@@ -97,10 +102,8 @@ def test_every_arm_writes_what_plain_decoding_writes(tiny: Tiny, folders: dict[s
     assert collected.ids[0] == plain, "a collection reads them like this too"
 
 
-def test_they_are_kept_for_later_prompts(folders: dict[str, Path]) -> None:
-    ours, theirs = made(folders), made(folders)
-    for each in (ours, theirs):
-        each.target.keep_eight_bits()  # type: ignore[attr-defined]
+def test_they_are_kept_for_later_prompts(tiny: Tiny, places: dict[str, Path]) -> None:
+    ours, theirs = engine_of(tiny, places), engine_of(tiny, places)
     ours.keep_prefixes(PrefixStore(2**20))
     batch = ContinuousBatch(ours, 2)
     for prompt in (LONG[:60], [9, 9], [*LONG[:50], 3, 3]):

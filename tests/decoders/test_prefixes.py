@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Tiny
+from decoder_toys import CPU, Tiny, native
 from effort import examples
-from engine_toys import PROMPT, Gone, Leaving, made, reading, saved_in, together
+from engine_toys import PROMPT, Gone, Leaving, engine_over, places_in, reading, together
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -142,7 +142,12 @@ def test_a_store_without_room_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def folders(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return saved_in(tmp_path_factory.mktemp("arms"), tiny)
+    places = places_in(tmp_path_factory.mktemp("arms"), tiny)
+    return places | {"target": tiny(max_position_embeddings=256)}
+
+
+def made(folders: dict[str, Path], dtype: torch.dtype = torch.float64) -> Engine:
+    return engine_over(native(folders["target"], dtype), folders)
 
 
 @pytest.fixture(scope="module")

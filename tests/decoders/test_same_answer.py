@@ -12,7 +12,7 @@ import pytest
 import torch
 from decoder_toys import Leaves, Tiny, grown, native, recurrent
 from effort import slow_after
-from engine_toys import PROMPTS, Asked, Gone, engine_over, together
+from engine_toys import PROMPTS, Asked, Gone, engine_over, lossless, places_in, together
 from grammar_toys import toy_engine
 
 from collect.queries import shipped
@@ -44,11 +44,7 @@ TOKENS = 14
 def engine(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """In float64, so that no pass rounds away a difference."""
     target = native(tiny(max_position_embeddings=512), torch.float64)
-    return engine_over(target, tiny, tmp_path_factory)
-
-
-def lossless(engine: Engine) -> list[str]:
-    return [name for name in engine.arm_names if engine.arm(name).lossless]
+    return engine_over(target, places_in(tmp_path_factory.mktemp("arms"), tiny))
 
 
 def told(sampling: Sampling, seed: int, tokens: int = TOKENS) -> Request:
@@ -128,8 +124,7 @@ def test_after_an_answer_that_was_cut_off(engine: Engine, setting: str) -> None:
         while slot.at_work is not None:
             batch.step()
         same(again.result, wanted)
-    while batch.running:
-        batch.step()
+    together(batch)
     same(goes_on.result, engine.decode("autoregressive", PROMPTS[0], other))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import Tiny, native
-from engine_toys import PROMPT, PROMPTS, Asked, Gone, engine_over, together
+from decoder_toys import Tiny, native, recorded
+from engine_toys import PROMPT, PROMPTS, Asked, Gone, together
 from replayed import traced
 
 from decoders import Engine
@@ -28,17 +28,13 @@ from decoders.sampling.race import Clocks
 from decoders.verify.coupled import Coupled, compared
 
 
-def test_answers_by_recorded_passes_are_the_others(
-    tiny: Tiny, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tiny(max_position_embeddings=1024)
-    engine = engine_over(native(folder), tiny, tmp_path_factory)
-    target = native(folder)
-    target.record_passes(traced)
-    recorded = engine_over(target, tiny, tmp_path_factory)
+def test_answers_by_recorded_passes_are_the_others(tiny: Tiny, every_way: Engine) -> None:
+    engine, target = every_way, recorded(tiny(max_position_embeddings=1024), torch.float32)[0]
+    same = Engine(target, engine.arms, name="tiny", tokenizer=engine.tokenizer)
+    assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
     pairs = zip(itertools.cycle(PROMPTS), [arm for arm in engine.arm_names if arm != "calm"])
     asked = [Asked(arm, prompt, Request(9)) for prompt, arm in pairs]
-    batch = ContinuousBatch(recorded, 5)
+    batch = ContinuousBatch(same, 5)
     assert batch.passes.passes == "recorded"
     together(batch, asked)
     for one in asked:
@@ -76,9 +72,7 @@ def test_a_recording_serves_any_rows_and_positions(tiny: Tiny) -> None:
     assert len(made) == 1
     for row in (3, 5):
         seven = torch.arange(7)
-        logits = slots.read([PassRequest(slots.all[row], seven), PassRequest(slots.all[2], seven)])[
-            0
-        ]
+        logits, _ = slots.read([PassRequest(slots.all[at], seven) for at in (row, 2)])
         torch.testing.assert_close(logits, alone[row].extend(seven), rtol=1e-5, atol=1e-5)
     assert len(made) == 2
     for row in (3, 2):
@@ -92,15 +86,15 @@ def test_a_recording_serves_any_rows_and_positions(tiny: Tiny) -> None:
     assert slots.all[3].length == 301
 
 
-@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("record", [True, False])
 def test_a_shared_pass_tells_what_drafts_are_held_to(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, recorded: bool
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, record: bool
 ) -> None:
     """So that no answer looks for itself; what is filtered, or penalised, still does. The first
     row, which reads alone at the end and may have rounds of its own, is at work on a long
     answer."""
     target = native(tiny(max_position_embeddings=512))
-    if recorded:
+    if record:
         target.record_passes(traced)
     assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
     made = [
@@ -141,8 +135,7 @@ def test_a_shared_pass_tells_what_drafts_are_held_to(
 def test_others_go_on_between_rounds_of_the_first_row(tiny: Tiny) -> None:
     """Which is written ahead of the host, sampled answers too; not where no answer may depend on
     its company."""
-    target = native(tiny(max_position_embeddings=512))
-    target.record_passes(traced)
+    target, _ = recorded(tiny(max_position_embeddings=512), torch.float32)
     assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
     arms = {"plain": recipe(kind="autoregressive", name="plain")}
     plain = Engine(native(tiny(max_position_embeddings=512)), arms, name="tiny")
@@ -165,8 +158,7 @@ def test_others_go_on_between_rounds_of_the_first_row(tiny: Tiny) -> None:
 
 
 def test_an_answer_written_ahead_is_stopped(tiny: Tiny) -> None:
-    target = native(tiny(max_position_embeddings=512))
-    target.record_passes(traced)
+    target, _ = recorded(tiny(max_position_embeddings=512), torch.float32)
     arms = {"plain": recipe(kind="autoregressive", name="plain")}
     batch = ContinuousBatch(Engine(target, arms, name="tiny"), 2)
     slot, told = batch.slots[0], list[str]()

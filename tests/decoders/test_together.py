@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import Tiny, native
+from backend_toys import close
+from decoder_toys import CPU, Tiny, native
 from effort import examples
 from engine_toys import PROMPT, PROMPTS, Asked, Gone, together
 from hypothesis import given
@@ -16,6 +17,7 @@ from replayed import traced
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.batched.slots import BatchSlots, PassRequest
+from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch
 from decoders.costs import under_load
@@ -87,8 +89,7 @@ def test_others_go_on_while_long_prompts_are_read(engine: Engine) -> None:
         batch.step()
         written.append(len(short.written))
     assert written == [1, 2, 3, 4, 5]
-    while batch.running:
-        batch.step()
+    together(batch)
     assert short.result is not None and short.result.ids == expected
 
 
@@ -105,15 +106,12 @@ def test_an_answer_that_fails_harms_no_other(engine: Engine) -> None:
 
     batch.begin(batch.slots[0], leave)
     batch.begin(batch.slots[1], kept.answer)
-    while batch.running:
-        batch.step()
+    together(batch)
     assert kept.result is not None and kept.result.ids == expected
     assert len(gone.written) < 20
     again = Asked("exit", PROMPTS[3], Request(15))
     alone = again.alone(engine)
-    batch.begin(batch.slots[0], again.answer)
-    while batch.running:
-        batch.step()
+    together(batch, [again])
     assert again.result is not None and again.result.ids == alone
 
 
@@ -175,7 +173,7 @@ def test_answers_that_are_all_ahead_by_exits(tiny: Tiny) -> None:
         backend.lower(1, ids)
     own = alone.extend(ids)
     for logits in slots.read([PassRequest(slot, ids) for slot in slots.all]):
-        torch.testing.assert_close(logits, own, rtol=1e-5, atol=1e-5)
+        close(logits, own, 1e-5)
 
 
 @pytest.mark.parametrize("record", [False, True])
@@ -213,23 +211,15 @@ def test_one_pass_gives_what_each_would_have_read(
         logits = alone.extend(ids, parents)
         expected.append((alone, logits, exits, states, len(prompt)))
     made = slots.read(wanted)
-    for each, logits, (alone, own, exits, states, start) in zip(
-        wanted, made, expected, strict=True
-    ):
+    several = zip(wanted, made, expected, strict=True)
+    for each, logits, (alone, own, exits, states, start) in several:
         slot, end = each.slot, start + len(each.ids)
-        torch.testing.assert_close(logits, own, rtol=1e-5, atol=1e-5)
+        close(logits, own, 1e-5)
         assert slot.length == alone.length == slot.ahead == end
         if states and each.parents is None:
-            torch.testing.assert_close(
-                slot.final_states(start, end), alone.final_states(start, end), rtol=1e-5, atol=1e-5
-            )
+            close(slot.final_states(start, end), alone.final_states(start, end), 1e-5)
         if exits:
-            torch.testing.assert_close(
-                slot.exit_hidden(1, start, end),
-                alone.exit_hidden(1, start, end),
-                rtol=1e-5,
-                atol=1e-5,
-            )
+            close(slot.exit_hidden(1, start, end), alone.exit_hidden(1, start, end), 1e-5)
         if each.parents is not None:  # down the newest branch, then on
             path = [len(each.ids) - 1]
             while each.parents[path[0]] >= 0:
@@ -237,20 +227,16 @@ def test_one_pass_gives_what_each_would_have_read(
             slot.keep(path)
             alone.keep(path)
         again = torch.tensor([3, 1])
-        torch.testing.assert_close(
-            slot.read_alone(PassRequest(slot, again)), alone.extend(again), rtol=1e-5, atol=1e-5
-        )
+        close(slot.read_alone(PassRequest(slot, again)), alone.extend(again), 1e-5)
 
 
 def test_steady_answers_do_not_depend_on_their_company(tiny: Tiny) -> None:
     folder = tiny(hidden_size=64, intermediate_size=128, num_hidden_layers=2)
-    from decoders.models.targets import load_backend
-
-    like = load_backend(folder, torch.device("cpu"), torch.bfloat16, "native", "int4")
+    like = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4")
     ids = torch.arange(12) % 16
     bits = []
     for company in (0, 3, 6):
-        slots = BatchSlots(like, 8, batch_invariant=True)  # type: ignore[arg-type]
+        slots = BatchSlots(like, 8, batch_invariant=True)
         for slot in slots.all:
             slot.prefill(PROMPT)
         bits.append(slots.read([PassRequest(slot, ids) for slot in slots.all[: company + 1]])[0])
@@ -309,7 +295,7 @@ def test_a_failed_step_of_a_cell_is_that_of_all_who_waited(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = ContinuousBatch(engine, 2)
-    asked = [Asked("cell", PROMPTS[0], Request(8)), Asked("cell", PROMPTS[1], Request(8))]
+    asked = [Asked("cell", prompt, Request(8)) for prompt in PROMPTS[:2]]
     for slot, each in zip(batch.slots, asked, strict=True):
         batch.begin(slot, each.answer)
 
@@ -323,7 +309,5 @@ def test_a_failed_step_of_a_cell_is_that_of_all_who_waited(
                 batch.step()
     assert not batch.running and not any(each.result for each in asked)
     again = Asked("cell", PROMPTS[1], Request(8))
-    batch.begin(batch.slots[0], again.answer)
-    while batch.running:
-        batch.step()
+    together(batch, [again])
     assert again.written == again.alone(engine)
