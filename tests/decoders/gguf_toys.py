@@ -62,36 +62,29 @@ def save_gguf(
     kinds: dict[str, str] | None = None,
     tied: bool = False,
     seed: int = 0,
-    without: str = "",
     sizes: Sizes | None = None,
     metadata: dict[str, Any] | None = None,
+    slower: Sequence[float] = (),
+    changed: Mapping[str, tuple[int, ...] | None] | None = None,
 ) -> Path:
-    """architecture: with `-long` behind it half of every head turns, by `longrope`; others with
-        more behind them have SIZES of their own.
-    kinds: of some tensors by their short names; the others are of `kind`.
-    without: a tensor to leave out.
+    """kinds: of some tensors by their short names; the others are of `kind`.
     metadata: numbers and texts to write besides the usual.
+    slower: what each pair's frequency is divided by, as llama.cpp's converter writes for Llama 3.
+    changed: by name, the size that a tensor has instead, None where it is left out.
     """
     rng = np.random.default_rng(seed)
     sizes = sizes or SIZES.get(architecture, Sizes())
-    architecture, _, kept = architecture.partition("-")
-    writer = GGUFWriter(path, architecture)
-    _describe(writer, sizes, metadata or {})
-    if kept == "long":
-        writer.add_rope_dimension_count(sizes.head_dim // 2)
-        writer.add_rope_scaling_orig_ctx_len(sizes.context)
-        writer.add_rope_scaling_attn_factors(1.1)
-        for which, most in (("long", 9.0), ("short", 2.5)):
-            factors = np.linspace(1, most, sizes.head_dim // 4, dtype=np.float32)
-            writer.add_tensor(f"rope_factors_{which}.weight", factors)
+    describe(writer, sizes, metadata or {})
+
+    other = {f"{name}.weight": size for name, size in (changed or {}).items()}
 
     def vector(name: str, values: np.ndarray[Any, Any]) -> None:
-        if name != without:
+        if name not in other:
             writer.add_tensor(name, values.astype(np.float32))
 
     def matrix(name: str, outputs: int, inputs: int, several: int = 0) -> None:
         own = (kinds or {}).get(name.removesuffix(".weight").split(".")[-1], kind)
-        if name == without:
+        if name in other:
             return
         if own in ("F32", "F16"):
             dtype = np.float32 if own == "F32" else np.float16
@@ -142,14 +135,23 @@ def save_gguf(
     vector("output_norm.weight", rng.uniform(0.5, 1.5, sizes.hidden))
     if not tied:
         matrix("output.weight", len(WORDS), sizes.hidden)
+    if slower:
+        vector("rope_freqs.weight", np.array(slower))
+    for name, size in other.items():
+        if size is not None:
+            writer.add_tensor(name, rng.normal(size=size).astype(np.float32))
+    return written(writer)
+
+
+def written(writer: GGUFWriter) -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return Path(writer.path)
 
 
-def _describe(writer: GGUFWriter, sizes: Sizes, metadata: dict[str, Any]) -> None:
+def describe(writer: GGUFWriter, sizes: Sizes, metadata: dict[str, Any]) -> None:
     writer.add_context_length(sizes.context)
     writer.add_embedding_length(sizes.hidden)
     writer.add_block_count(sizes.layers)
@@ -176,58 +178,16 @@ def _describe(writer: GGUFWriter, sizes: Sizes, metadata: dict[str, Any]) -> Non
     writer.add_token_merges(["a b", "c d", "e f", "g h", "i j"])
     writer.add_eos_token_id(0)
     for name, value in metadata.items():
-        (writer.add_string if isinstance(value, str) else writer.add_uint32)(name, value)
+        writers = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+        writers[type(value)](name, value)
 
 
-def tiny_gguf(
-    path: Path,
-    slower: Sequence[float] = (),
-    scaling: tuple[str, float, int] | None = None,
-    changed: Mapping[str, tuple[int, ...] | None] | None = None,
-) -> Path:
-    """A Llama of one layer over eight tokens, in float32. slower: what each pair's frequency is
-    divided by, as llama.cpp's converter writes for Llama 3. scaling: kind, factor and the context
-    before. changed: by name, the size that a tensor has instead, None where it is left out."""
-    import gguf
-    import numpy as np
+TINY = Sizes(hidden=16, width=24, heads=2, kv=1, head_dim=8, layers=1, context=64)
 
-    rng = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(16)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(24)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(500000.0)
-    if scaling is not None:
-        writer.add_rope_scaling_type(gguf.RopeScalingType(scaling[0]))
-        writer.add_rope_scaling_factor(scaling[1])
-        writer.add_rope_scaling_orig_ctx_len(scaling[2])
-    if slower:
-        writer.add_tensor("rope_freqs.weight", np.array(slower, np.float32))
-    writer.add_vocab_size(8)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([*"abcdef", "ab", "<end>"])
-    writer.add_token_types([1] * 7 + [3])
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(7)
-    sizes = {
-        "token_embd": (8, 16), "output": (8, 16), "output_norm": (16,),
-        "blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,), "blk.0.attn_q": (16, 16),
-        "blk.0.attn_k": (8, 16), "blk.0.attn_v": (8, 16), "blk.0.attn_output": (16, 16),
-        "blk.0.ffn_gate": (24, 16), "blk.0.ffn_up": (24, 16), "blk.0.ffn_down": (16, 24),
-    }  # fmt: skip
-    for name, size in {**sizes, **(changed or {})}.items():
-        if size is None:
-            continue
-        writer.add_tensor(f"{name}.weight", rng.normal(size=size).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+
+def tiny_gguf(path: Path, **how: Any) -> Path:
+    """A Llama of one layer in float32. how: as of `save_gguf`."""
+    return save_gguf(path, kind="F32", sizes=TINY, **how)
 
 
 LARGE, SMALL = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
@@ -241,11 +201,7 @@ def saying(path: Path, **said: str) -> Path:
     writer = GGUFWriter(path, "qwen2")
     for name, words in said.items():
         writer.add_string(f"general.{name}", words)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return written(writer)
 
 
 ARCHITECTURES = (

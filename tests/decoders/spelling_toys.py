@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-from split_toys import empty_writer, written
+from gguf_toys import written
+from split_toys import empty_writer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -128,7 +129,7 @@ def save_gguf(path: Path, kind: str, context: int = 64) -> Path:
         writer.add_add_space_prefix(kind == "Llama")
     writer.add_bos_token_id(tokens.index("<s>"))
     writer.add_eos_token_id(tokens.index("</s>"))
-    return written(writer, path)
+    return written(writer)
 
 
 KINDS: dict[str, Callable[[], Any]] = {

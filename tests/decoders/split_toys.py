@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter
+from gguf_toys import written
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 GOLDEN = Path(__file__).with_name("llama_splits.json")
@@ -38,7 +39,7 @@ def save_split(path: Path, split: str) -> Path:
     writer.add_token_merges([f"{a} {b}" for a, b in pairs])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
-    return written(writer, path)
+    return written(writer)
 
 
 def empty_writer(path: Path, tokens: list[str], context: int = 64) -> GGUFWriter:
@@ -64,14 +65,6 @@ def empty_writer(path: Path, tokens: list[str], context: int = 64) -> GGUFWriter
             f"{name}.weight", np.zeros(size, np.float32 if len(size) == 1 else np.float16)
         )
     return writer
-
-
-def written(writer: GGUFWriter, path: Path) -> Path:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def golden() -> dict[str, list[str]]:

@@ -73,24 +73,19 @@ def test_prefill_forgets_what_came_before(backend: Backend) -> None:
     close(again.embedding, first.embedding)
 
 
-def test_a_prompt_of_one_token(backend: Backend) -> None:
-    one = backend.prefill([5]).logits
-    assert backend.length == 1
+@pytest.mark.parametrize("prompt", [[5], PROMPT])
+def test_prefill_equals_extending_from_nothing(backend: Backend, prompt: list[int]) -> None:
+    read = backend.prefill(prompt).logits
+    assert backend.length == held(backend, prompt)
     backend.extend(ids(8))
     backend.truncate(0)
     assert backend.length == 0
-    close(backend.extend(ids(*decoder_prefix(backend, [5])))[-1], one)
+    close(backend.extend(ids(*decoder_prefix(backend, prompt)))[-1], read)
 
 
 def test_an_empty_prompt_is_refused(careful: Backend) -> None:
     with pytest.raises(DraftpickError, match="empty"):
         careful.prefill([])
-
-
-def test_prefill_equals_extending_from_nothing(backend: Backend) -> None:
-    logits = backend.prefill(PROMPT).logits
-    backend.truncate(0)
-    close(backend.extend(ids(*decoder_prefix(backend, PROMPT)))[-1], logits)
 
 
 def test_at_once_equals_one_by_one(backend: Backend) -> None:
@@ -182,10 +177,12 @@ def folder_of(shape: str, tiny: Tiny) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_native_equals_transformers(shape: str, tiny: Tiny) -> None:
-    folder = folder_of(shape, tiny)
-    model, mine = transformers_model(folder), native(folder)
+@pytest.mark.parametrize("shape", [*SHAPES, "hf"])
+def test_passes_are_transformers(shape: str, tiny: Tiny) -> None:
+    """Native ones of every shape, and those through transformers with our cache."""
+    folder = tiny() if shape == "hf" else folder_of(shape, tiny)
+    model: Any = transformers_model(folder)
+    mine = HFBackend.load(folder, CPU, torch.float32) if shape == "hf" else native(folder)
     with torch.no_grad():
         theirs = model(torch.tensor([[*PROMPT, 7, 7, 0]]), output_hidden_states=True)
     read = mine.prefill(PROMPT)
@@ -225,17 +222,6 @@ def test_scaled_positions_are_not_the_plain_ones(kind: str) -> None:
     new = {"rope_type": kind, "rope_theta": 1e4, **SCALED[kind]}
     assert old == rotation_of({**config, "rope_parameters": new}) != plain
     assert (old.scale == 1) == (kind != "yarn")
-
-
-def test_the_hf_backend_equals_transformers(tiny: Tiny) -> None:
-    model, mine = transformers_model(tiny()), HFBackend.load(tiny(), CPU, torch.float32)
-    with torch.no_grad():
-        theirs = model(torch.tensor([[*PROMPT, 7, 7, 0]]), output_hidden_states=True)
-    read = mine.prefill(PROMPT)
-    close(read.logits, theirs.logits[0, len(PROMPT) - 1])
-    close(read.embedding, theirs.hidden_states[-1][0, len(PROMPT) - 1])
-    close(mine.extend(ids(7, 7, 0)), theirs.logits[0, -3:])
-    assert mine.parameters == model.num_parameters()
 
 
 def test_a_long_prompt_is_read_in_chunks(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

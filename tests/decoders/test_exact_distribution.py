@@ -32,6 +32,7 @@ from exactness import (
 from hypothesis import given
 from hypothesis import strategies as st
 from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
+from torch import Tensor
 
 from decoders.lengths import FixedLength
 from decoders.methods.plain.drafter import NullDrafter
@@ -161,6 +162,7 @@ ON_A_MODEL: dict[str, Callable[[Any], Drafter]] = {
     "exit": lambda target: random_exit(target, 1, seed=2),
     "exit-then-copies": lambda target: parts(random_exit(target, 1, seed=2), copier()),
     "exit-siblings": lambda target: widened(random_exit(target, 1, seed=2), 2, 2),
+    "exit-reduced": lambda target: random_exit(target, 1, seed=2, vocab=DraftVocab([0, 2], 3)),
     "recurrent": lambda target: recurrent(target, 2),
 }
 
@@ -176,42 +178,21 @@ def test_a_llama_s_distribution(
     target, fresh = small_llama(tiny), small_llama(tiny)
     most = 3 if name == "exit-siblings" and length != "sits-out" else MOST
     strategy = speculative(ON_A_MODEL[name](target), LENGTHS[length]())
-    request = Request(most, SAMPLINGS[sampling])
-    assert (
-        distribution_error(
-            target, strategy, PROMPT, request, next_logits=lambda ids: fresh.prefill(ids).logits
-        )
-        < EXACT
-    )
-
-
-def test_an_exit_over_a_reduced_vocabulary(tiny: Callable[..., Path]) -> None:
-    target, fresh = small_llama(tiny, 4), small_llama(tiny, 4)
-    strategy = speculative(random_exit(target, 1, seed=2, vocab=DraftVocab([0, 3], 4)), 2)
-    request = Request(MOST, Sampling(1.0, top_k=3))
-    assert (
-        distribution_error(
-            target, strategy, PROMPT, request, next_logits=lambda ids: fresh.prefill(ids).logits
-        )
-        < EXACT
-    )
+    asked, read = Request(most, SAMPLINGS[sampling]), lambda ids: fresh.prefill(ids).logits
+    assert distribution_error(target, strategy, PROMPT, asked, next_logits=read) < EXACT
 
 
 def test_a_t5_s_distribution(tiny_t5: Callable[..., Path]) -> None:
     folder = tiny_t5(seed=1, **EXIT_T5)
     target, source = seq2seq(folder, torch.float64), [1, 2, 0]
     logits = from_scratch(seq2seq_model(folder, torch.float64), source)
-    request = Request(MOST, Sampling(1.2, top_k=2))  # few outcomes, each of many slow passes
-    assert (
-        distribution_error(
-            target,
-            speculative(recurrent(target, 2), 2),
-            source,
-            request,
-            next_logits=lambda ids: logits([target.start_id, *ids[len(source) :]]),
-        )
-        < EXACT
-    )
+    asked = Request(MOST, Sampling(1.2, top_k=2))  # few outcomes, each of many slow passes
+    strategy = speculative(recurrent(target, 2), 2)
+
+    def read(ids: list[int]) -> Tensor:
+        return logits([target.start_id, *ids[len(source) :]])
+
+    assert distribution_error(target, strategy, source, asked, next_logits=read) < EXACT
 
 
 # -- the check itself can fail --------------------------------------------------------------------

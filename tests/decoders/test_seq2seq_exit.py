@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, Tiny, native, watched
-from t5_toys import EXIT_T5, cut_model, from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
+from t5_toys import cut_model, from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
 from decoders import Engine
@@ -22,10 +22,8 @@ from decoders.backends.transformers.hf import HFBackend
 from decoders.backends.transformers.seq2seq_exit import LensHead, plain_lens
 from decoders.common.errors import DraftpickError
 from decoders.lengths import FixedLength
-from decoders.protocols import DraftLength
-from decoders.records import Request, Sampling
+from decoders.records import Request
 from decoders.sampling.draft_vocab import DraftVocab
-from decoders.testing.chance import distance, loop_distribution, reference_distribution
 from decoders.testing.toys import ListedLengths, run, speculative
 
 SOURCE = [3, 1, 4, 1, 5, 9, 1]
@@ -117,46 +115,6 @@ def test_no_layer_runs_a_position_twice(folder: Path) -> None:
     assert sum(runs[1].values()) == sum(runs[2].values()) == result.target_calls
     # below, one token a pass: the last drafted one in the verification, the others while it drafted
     assert set(runs[0]) == {1} and max(runs[1]) == 4
-
-
-# -- sampled: every draw and every acceptance walked ----------------------------------------------
-
-SAMPLINGS = {
-    "plain": Sampling(1.0),
-    "all": Sampling(1.3, top_k=2, top_p=0.9, repetition_penalty=1.7),
-}
-LENGTHS: dict[str, Callable[[], DraftLength]] = {
-    "fixed": lambda: FixedLength(2),
-    "confident": lambda: FixedLength(2, min_confidence=0.36),
-    "sits-out": lambda: ListedLengths([0, 2, 1]),
-}
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize(
-    ("sampling", "length", "kept", "eos"),
-    [
-        ("all", "fixed", None, (1,)),  # few outcomes
-        ("plain", "confident", None, (1,)),
-        ("plain", "sits-out", None, ()),
-        ("all", "sits-out", None, ()),
-        ("plain", "fixed", None, ()),
-        ("plain", "fixed", [0, 2], ()),
-    ],
-)
-def test_the_distribution_is_the_target_s(
-    sampling: str, length: str, kept: list[int] | None, eos: tuple[int, ...], tiny_t5: Tiny
-) -> None:
-    folder, source = tiny_t5(seed=11, **EXIT_T5), [2, 1, 2, 0, 1]
-    target, request = seq2seq(folder, torch.float64), Request(4, SAMPLINGS[sampling])
-    vocab = None if kept is None else DraftVocab(kept, 3)
-    strategy = speculative(lens_exit(target, 1, seed=2, vocab=vocab, noise=0.3), LENGTHS[length]())
-    distribution = loop_distribution(target, strategy, source, request, eos)
-    logits = from_scratch(seq2seq_model(folder, torch.float64), source)
-    truth = reference_distribution(logits, [target.start_id], request, eos)
-    assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
-    assert distance(distribution, truth) < 1e-9
-    assert max(truth.values()) < 0.9  # there is something to get wrong
 
 
 # -- arms -----------------------------------------------------------------------------------------

@@ -110,22 +110,6 @@ def test_a_shape_that_native_cannot_run_goes_to_transformers(
     assert "using the transformers backend" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("kind", "config"),
-    [("mistral", {}), ("qwen2", {"use_sliding_window": True, "max_window_layers": 1})],
-)
-def test_a_sliding_window_runs_natively(kind: str, config: dict[str, Any], tiny: Tiny) -> None:
-    """Its mask slides, its cache keeps all: so it can be rolled back, and the ids are right."""
-    folder = tiny(kind, sliding_window=8, **config)
-    target = targets.load_backend(folder, CPU, torch.float32)
-    assert isinstance(target, LlamaBackend)
-    model, prompt = transformers_model(folder), [1 + i % 5 for i in range(20)]
-    strategy = speculative(max_gram([*range(1, 16), 0], shortest=1), 3)
-    result = run(target, strategy, prompt, Request(20))
-    assert result.ids == generate(model, prompt, 20)
-    assert result.accepted < result.drafted  # something was rolled back
-
-
 def test_end_of_sequence_ids(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert targets.eos_ids(tmp_path) == ()
@@ -135,20 +119,6 @@ def test_end_of_sequence_ids(tmp_path: Path) -> None:
     assert targets.eos_ids(tmp_path) == (7, 9)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": None}))
     assert targets.eos_ids(tmp_path) == (2,)
-
-
-def test_the_fingerprint_follows_the_weights(tiny: Tiny, tmp_path: Path) -> None:
-    for file in tiny().iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    same = targets.fingerprint(tmp_path)
-    assert len(same) == 8 and same == targets.fingerprint(tiny()) != targets.fingerprint(
-        tiny(seed=1)
-    )
-    weights = tmp_path / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-3] ^= 1
-    weights.write_bytes(bytes(content))
-    assert targets.fingerprint(tmp_path) != same
 
 
 def test_a_fingerprint_stays_what_policies_and_collections_carry(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def tree(model: Backend, *branch: int, every: bool = False, slots: int = 512) ->
 # -- T = 0 ----------------------------------------------------------------------------------------
 
 
-SHAPES = {"lead": TreeShape((3, 2)), "every": TreeShape((3, 2), every=True)}
+SHAPES = None, TreeShape((3, 2)), TreeShape((3, 2), every=True)  # None: a chain
 
 
 def test_branches_save_rounds() -> None:
@@ -77,11 +77,13 @@ def test_a_tree_without_branches_is_the_chain() -> None:
 
 
 def test_a_full_context(tiny: Tiny) -> None:
-    """Where the nodes do not fit any more, a chain does."""
+    """The answer may reach its last position, drafts and all. Where a tree's nodes do not fit any
+    more, a chain does."""
     target = native(tiny())
     prompt = [1 + i % 7 for i in range(target.context - 12)]
     for shape in SHAPES:
-        drafter = grown(native(tiny(seed=5, num_hidden_layers=2)), None, SHAPES[shape], 96)
+        model = native(tiny(seed=5, num_hidden_layers=2))
+        drafter = NeuralDrafter(model) if shape is None else grown(model, None, shape, 96)
         alone = run(target, autoregressive(), prompt, Request(12))
         result = run(target, speculative(drafter, 5), prompt, Request(12))
         assert result.ids == alone.ids and len(alone.ids) == 12
