@@ -156,6 +156,6 @@ class Case(NamedTuple):
         return Request(self.most, self.sampling)
 
 
-def small_llama(tiny: Callable[..., Path], vocab: int = 3) -> LlamaBackend:
-    folder = tiny("llama", seed=1, vocab_size=vocab, num_hidden_layers=2, initializer_range=0.15)
+def small_llama(tiny: Callable[..., Path]) -> LlamaBackend:
+    folder = tiny("llama", seed=1, vocab_size=3, num_hidden_layers=2, initializer_range=0.15)
     return native(folder, torch.float64)

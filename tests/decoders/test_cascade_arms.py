@@ -76,7 +76,6 @@ arms:
 @pytest.fixture(scope="module")
 def file(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cascades")
-    (folder / "part").mkdir()
     part = with_tokenizer(tiny(seed=7, num_hidden_layers=1, vocab_size=8), folder / "part", None)
     DraftVocab([1, 2, 3, 5, 8, 13, 15], 16).save(part)
     (folder / "exit").mkdir()
@@ -195,12 +194,16 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "load_backend", load)
 
 
-def refused(tiny: Tiny, tmp_path: Path, body: str) -> str:
+@pytest.fixture
+def folder(tiny: Tiny, tmp_path: Path) -> Path:
+    """The target's."""
+    return with_tokenizer(tiny(), tmp_path / "target", WORDS)
+
+
+def refused(tiny: Tiny, folder: Path, body: str) -> str:
     """What is said of an arm, the same with the target loaded and before it is."""
-    path, folder = tmp_path / "arms.yaml", tmp_path / "target"
+    path = folder.with_name("arms.yaml")
     path.write_text(f"arms: {{a: {{{body}}}}}")
-    folder.mkdir()
-    with_tokenizer(tiny(), folder, WORDS)
     engine = Engine(native(tiny()), load_arms(path), tokenizer=tokenizer(WORDS))
     with pytest.raises(DraftpickError) as caught:
         engine.strategy("a")
@@ -211,49 +214,40 @@ def refused(tiny: Tiny, tmp_path: Path, body: str) -> str:
     return str(caught.value)
 
 
-def body(kind: str, model: Path, inner: str = MAX_GRAM) -> str:
-    return {
-        "vertical": f"kind: vertical, review: {model}, inner: {inner}",
-        "inner": f"kind: vertical, review: {model.parent}/fits, inner: "
-        f"{{kind: neural, drafter: {model}}}",
-        "part": f"kind: horizontal, parts: [{inner}, {{kind: neural, drafter: {model}}}]",
-        "nest": f"kind: cs_drafting, models: [{model}, {inner}], K: [[1, 1], [0, 1]]",
-        "hierarchy": f"kind: hierarchy, middle: {model}, small: {inner}",
-        "small": f"kind: hierarchy, middle: {model.parent}/fits, small: "
-        f"{{kind: neural, drafter: {model}}}",
-        "plain": f"kind: neural, drafter: {model}",
-        "tree": f"kind: tree, drafter: {model}, branch: [2]",
-        "beam": f"kind: beam, beams: 2, drafter: {{kind: neural, drafter: {model}}}",
-        "beams": f"kind: sampled_beams, beams: 2, drafter: {{kind: neural, drafter: {model}}}",
-        "cascade": f"kind: token_cascade, alpha: 0.3, drafter: {{kind: neural, drafter: {model}}}",
-    }[kind]
+SMALL = "{kind: neural, drafter: MODEL}"
+BODIES = {
+    "vertical": f"kind: vertical, review: MODEL, inner: {MAX_GRAM}",
+    "inner": f"kind: vertical, review: FITS, inner: {SMALL}",
+    "part": f"kind: horizontal, parts: [{MAX_GRAM}, {SMALL}]",
+    "nest": f"kind: cs_drafting, models: [MODEL, {MAX_GRAM}], K: [[1, 1], [0, 1]]",
+    "hierarchy": f"kind: hierarchy, middle: MODEL, small: {MAX_GRAM}",
+    "small": f"kind: hierarchy, middle: FITS, small: {SMALL}",
+    "plain": "kind: neural, drafter: MODEL",
+    "tree": "kind: tree, drafter: MODEL, branch: [2]",
+    "beam": f"kind: beam, beams: 2, drafter: {SMALL}",
+    "beams": f"kind: sampled_beams, beams: 2, drafter: {SMALL}",
+    "cascade": f"kind: token_cascade, alpha: 0.3, drafter: {SMALL}",
+}
 
 
-KINDS = (
-    "vertical", "inner", "part", "nest", "hierarchy", "small", "plain", "tree", "beam", "beams",
-    "cascade",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BODIES)
 @pytest.mark.parametrize("fault", ["tokenizer", "width", "reduced", "missing"])
 @pytest.mark.usefixtures("nothing_loads")
 def test_a_model_that_does_not_fit_is_refused_before_any_is_loaded(
-    kind: str, fault: str, tiny: Tiny, tmp_path: Path
+    kind: str, fault: str, tiny: Tiny, folder: Path, tmp_path: Path
 ) -> None:
     """Another tokenizer; none, and another width; a part of another vocabulary; no such folder."""
     model, fits = tmp_path / "model", tmp_path / "fits"
     for place, words in ((model, WORDS[::-1]), (fits, WORDS)):
-        place.mkdir()
         with_tokenizer(tiny(seed=5, num_hidden_layers=2), place, words)
     if fault == "width":
         model = tiny(seed=5, num_hidden_layers=2, vocab_size=20)
-        (model.parent / "fits").exists() or (model.parent / "fits").symlink_to(fits)
     elif fault == "reduced":
         DraftVocab([*range(7)], 20).save(model)
     elif fault == "missing":
         (model / "config.json").unlink()
-    said = refused(tiny, tmp_path, body(kind, model))
+    body = BODIES[kind].replace("MODEL", str(model)).replace("FITS", str(fits))
+    said = refused(tiny, folder, body)
     expected = {
         "tokenizer": "has another tokenizer than the target",
         "width": "has another tokenizer than the target",
@@ -261,6 +255,9 @@ def test_a_model_that_does_not_fit_is_refused_before_any_is_loaded(
         "missing": "holds no config.json",
     }
     assert expected[fault] in said
+
+
+EARLY = "leaving early needs the native backend"
 
 
 @pytest.mark.parametrize(
@@ -277,38 +274,24 @@ def test_a_model_that_does_not_fit_is_refused_before_any_is_loaded(
         ),
         (f"{PARTS}: [{MAX_GRAM}, {{kind: early_exit, layer: 7}}]", "after layer 1 to 2, not 7"),
         ("kind: token_cascade, alpha: 0.1, drafter: {kind: early_exit, layer: 7}", "2, not 7"),
+        ("kind: early_exit, layer: 1", EARLY),
+        ("kind: calm, threshold: 0.9", EARLY),
+        (f"{PARTS}: [{MAX_GRAM}, {{kind: early_exit, layer: 1}}]", EARLY),
+        ("kind: sampled_beams, beams: 2, drafter: {kind: early_exit, layer: 1}", EARLY),
     ],
 )
 @pytest.mark.usefixtures("nothing_loads")
-def test_exits_and_tables_too(body: str, says: str, tiny: Tiny, tmp_path: Path) -> None:
+def test_exits_and_tables_too(
+    body: str, says: str, tiny: Tiny, folder: Path, tmp_path: Path
+) -> None:
+    """Leaving early through transformers is."""
     (tmp_path / "exit").mkdir()
     DraftVocab([1, 2], 99).save(adapter_folder(tiny, tmp_path / "exit"))
-    target, file = tmp_path / "target", tmp_path / "arms.yaml"
-    target.mkdir()
-    with_tokenizer(tiny(), target, WORDS)
-    body = body.replace("EXIT", str(tmp_path / "exit")).replace("TARGET", str(target))
-    file.write_text(f"arms: {{a: {{{body}}}}}")
+    body = body.replace("EXIT", str(tmp_path / "exit")).replace("TARGET", str(folder))
+    (tmp_path / "arms.yaml").write_text(f"arms: {{a: {{{body}}}}}")
+    how = {"dtype": "float32", "device": "cpu", "backend": "hf" if says == EARLY else "auto"}
     with pytest.raises(DraftpickError, match=f"^arm 'a': .*{says}"):
-        Engine.load(str(target), file, only=["a"], dtype="float32", device="cpu")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "kind: early_exit, layer: 1",
-        "kind: calm, threshold: 0.9",
-        f"{PARTS}: [{MAX_GRAM}, {{kind: early_exit, layer: 1}}]",
-        "kind: sampled_beams, beams: 2, drafter: {kind: early_exit, layer: 1}",
-    ],
-)
-@pytest.mark.usefixtures("nothing_loads")
-def test_leaving_early_through_transformers(body: str, tiny: Tiny, tmp_path: Path) -> None:
-    target, file = tmp_path / "target", tmp_path / "arms.yaml"
-    target.mkdir()
-    with_tokenizer(tiny(), target, WORDS)
-    file.write_text(f"arms: {{a: {{{body}}}}}")
-    with pytest.raises(DraftpickError, match=r"^arm 'a': leaving early needs the native backend"):
-        Engine.load(str(target), file, only=["a"], device="cpu", backend="hf")
+        Engine.load(str(folder), tmp_path / "arms.yaml", only=["a"], **how)
 
 
 def test_an_exit_in_a_row_is_opened_before_the_first_prompt(tiny: Tiny, file: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, greedy, native, save_tiny, transformers_model
+from decoder_toys import CPU, FITS_INT4, greedy, native, save_tiny, transformers_model
 from eagle3_toys import Reference, save_head
 from exactness import SAMPLINGS
 from safetensors.torch import load_file, save_file
@@ -20,6 +20,7 @@ from decoders.arms import recipe
 from decoders.backends.eagle3.config import Eagle3Config
 from decoders.backends.eagle3.head import Eagle3Head
 from decoders.backends.eagle3.model import Eagle3Backend
+from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.methods.neural.drafter import Eagle3Drafter
@@ -27,8 +28,8 @@ from decoders.methods.tree.drafter import TreeDrafter
 from decoders.models.drafts import TargetInfo
 from decoders.protocols import Drafter, TreeBackend
 from decoders.records import Request
-from decoders.testing.chance import distance, loop_distribution, reference_distribution
-from decoders.testing.toys import autoregressive, run, speculative
+from decoders.testing.chance import distribution_error
+from decoders.testing.toys import ToyBackend, autoregressive, run, speculative
 
 KEPT = [1, 2, 3, 5, 8, 11, 13]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -60,6 +61,14 @@ def drafter_of(target: Any, head: Path, **fields: Any) -> Drafter:
     arm.prepare(target)
     made: Drafter = arm.make_drafter(target, None)  # type: ignore[attr-defined]
     return made
+
+
+def at_work(target: Any, head: Path, prompt: list[int], **fields: Any) -> Drafter:
+    """A drafter of a target that has read this."""
+    drafter = drafter_of(target, head, **fields)
+    target.prefill(prompt)
+    drafter.reset(prompt)
+    return drafter
 
 
 def features(target: Any, head: Path, n: int) -> list[torch.Tensor]:
@@ -119,9 +128,7 @@ def test_after_sitting_out_it_reads_what_it_missed(
     """follows: told of every round, or of all at once."""
     head = save_head(tmp_path / "head", seed=3)
     target = native(folder)
-    drafter, other = drafter_of(target, head), Reference(head, target.embed)
-    target.prefill(PROMPT)
-    drafter.reset(PROMPT)
+    drafter, other = at_work(target, head, PROMPT), Reference(head, target.embed)
     context = [*PROMPT, 7]
     drafter.propose(context, greedy(3))
     for token in range(12):  # rounds of others
@@ -146,9 +153,7 @@ def test_tokens_that_the_target_has_not_read_go_on_from_its_own_states(
     """As inside a cascade: two more tokens are as two that it drafted."""
     head = save_head(tmp_path / "head", seed=3)
     target = native(folder)
-    drafter = drafter_of(target, head)
-    target.prefill(PROMPT)
-    drafter.reset(PROMPT)
+    drafter = at_work(target, head, PROMPT)
     context = [*PROMPT, 7]
     whole = drafter.propose(context, greedy(5)).ids.tolist()
     drafter.commit(context)
@@ -159,9 +164,7 @@ def test_tokens_that_the_target_has_not_read_go_on_from_its_own_states(
 def test_a_prompt_of_one_token(folder: Path, tmp_path: Path) -> None:
     head = save_head(tmp_path / "head", seed=3)
     target = native(folder)
-    drafter, other = drafter_of(target, head), Reference(head, target.embed)
-    target.prefill([5])
-    drafter.reset([5])
+    drafter, other = at_work(target, head, [5]), Reference(head, target.embed)
     drafts = drafter.propose([5, 7], greedy(3)).ids.tolist()
     assert drafts == other.draft([5, 7], features(target, head, 1), 3)
 
@@ -192,11 +195,9 @@ def test_a_tree_s_branches_are_chains_of_their_own(folder: Path, tmp_path: Path)
     """Each node's likeliest child is what a chain through it would draft next."""
     head = save_head(tmp_path / "head", seed=3)
     target = native(folder)
-    tree = drafter_of(target, head, branch=[2, 2], every=True, length={"k": 3})
+    tree = at_work(target, head, PROMPT, branch=[2, 2], every=True, length={"k": 3})
     assert isinstance(tree, TreeDrafter)
     other = Reference(head, target.embed)
-    target.prefill(PROMPT)
-    tree.reset(PROMPT)
     context = [*PROMPT, 7]
     proposal = tree.propose(context, greedy(3))
     ids, parents = proposal.ids.tolist(), proposal.parents
@@ -238,11 +239,12 @@ def test_sampled_answers_follow_the_target_s_law(
     target = native(folder, torch.float64)
     drafter = drafter_of(target, head, **fields)
     model, asked = transformers_model(folder, torch.float64), Request(3, SAMPLINGS[name])
-    found = loop_distribution(target, speculative(drafter, 2), [1, 2], asked)
-    wanted = reference_distribution(
-        lambda context: model(torch.tensor([context])).logits[0, -1], [1, 2], asked
-    )
-    assert distance(found, wanted) < 1e-5
+
+    def logits(context: list[int]) -> torch.Tensor:
+        return model(torch.tensor([context])).logits[0, -1]
+
+    found = distribution_error(target, speculative(drafter, 2), [1, 2], asked, (), logits)
+    assert found < 1e-5
 
 
 # -- the seam -------------------------------------------------------------------------------------
@@ -275,17 +277,11 @@ def test_heads_of_one_model_share_weights(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rounding", ["int8", "int4"])
 def test_beside_a_rounded_target_it_is_rounded(rounding: Any, tmp_path: Path) -> None:
-    from decoder_toys import FITS_INT4
-
-    from decoders.backends.native import LlamaBackend
-
     save_tiny(tmp_path / "target", "llama", 0, FITS_INT4)
     target = LlamaBackend.load(tmp_path / "target", CPU, torch.bfloat16, rounding=rounding)
-    drafter = drafter_of(target, save_head(tmp_path / "head"))
+    drafter = at_work(target, save_head(tmp_path / "head"), PROMPT)
     assert isinstance(drafter, Eagle3Drafter) and isinstance(drafter.backend, Eagle3Backend)
     assert drafter.backend.head.layers[0].out.precision == rounding  # type: ignore[union-attr]
-    target.prefill(PROMPT)
-    drafter.reset(PROMPT)
     assert len(drafter.propose([*PROMPT, 7], greedy(4)).ids) == 4
 
 
@@ -311,10 +307,7 @@ def test_the_authors_own_form_is_read(folder: Path, tmp_path: Path) -> None:
     save_tiny(tmp_path / "six", "llama", 0, {"num_hidden_layers": 6})
     drafts = []
     for each in (made, flat):
-        target = native(tmp_path / "six")
-        drafter = drafter_of(target, each)
-        target.prefill(PROMPT)
-        drafter.reset(PROMPT)
+        drafter = at_work(native(tmp_path / "six"), each, PROMPT)
         drafts.append(drafter.propose([*PROMPT, 7], greedy(5)).ids.tolist())
     assert drafts[0] == drafts[1]
 
@@ -371,8 +364,6 @@ def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_targets_without_layers_or_with_an_encoder_are_refused(tmp_path: Path) -> None:
-    from decoders.testing.toys import ToyBackend
-
     head = save_head(tmp_path / "head")
     arm = recipe(kind="eagle3", name="eagle", drafter=str(head))
     with pytest.raises(DraftpickError, match="ToyBackend does not return"):

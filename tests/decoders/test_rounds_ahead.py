@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.recurrent.drafter import RecurrentDrafter
-from decoders.protocols import DraftLength
+from decoders.protocols import Drafter, DraftLength
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.filters import chosen
@@ -59,59 +60,54 @@ def rounds_take_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("decoders.backends.cuda.rounds._seconds", lambda *_: 1e-3)
 
 
-def strategy(kind: str, target: LlamaBackend, tiny: Tiny, record: bool) -> SpeculativeDecoding:
-    def another(seed: int, **shape: Any) -> LlamaBackend:
-        folder = tiny(seed=seed, **shape)
-        return recorded(folder)[0] if record else native(folder, torch.float64)
+@dataclass
+class Parts:
+    """What strategies are made of. record: models' passes, as the target's are."""
 
-    def copying(**options: Any) -> MaxGramDrafter:
+    target: LlamaBackend
+    tiny: Tiny
+    record: bool
+
+    def another(self, seed: int, **shape: Any) -> LlamaBackend:
+        folder = self.tiny(seed=seed, **shape)
+        return recorded(folder)[0] if self.record else native(folder, torch.float64)
+
+    def cell(self) -> RecurrentDrafter:
+        head = RecurrentHead(self.target, random_cell(32, 3), DraftVocab(PART, 16))
+        return RecurrentDrafter(self.target, head)
+
+    def copying(self, **options: Any) -> MaxGramDrafter:
         return MaxGramDrafter(CPU, passes=EVEN, **options)
 
-    def cell() -> RecurrentDrafter:
-        vocab = DraftVocab(PART, 16)
-        return RecurrentDrafter(target, RecurrentHead(target, random_cell(32, 3), vocab))
-
-    lengths = ListedLengths([3, 0, 1])
-    match kind:
-        case "plain":
-            return autoregressive()
-        case "copies":
-            return speculative(copying(), 16)
-        case "copies and a table":
-            return speculative(copying(table=TABLE), 16)
-        case "copies of a fixed length":
-            return speculative(MaxGramDrafter(CPU), 5)
-        case "itself":
-            return speculative(NeuralDrafter(another(0)), lengths)
-        case "another":
-            return speculative(NeuralDrafter(another(1)), AdaptiveLength(4))
-        case "a part of the vocabulary":
-            drafter = NeuralDrafter(another(2, vocab_size=9), DraftVocab(PART, 16))
-            return speculative(drafter, lengths)
-        case "exit":
-            return speculative(random_exit(target, 1, seed=0), lengths)
-        case "cell":
-            return speculative(cell(), lengths)
-        case "copies or a cell":
-            return speculative(HybridDrafter(copying(), cell(), EVEN), 16)
-        case "copies or another":
-            return speculative(HybridDrafter(copying(), NeuralDrafter(another(0)), EVEN), 16)
-    raise ValueError(kind)
+    def few(self) -> NeuralDrafter:
+        return NeuralDrafter(self.another(2, vocab_size=9), DraftVocab(PART, 16))
 
 
-KINDS = (
-    "copies or a cell",
-    "another",
-    "exit",
-    "copies and a table",
-    "plain",
-    "copies",
-    "copies of a fixed length",
-    "itself",
-    "a part of the vocabulary",
-    "cell",
-    "copies or another",
-)
+def hybrid(parts: Parts, model: Drafter) -> SpeculativeDecoding:
+    return speculative(HybridDrafter(parts.copying(), model, EVEN), 16)
+
+
+def listed(drafter: Drafter) -> SpeculativeDecoding:
+    return speculative(drafter, ListedLengths([3, 0, 1]))
+
+
+KINDS: dict[str, Callable[[Parts], SpeculativeDecoding]] = {
+    "copies or a cell": lambda p: hybrid(p, p.cell()),
+    "another": lambda p: speculative(NeuralDrafter(p.another(1)), AdaptiveLength(4)),
+    "exit": lambda p: listed(random_exit(p.target, 1, seed=0)),
+    "copies and a table": lambda p: speculative(p.copying(table=TABLE), 16),
+    "plain": lambda p: autoregressive(),
+    "copies": lambda p: speculative(p.copying(), 16),
+    "copies of a fixed length": lambda p: speculative(MaxGramDrafter(CPU), 5),
+    "itself": lambda p: listed(NeuralDrafter(p.another(0))),
+    "a part of the vocabulary": lambda p: listed(p.few()),
+    "cell": lambda p: listed(p.cell()),
+    "copies or another": lambda p: hybrid(p, NeuralDrafter(p.another(0))),
+}
+
+
+def strategy(kind: str, target: LlamaBackend, tiny: Tiny, record: bool) -> SpeculativeDecoding:
+    return KINDS[kind](Parts(target, tiny, record))
 
 
 def ahead(target: LlamaBackend, made: SpeculativeDecoding, request: Request) -> bool:
