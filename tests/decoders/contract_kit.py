@@ -24,6 +24,7 @@ from decoders.records import StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.testing.tokenizers import Letters
 
+Engines = Callable[[str], Engine]  # `engines`
 SMALL = {"kind": "neural", "drafter": "small"}
 COPY = {"kind": "max_gram", "shortest": 1}
 CELL = {"kind": "recurrent", "drafter": "cell"}
@@ -132,9 +133,7 @@ IN_BATCHES = ("native-float32", "hf", "hf-seq2seq")  # others have near-ties in 
 
 
 @pytest.fixture(scope="module")
-def engines(
-    tiny: Tiny, tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Engine]:
+def engines(tiny: Tiny, tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Engines:
     """backend -> an engine with every strategy that it has; its arms are built when asked for."""
 
     @cache
@@ -201,7 +200,7 @@ def on_backends(names: Iterable[str], backends: Sequence[str] = BACKENDS) -> pyt
     )
 
 
-def ready(engines: Callable[[str], Engine], backend: str, name: str) -> Engine:
+def ready(engines: Engines, backend: str, name: str) -> Engine:
     engine = engines(backend)
     if name not in engine.arms:
         pytest.skip("it needs a target whose layers can be run apart")

@@ -149,7 +149,6 @@ def in_file_blocks(weights: Weights) -> Weights:
             content = torch.from_numpy(quantize(rows, number))
             parts.append(FileRows(content, int(number), numbers.shape[1]))
         blocks = to_file_blocks(parts)
-        assert blocks is not None
         return blocks
 
     layers = [

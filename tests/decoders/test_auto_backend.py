@@ -35,16 +35,11 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders, "WORTH_COMPILING", 1)
 
 
-def passes(backend: object) -> str:
-    assert isinstance(backend, LlamaBackend)
-    return backend.passes
-
-
 def test_a_small_model_does_without_kernels(
     asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaders, "_blocked", lambda: pytest.fail("compiled"))
-    assert passes(auto(asked)) == "eager"
+    assert auto(asked).passes == "eager"
 
 
 def test_tokens_are_drawn_by_kernels_that_are_there_but_none_are_compiled_for_that(
@@ -61,9 +56,9 @@ def test_tokens_are_drawn_by_kernels_that_are_there_but_none_are_compiled_for_th
 
 
 def test_a_large_one_is_run_by_kernels(kernel: None, large: None, asked: LoadRequest) -> None:
-    assert passes(auto(asked)) == "compiled"
+    assert auto(asked).passes == "compiled"
     plain = loaders.native(asked)
-    assert passes(plain) == "eager" and not plain.blocked  # type: ignore[attr-defined]
+    assert plain.passes == "eager" and not plain.blocked
 
 
 @pytest.mark.parametrize(
@@ -80,16 +75,16 @@ def test_in_bfloat16_too_where_that_is_known_to_be_faster(
 ) -> None:
     monkeypatch.setattr(cpp_kernels, "instructions", lambda: best)
     half = replace(asked, rounding=None)
-    assert passes(auto(half)) == expected
-    assert passes(loaders.compiled(half)) == "compiled"
-    assert passes(auto(replace(half, dtype=torch.float32))) == "eager"
+    assert auto(half).passes == expected
+    assert loaders.compiled(half).passes == "compiled"
+    assert auto(replace(half, dtype=torch.float32)).passes == "eager"
 
 
 def test_without_kernels_it_runs_ordinary_passes(
     large: None, asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaders, "_blocked", lambda: False)  # which says why
-    assert passes(auto(asked)) == "eager"
+    assert auto(asked).passes == "eager"
     with pytest.raises(DraftpickError, match=r"a C\+\+ compiler .* --backend native"):
         loaders.compiled(asked)
 
@@ -110,7 +105,7 @@ def test_a_model_that_kernels_do_not_fit_says_so_and_runs_ordinary_passes(
     asked = LoadRequest(tiny(**FITS_ROWS | sizes), CPU, torch.bfloat16, rounding=rounding)
     capsys.readouterr()  # of making it
     backend = auto(asked)
-    assert passes(backend) == "eager"
+    assert backend.passes == "eager"
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("running ordinary passes: ") and why in said
     assert backend.prefill([3, 1, 4]).logits.isfinite().all()

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from decoders.arms import recipe
 from decoders.backends.llama.model import layer
-from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
@@ -57,7 +56,6 @@ class Account:
 def account_of(target: LayeredBackend, prompt: list[int]) -> Account:
     if isinstance(target, HFSeq2SeqBackend):
         return t5_account(target.model, prompt)
-    assert isinstance(target, LlamaBackend)
     w = target.weights
 
     def run_layer(number: int, states: Tensor) -> Tensor:

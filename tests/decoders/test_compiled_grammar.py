@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import torch
-from decoder_toys import native
+from decoder_toys import Tiny, native
 from grammar_toys import ARMS, fast_tokenizer, toy_engine
 
 from decoders import Engine
@@ -224,7 +224,7 @@ def test_drawn_answers_are_valid(engine: Engine) -> None:
         assert engine.decode("autoregressive", prompt, request).ids == made.ids
 
 
-def test_answers_share_passes_each_in_its_own_grammar(tiny: Callable[..., Path]) -> None:
+def test_answers_share_passes_each_in_its_own_grammar(tiny: Tiny) -> None:
     tokenizer = fast_tokenizer()
     folder = tiny("llama", seed=2, vocab_size=len(tokenizer) + 3, max_position_embeddings=256)
     arms = arms_of({"arms": {"copy": ARMS["copy"]}}, Path("toys"))

@@ -18,6 +18,7 @@ from contract_kit import (
     PROMPTS,
     SAME_TWICE,
     TOKEN_BY_TOKEN,
+    Engines,
     Untimed,
     on_backends,
     placed,
@@ -79,7 +80,7 @@ def test_every_kind_is_here() -> None:
 
 @pytest.mark.instructions
 @on_backends(METHODS)
-def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
+def test_ends(name: str, backend: str, engines: Engines) -> None:
     """A prompt of one token and a longer one; never more than asked; an end token and a stop string
     wherever they come. What is lossless writes what plain decoding does."""
     engine = ready(engines, backend, name)
@@ -106,7 +107,7 @@ def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None
 
 
 @pytest.mark.parametrize("backend", ["native-float32", "hf", "hf-seq2seq"])
-def test_arms_take_turns_on_one_prompt(backend: str, engines: Callable[[str], Engine]) -> None:
+def test_arms_take_turns_on_one_prompt(backend: str, engines: Engines) -> None:
     """Read once, answered by each arm in turn and back again, each as if it were alone."""
     engine, request = engines(backend), Request(8)
     names = [name for name in engine.arm_names if name != "neural-adaptive"]  # by a clock
@@ -121,7 +122,7 @@ def test_arms_take_turns_on_one_prompt(backend: str, engines: Callable[[str], En
 
 @pytest.mark.instructions
 @on_backends(SAME_TWICE)
-def test_seeds_reproduce(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
+def test_seeds_reproduce(name: str, backend: str, engines: Engines) -> None:
     engine = ready(engines, backend, name)
     sampling = Sampling(1.2, top_k=12, top_p=0.95, repetition_penalty=1.1)
     one, two, other = (
@@ -138,9 +139,7 @@ def test_seeds_reproduce(name: str, backend: str, engines: Callable[[str], Engin
 
 @pytest.mark.instructions
 @on_backends(METHODS)
-def test_a_method_that_sits_out_rounds(
-    name: str, backend: str, engines: Callable[[str], Engine]
-) -> None:
+def test_a_method_that_sits_out_rounds(name: str, backend: str, engines: Engines) -> None:
     """And comes back: what it missed is read, and counted."""
     engine = ready(engines, backend, name)
     strategy, request = engine.strategy(name), Request(LONG)
@@ -176,8 +175,11 @@ def replayed(
     ]
 
 
+Untimes = Callable[[Engine, str], None]
+
+
 @pytest.fixture
-def untimed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, str], None]:
+def untimed(monkeypatch: pytest.MonkeyPatch) -> Untimes:
     """Makes an arm's length one that knows no times of other tests."""
 
     def change(engine: Engine, name: str) -> None:
@@ -210,7 +212,7 @@ class Watched:
 
 @on_backends(METHODS)
 def test_drafting_ends_where_the_context_may_end(
-    name: str, backend: str, engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
+    name: str, backend: str, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of an answer, and before one: plain decoding goes on, and replays know it."""
     engine, request, prompt = ready(engines, backend, name), Request(LONG), PROMPTS[1]
@@ -240,10 +242,7 @@ def test_drafting_ends_where_the_context_may_end(
 
 @on_backends(METHODS, IN_BATCHES)
 def test_a_replay_counts_as_the_loop(
-    name: str,
-    backend: str,
-    engines: Callable[[str], Engine],
-    untimed: Callable[[Engine, str], None],
+    name: str, backend: str, engines: Engines, untimed: Untimes
 ) -> None:
     """Along answers that end by the limit, by an end token and by a stop string, wherever."""
     engine = ready(engines, backend, name)
@@ -268,11 +267,7 @@ def test_a_replay_counts_as_the_loop(
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 @on_backends(METHODS, IN_BATCHES)
 def test_a_sampled_replay_counts_as_the_loop(
-    name: str,
-    backend: str,
-    temperature: float,
-    engines: Callable[[str], Engine],
-    untimed: Callable[[Engine, str], None],
+    name: str, backend: str, temperature: float, engines: Engines, untimed: Untimes
 ) -> None:
     """Of every method whose answers are the target's."""
     engine = ready(engines, backend, name)
@@ -302,9 +297,7 @@ def test_a_sampled_replay_counts_as_the_loop(
 
 
 @on_backends(METHODS)
-def test_clocks(
-    name: str, backend: str, engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clocks(name: str, backend: str, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts of an answer add up to the whole, by a clock that ticks whenever it is read."""
     engine = ready(engines, backend, name)
     strategy, target, request = engine.strategy(name), engine.target, Request(24, seed=1)

@@ -317,24 +317,7 @@ def test_an_untrained_exit_is_the_target_s_first_layers(
         context.append(token)
 
 
-# -- chat -----------------------------------------------------------------------------------------
-
-
-def test_chat_without_a_template_joins_the_texts(engine: Engine) -> None:
-    messages = [{"role": "user", "content": "w1 w2"}, {"role": "user", "content": "w3"}]
-    assert engine.encode_chat(messages) == [1, 2, 3]
-
-
-def test_chat_with_a_template_opens_the_answer(engine: Engine) -> None:
-    engine.tokenizer.chat_template = (
-        "{% for m in messages %}w0 {{ m.content }} {% endfor %}"
-        "{% if add_generation_prompt %}w9{% endif %}"
-    )
-    assert engine.encode_chat([{"role": "user", "content": "w1 w2"}]) == [0, 1, 2, 9]
-
-
 # -- loading --------------------------------------------------------------------------------------
-
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"
 
@@ -344,8 +327,8 @@ def test_messages_that_are_joined_are_told_once(
 ) -> None:
     engine = Engine.load(str(target_folder), dtype="float32", device="cpu", only=["autoregressive"])
     capsys.readouterr()
-    chat = [{"role": "user", "content": WORDS[1]}]
-    assert engine.encode_chat(chat) == engine.encode_chat(chat) == [1]
+    chat = [{"role": "user", "content": words} for words in ("w1 w2", "w3")]
+    assert engine.encode_chat(chat) == engine.encode_chat(chat) == [1, 2, 3]
     said = capsys.readouterr().err
     assert "has no chat template: messages are joined by newlines" in said
     assert len(said.splitlines()) == 1 and "--chat-template" in said

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cascade_toys import toy, vertical
-from decoder_toys import max_gram, random_exit, recurrent
+from decoder_toys import Tiny, max_gram, random_exit, recurrent
 from effort import slow_after
 from exactness import (
     DRAFTERS,
@@ -171,9 +170,7 @@ ON_A_MODEL: dict[str, Callable[[Any], Drafter]] = {
 @pytest.mark.parametrize("sampling", ["plain", "all"])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("name", ON_A_MODEL)
-def test_a_llama_s_distribution(
-    name: str, length: str, sampling: str, tiny: Callable[..., Path]
-) -> None:
+def test_a_llama_s_distribution(name: str, length: str, sampling: str, tiny: Tiny) -> None:
     """Against a model that was never opened for an exit and reads each context from its start."""
     target, fresh = small_llama(tiny), small_llama(tiny)
     most = 3 if name == "exit-siblings" and length != "sits-out" else MOST
@@ -182,7 +179,7 @@ def test_a_llama_s_distribution(
     assert distribution_error(target, strategy, PROMPT, asked, next_logits=read) < EXACT
 
 
-def test_a_t5_s_distribution(tiny_t5: Callable[..., Path]) -> None:
+def test_a_t5_s_distribution(tiny_t5: Tiny) -> None:
     folder = tiny_t5(seed=1, **EXIT_T5)
     target, source = seq2seq(folder, torch.float64), [1, 2, 0]
     logits = from_scratch(seq2seq_model(folder, torch.float64), source)
@@ -245,7 +242,6 @@ def flattering(drafter: Drafter) -> Drafter:
 
     def flattered(*args: Any, **kwargs: Any) -> Proposal:
         honest = propose(*args, **kwargs)
-        assert honest.probs is not None
         return Proposal(honest.ids, honest.probs.sqrt() / honest.probs.sqrt().sum(-1, True))
 
     drafter.propose = flattered  # type: ignore[method-assign]
@@ -286,7 +282,6 @@ class InnerDistribution(Lenient):
     def verify(self, *given: Any) -> Verdict:
         proposal, target_logits, sampling, chance, place = given
         made = super().verify(proposal, target_logits, sampling, chance, place)
-        assert made.distribution is not None
         drafted = (
             made.distribution[:0] if proposal.probs is None else proposal.probs[: made.accepted]
         )

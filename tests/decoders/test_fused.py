@@ -300,7 +300,6 @@ def test_answers_do_not_depend_on_the_draft(tiny: Tiny, exits: bool) -> None:
 def test_final_states_come_with_the_logits(tiny: Tiny) -> None:
     backend = pair(tiny)[1]
     backend.prefill(PROMPT)
-    assert backend.recorded is not None
     read = backend.recorded.extend(torch.tensor([7, 2], device=DEVICE), backend.length)
     assert off(linear(read.states, backend.weights.head), read.logits) < 0.01
 

@@ -90,7 +90,6 @@ def test_products_are_exact_but_for_the_rounding_of_inputs(
     """And a row's has the same bits in any company."""
     stored, numbers = matrix(kind, outputs, 512, seed)
     made, exact = to_file_blocks([stored]), numbers.double().T
-    assert made is not None
     tiles = cpp_kernels.instructions() == "AMX"
     block = 256 if tiles and kind.endswith("_K") else 32  # inputs rounded by their greatest
     random = torch.Generator().manual_seed(seed)
@@ -114,7 +113,6 @@ def test_products_are_exact_but_for_the_rounding_of_inputs(
 @pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K", "Q5_0"])
 def test_a_row_among_more_than_a_cache_holds_has_the_same_bits(kind: str) -> None:
     made = to_file_blocks([matrix(kind, 11 * 16, 3072)[0]])
-    assert made is not None
     x = torch.randn(300, 3072, generator=torch.Generator().manual_seed(0)).bfloat16()
     product = made.times(x, None)
     for rows in (range(1), range(100, 105), range(250, 300)):
@@ -144,7 +142,6 @@ def test_what_the_kernels_do_not_have() -> None:
     assert to_file_blocks([FileRows(torch.zeros(16, 84, dtype=torch.uint8), 10, 256)]) is None
     with pytest.raises(RuntimeError):
         made = to_file_blocks([matrix("Q4_0", 16, 64)[0]])
-        assert made is not None
         FileBlocks(made.values[:-1], made.table, 16).rows(torch.arange(16))
 
 
@@ -170,7 +167,6 @@ def test_rows_of_queries_and_keys_are_in_transformers_order(tmp_path: Path, cach
 
     path = save_gguf(tmp_path / "m.gguf", kinds=MIXED)
     header = saved_header(from_gguf(path))
-    assert header is not None
     stored = FileStored(header, CPU, torch.float32, {})
     known = load_file(converted(path) / "model.safetensors")
     assert len(known) == len(header.tensors)

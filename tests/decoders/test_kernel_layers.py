@@ -80,9 +80,7 @@ def test_experts_are_those_of_ordinary_operations(kernel: None, whole: bool) -> 
     def blocks(outputs: int, inputs: int, parts: int) -> FileBlocks:
         rng = np.random.default_rng(outputs)
         rows = [random_rows("Q8_0", outputs, inputs, rng) for _ in range(count * parts)]
-        made = to_file_blocks([FileRows(torch.from_numpy(each), 8, inputs) for each in rows])
-        assert made is not None
-        return made
+        return to_file_blocks([FileRows(torch.from_numpy(each), 8, inputs) for each in rows])
 
     shape = replace(SHAPE, hidden=d, experts=Experts(count, 3, whole, f))
     gate_up, down, router = blocks(f, d, 2), blocks(d, f, 1), some(count, d, seed=3)
@@ -179,7 +177,6 @@ def test_layers_with_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
     assert isinstance(layers, KernelLayers)
     backend.prefill(PROMPT)
     spans = AttentionSpans.of([SequenceSlice(0, 8, 2)])
-    assert spans is not None
     h = backend.embed(torch.tensor([5, 6]))
     assert layers.read(h, 0, 2, spans).shape == h.shape
     assert torch.equal(layers.read(h, 0, 0, spans), h)

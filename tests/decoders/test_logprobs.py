@@ -68,7 +68,6 @@ def test_asking_changes_no_token_and_not_asking_gives_none() -> None:
 
 def test_more_than_there_are_gives_all() -> None:
     result = run(TARGET, autoregressive(), PROMPT, Request(3, logprobs=50))
-    assert result.logprobs is not None
     assert all(len(each.top) == VOCAB for each in result.logprobs)
 
 

@@ -4,12 +4,11 @@ fetched unasked."""
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_toys import native
+from decoder_toys import Tiny, native
 from gguf_toys import LARGE, SAID, SMALL, save_gguf, saying
 
 from decoders import Engine
@@ -136,9 +135,7 @@ def test_a_drafter_that_is_on_disk_is_found(cache: Path) -> None:
     assert local.found == "drafts/mine"  # not known by name, so nothing would be fetched
 
 
-def test_arms_that_need_no_drafter_answer_where_one_is_missing(
-    cache: Path, tiny: Callable[..., Path]
-) -> None:
+def test_arms_that_need_no_drafter_answer_where_one_is_missing(cache: Path, tiny: Tiny) -> None:
     engine = Engine(native(tiny()), load_arms(own_arms()[LARGE]))
     request = Request(max_new_tokens=4)
     plain = engine.decode("autoregressive", [1, 2, 3, 1, 2], request).ids

@@ -5,13 +5,11 @@ The second is what makes bfloat16 answers the same whichever arm wrote them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, some
+from decoder_toys import CPU, FITS_INT4, Tiny, some
 
 from decoders.backends.llama.attention import KEYS_ROUND, attend, attention_mask, rounded
 from decoders.backends.llama.shape import Shape
@@ -110,7 +108,7 @@ def test_a_row_s_product_does_not_depend_on_the_others(
 @BF16
 @pytest.mark.parametrize("rounding", [None, "int8", "int4"])
 def test_logits_do_not_depend_on_how_many_tokens_are_read_at_once(
-    tiny: Callable[..., Path], rounding: Rounding | None
+    tiny: Tiny, rounding: Rounding | None
 ) -> None:
     folder = tiny(**FITS_INT4, max_position_embeddings=256)
     model = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding)

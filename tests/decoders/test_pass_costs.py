@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from decoder_toys import (
     CPU,
     SlowToy,
     TickingClock,
+    Tiny,
     Watched,
     greedy,
     native,
@@ -40,7 +41,6 @@ from decoders.costs.passes import (
     undisturbed,
 )
 from decoders.lengths import AdaptiveLength
-from decoders.loop import SpeculativeDecoding
 from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.widened import WidenedDrafter
@@ -265,7 +265,6 @@ def test_an_arm_s_adaptive_length_goes_by_what_was_learnt(tmp_path: Path) -> Non
 
     def settled(target: ToyBackend) -> int:
         built = arm.build(target, None)
-        assert isinstance(built, SpeculativeDecoding)
         for _ in range(60):
             built.length.observe(StepStats(8, 7, 0.0, 1.0))
         return built.length.next()
@@ -298,7 +297,7 @@ def test_arms_say_whether_they_go_by_passes(arm: dict[str, object], asks: bool) 
 
 
 def test_loading_an_engine_learns_them_once(
-    tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("decoders.engine.cache_dir", lambda: tmp_path)
     monkeypatch.setattr("decoders.models.targets.load_tokenizer", lambda folder: None)
@@ -318,7 +317,7 @@ def test_loading_an_engine_learns_them_once(
 
 
 def test_what_an_exit_spares_is_taken_off_its_tree_too(
-    tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the draft itself: siblings are not prepared."""
     target, widths = native(tiny(max_position_embeddings=512, vocab_size=100)), list[int]()

@@ -94,7 +94,6 @@ def answers(
         strategy = autoregressive()
     else:
         drafter = drafters[kind]()
-        assert isinstance(drafter.backend, LlamaBackend)
         if record:
             drafter.backend.record_passes(recorder)
         strategy = speculative(drafter, ListedLengths([3, 0, 0, 0, 1]))

@@ -188,7 +188,6 @@ def test_every_draft_is_that_from_scratch(kind: str, tree: bool, tiny: Tiny, tin
     accepted, and at every length: so do the states of all that is accepted."""
     target = make(kind, tiny, tiny_t5)
     fresh = make(kind.replace("-recorded", ""), tiny, tiny_t5)
-    assert isinstance(target, StateBackend) and isinstance(fresh, StateBackend)
     near = 0.1 if target.dtype == torch.bfloat16 else 1e-4
     beside = Beside(recurrent(target, 3), fresh, near)
     drafter: Any = WidenedDrafter(beside, (5, 3), target.context) if tree else beside
@@ -204,7 +203,6 @@ def test_every_draft_is_that_from_scratch(kind: str, tree: bool, tiny: Tiny, tin
 @pytest.mark.parametrize("kind", ["toy", "native-float64", "hf", "hf-seq2seq"])
 def test_where_nothing_was_read_the_state_is_zero(kind: str, tiny: Tiny, tiny_t5: Tiny) -> None:
     target = make(kind, tiny, tiny_t5)
-    assert isinstance(target, StateBackend)
     drafter = recurrent(target, 3)
     target.prefill([5])
     target.truncate(0)
@@ -434,7 +432,6 @@ def test_what_does_not_fit_is_told_before_anything_is_loaded(
 def test_led_along_an_answer_it_drafts_as_it_does_live(tiny_t5: Tiny, tiny: Tiny) -> None:
     """One query at a time, on targets that are not batched too."""
     for target in (make("hf", tiny, tiny_t5), make("hf-seq2seq", tiny, tiny_t5)):
-        assert isinstance(target, StateBackend)
         drafter = recurrent(target, 3)
         seen = watched(drafter)
         live = run(target, speculative(drafter, 3), LONGER, Request(14))

@@ -44,16 +44,13 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rounding]]:
 
 
 def load(folder: Path, rounding: Rounding = "int4") -> LlamaBackend:
-    backend = targets.load_backend(folder, CPU, torch.bfloat16, "native", rounding)
-    assert isinstance(backend, LlamaBackend)
-    return backend
+    return targets.load_backend(folder, CPU, torch.bfloat16, "native", rounding)
 
 
 def tensors(backend: LlamaBackend) -> list[torch.Tensor]:
     """All that a narrow pass multiplies by."""
-    head = backend.weights.head
-    assert not isinstance(head, torch.Tensor)
-    return [*(t for layer in backend.weights.layers for t in stored(layer)), *head.stored]
+    whole = backend.weights
+    return [*(t for layer in whole.layers for t in stored(layer)), *whole.head.stored]
 
 
 def same(one: LlamaBackend, other: LlamaBackend) -> bool:

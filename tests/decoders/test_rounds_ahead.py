@@ -285,7 +285,6 @@ def test_each_way_learns_what_its_own_drafts_cost(tiny: Tiny) -> None:
     length = {"kind": "adaptive", "k": 3}
     arm = recipe(kind="neural", name="small", drafter=str(tiny(seed=1)), length=length)
     made = arm.build(target, None)
-    assert isinstance(made, SpeculativeDecoding)
     writer = made.writer(job(target, PROMPT, Request(9)))
     assert isinstance(writer, DeviceLoop) and writer.length is not made.length
     seen = dict[str, int]()

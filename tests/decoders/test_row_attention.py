@@ -42,7 +42,6 @@ def ids(*values: int) -> Tensor:
 
 def test_a_token_of_a_chain_sees_what_came_before_and_itself() -> None:
     spans = AttentionSpans.of([SequenceSlice(3, 10, 2), SequenceSlice(5, 0, 3)])
-    assert spans is not None
     assert spans.rows.tolist() == [3, 3, 5, 5, 5]
     assert spans.slots.tolist() == spans.depths.tolist() == [10, 11, 0, 1, 2]
     assert spans.begins.tolist() == [10, 10, 0, 0, 0]

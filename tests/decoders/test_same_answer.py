@@ -55,7 +55,6 @@ def same(one: DecodeResult | None, other: DecodeResult) -> None:
     """Its tokens, its reason to end and its log-probabilities."""
     assert one is not None and one.ids == other.ids, one
     assert (one.text, one.finish_reason, one.seed) == (other.text, other.finish_reason, other.seed)
-    assert one.logprobs is not None and other.logprobs is not None
     for ours, theirs in zip(one.logprobs, other.logprobs, strict=True):
         assert math.isclose(ours.logprob, theirs.logprob, abs_tol=1e-9)
         assert [token for token, _ in ours.top] == [token for token, _ in theirs.top]
@@ -114,7 +113,6 @@ def test_after_an_answer_that_was_cut_off(engine: Engine, setting: str) -> None:
     for arm in lossless(engine):
         wanted = engine.decode("autoregressive", PROMPTS[3], request)
         cut, slot = Asked(arm, PROMPTS[3], request, leaves=4), batch.free()
-        assert slot is not None
         batch.begin(slot, cut.answer)
         with pytest.raises(Gone):
             while slot.at_work is not None:
@@ -159,7 +157,6 @@ def test_in_a_conversation_that_goes_on(engine: Engine, setting: str) -> None:
 def test_under_a_grammar() -> None:
     engine = toy_engine()
     target = engine.target
-    assert isinstance(target, ToyBackend)
     near = target.table[0] + torch.randn(target.table[0].shape, dtype=torch.float64)
     near = ToyBackend(near.expand(target.table.shape), context=4096)
     drafters: dict[str, Drafter] = {
@@ -212,7 +209,6 @@ def test_the_default_target_by_every_arm(dtype: str) -> None:
             asked = [Asked(arm, prompt, request) for arm in arms]
             together(batches[number % 3 == 1], asked)
             for one in asked:
-                assert one.result is not None
                 (invariant if number % 3 == 1 else shared)[one.result.ids == wanted] += 1
         if (number >= 2 and time.monotonic() > until) or (
             alone + invariant + shared

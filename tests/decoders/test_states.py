@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from backend_toys import MADE, PROMPT, close, held, ids, make
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from decoders.backends import native as llama_module
 from decoders.backends.transformers.hf import HFBackend
-from decoders.protocols import Backend, LayeredBackend, StateBackend, TreeBackend
+from decoders.protocols import StateBackend
 
 LAYERED = ("native-float64", "native-int8", "hf-seq2seq", "hf-seq2seq-with-exit")
 
@@ -45,7 +47,6 @@ def test_the_head_reads_them(backend: StateBackend) -> None:
 
 
 def test_a_tree_s_states_move_with_what_is_kept(backend: StateBackend) -> None:
-    assert isinstance(backend, TreeBackend)
     backend.prefill(PROMPT)
     start = backend.length
     logits = backend.extend(ids(4, 9, 1, 7, 8), [-1, -1, 1, 1, 3])
@@ -73,8 +74,7 @@ def test_asking_twice_changes_nothing(backend: StateBackend) -> None:
 @pytest.mark.parametrize("kind", ["native-float64", "hf", "hf-seq2seq"])
 def test_what_was_read_before_is_forgotten(kind: str, tiny: Tiny, tiny_t5: Tiny) -> None:
     """Its states are not known; and logits are what they were."""
-    made = make(kind, tiny, tiny_t5)
-    assert isinstance(made, StateBackend)
+    made: Any = make(kind, tiny, tiny_t5)
     first = made.prefill(PROMPT).logits
     made.keep_states()
     assert made.length == 0
@@ -83,8 +83,7 @@ def test_what_was_read_before_is_forgotten(kind: str, tiny: Tiny, tiny_t5: Tiny)
 
 @pytest.mark.parametrize("kind", LAYERED)
 def test_a_token_that_left_early(kind: str, tiny: Tiny, tiny_t5: Tiny) -> None:
-    made: Backend = make(kind, tiny, tiny_t5)
-    assert isinstance(made, StateBackend) and isinstance(made, LayeredBackend)
+    made: Any = make(kind, tiny, tiny_t5)
     made.keep_states()
     made.prefill(PROMPT)
     for depth in (1, 2):

@@ -30,29 +30,21 @@ def stopper(request: Request, tokenizer: Any = None, eos: tuple[int, ...] = (15,
     return Stopper(request, eos, tokenizer)
 
 
-def test_what_follows_the_end_is_dropped() -> None:
-    one = stopper(Request(9))
-    assert one.admit([1, 2]) == [1, 2]
-    assert (one.reason, one.room) == ("", 7)
-    assert one.admit([3, 15, 4, 5]) == [3, 15]
-    assert one.reason == "eos"
-
-
-def test_never_more_than_asked() -> None:
-    one = stopper(Request(3))
-    assert one.admit([1, 2, 3, 4]) == [1, 2, 3]
-    assert (one.reason, one.room) == ("length", 0)
-
-
-def test_an_end_on_the_last_token_is_an_end() -> None:
-    one = stopper(Request(2))
-    one.admit([1, 15])
-    assert one.reason == "eos"
-
-
-def test_a_request_s_own_ends_replace_the_target_s() -> None:
-    assert stopper(Request(9, eos_ids=(4, 5))).admit([15, 5, 4]) == [15, 5]
-    assert stopper(Request(9, eos_ids=())).admit([15, 5, 4]) == [15, 5, 4]
+@pytest.mark.parametrize(
+    ("request_", "told", "kept", "reason"),
+    [
+        (Request(9), [3, 15, 4, 5], [3, 15], "eos"),  # what follows the end is dropped
+        (Request(3), [1, 2, 3, 4], [1, 2, 3], "length"),
+        (Request(2), [1, 15], [1, 15], "eos"),  # on the last token too
+        (Request(9, eos_ids=(4, 5)), [15, 5, 4], [15, 5], "eos"),  # of its own
+        (Request(9, eos_ids=()), [15, 5, 4], [15, 5, 4], ""),
+    ],
+)
+def test_ends(request_: Request, told: list[int], kept: list[int], reason: str) -> None:
+    one = stopper(request_)
+    assert one.admit(told[:1]) == kept[:1] and one.reason == ""
+    assert one.room == request_.max_new_tokens - 1
+    assert one.admit(told[1:]) == kept[1:] and one.reason == reason
 
 
 def test_text_leaves_special_tokens_out(tokenizer: Any) -> None:

@@ -20,7 +20,6 @@ def shown(made: list[object], width: int) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     for table in made:
         console.print(table)
-    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
@@ -65,7 +64,6 @@ def test_a_log_shows_that_the_work_goes_on(step_s: float, lines: int) -> None:
     for done in range(101):
         told(done, 100, "0 errors")
         now[0] += step_s
-    assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue().splitlines()
     assert len(said) == lines
     assert said[0] == "collecting: 0 of 100 queries, 0 s passed, 0 errors"
@@ -81,7 +79,6 @@ def test_a_run_that_goes_on_judges_the_time_left_by_its_own_share() -> None:
     told(80, 100)
     now[0] = 60.0
     told(90, 100)
-    assert isinstance(console.file, io.StringIO)
     assert "90 of 100 queries, 60 s passed, about 60 s left" in console.file.getvalue()
 
 
@@ -101,8 +98,7 @@ def test_progress_is_a_bar_on_a_terminal_alone() -> None:
         console = Console(file=io.StringIO(), width=100, force_terminal=drawn)
         with progress("collecting", "queries", console) as tick:
             tick(3, 10, "2 errors")
-        assert isinstance(console.file, io.StringIO)
-        text = console.file.getvalue()
+            text = console.file.getvalue()
         assert "━" in text if drawn else "\r" not in text
         assert "2 errors" in text and ("3/10" if drawn else "3 of 10 queries") in text
 

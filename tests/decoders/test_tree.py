@@ -240,9 +240,7 @@ def test_where_the_tree_does_not_fit_there_is_a_chain() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(
-    tiny: Tiny, seed: int
-) -> None:
+def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(tiny: Tiny, seed: int) -> None:
     """After every round, whatever was accepted, its next draft is that of a fresh one."""
     target, fresh = (native(tiny(), torch.float64) for _ in range(2))
     exits = [widened(random_exit(model, 1, seed, noise=0.1), 3, 3) for model in (target, fresh)]
