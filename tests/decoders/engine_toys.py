@@ -32,6 +32,12 @@ def tokenizer(words: list[str]) -> Any:
     return word_tokenizer([*words, "<end>"], "<end>", eos_token="<end>", pad_token="<end>")
 
 
+def arms(bodies: dict[str, dict[str, Any]] | None = None, **more: dict[str, Any]) -> Any:
+    """Recipes by name, plain decoding's first."""
+    every = {"autoregressive": {"kind": "autoregressive"}, **(bodies or {}), **more}
+    return {name: recipe(name=name, **body) for name, body in every.items()}
+
+
 def with_tokenizer(model: Path, place: Path, words: list[str] | None) -> Path:
     """A copy of a model folder, with a tokenizer of its own."""
     shutil.copytree(model, place, dirs_exist_ok=True)
@@ -69,21 +75,19 @@ def engine_over(target: LlamaBackend, places: dict[str, Path]) -> Engine:
     """Arms of every way to use the target: chains, trees, exits, states, cascades."""
     small = {"kind": "neural", "drafter": str(places["small"])}
     cell = {"kind": "recurrent", "drafter": str(places["cell"])}
-    made = [
-        {"kind": "autoregressive", "name": "autoregressive"},
-        {"name": "small", "length": {"k": 3}, **small},
-        {"name": "cell", "length": {"k": 4}, **cell},
-        {"name": "branches", "length": {"k": 3}, "branch": [2, 2], **cell},
-        {"name": "exit", "kind": "early_exit", "drafter": str(places["exit"]), "length": {"k": 3}},
-        {"name": "copy", "kind": "max_gram", "length": {"k": 5}, "shortest": 1},
-        {"name": "both", "kind": "hybrid", "model": cell},
-        {"name": "tree", **small, "kind": "tree", "branch": [3, 2]},
-        {"name": "calm", "kind": "calm", "threshold": 0.4},
-        {"name": "cascade", "kind": "token_cascade", "drafter": small, "alpha": 0.4},
-    ]
+    made = arms(
+        small={"length": {"k": 3}, **small},
+        cell={"length": {"k": 4}, **cell},
+        branches={"length": {"k": 3}, "branch": [2, 2], **cell},
+        exit={"kind": "early_exit", "drafter": str(places["exit"]), "length": {"k": 3}},
+        copy={"kind": "max_gram", "length": {"k": 5}, "shortest": 1},
+        both={"kind": "hybrid", "model": cell},
+        tree={**small, "kind": "tree", "branch": [3, 2]},
+        calm={"kind": "calm", "threshold": 0.4},
+        cascade={"kind": "token_cascade", "drafter": small, "alpha": 0.4},
+    )
     assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
-    arms = {each["name"]: recipe(**each) for each in made}  # type: ignore[arg-type]
-    return Engine(target, arms, name="tiny", tokenizer=tokenizer(WORDS))
+    return Engine(target, made, name="tiny", tokenizer=tokenizer(WORDS))
 
 
 def lossless(engine: Engine) -> list[str]:

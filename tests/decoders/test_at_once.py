@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, Tiny, arms_with_a_cell, native
-from engine_toys import tokenizer
+from engine_toys import arms, tokenizer
 
 from collect.replay.batch import Batch
 from collect.replay.costs import shapes
@@ -43,8 +43,8 @@ ARMS = ("autoregressive", "copy", "both", "cell")
 def engine_of(tiny: Tiny, made: list[dict[str, Any]]) -> Engine:
     target = native(tiny(max_position_embeddings=512, vocab_size=128))
     assume(target, PassCosts((0.001,) * 6))
-    arms = {each["name"]: recipe(**each) for each in made}
-    return Engine(target, arms, name="tiny", tokenizer=tokenizer([f"w{i}" for i in range(127)]))
+    words = tokenizer([f"w{i}" for i in range(127)])
+    return Engine(target, {each["name"]: recipe(**each) for each in made}, tokenizer=words)
 
 
 @pytest.fixture
@@ -107,9 +107,8 @@ def test_shared_passes_are_timed(engine: Engine, tmp_path: Path) -> None:
 
 def test_a_target_without_shared_passes_is_refused() -> None:
     toy = ToyBackend(torch.eye(8))
-    arms = {"autoregressive": recipe(kind="autoregressive", name="autoregressive")}
     with pytest.raises(DraftpickError, match=r"native backend alone.*leave --at-once out"):
-        Batch(Engine(toy, arms, name="toy"), at_once=(1, 2))
+        Batch(Engine(toy, arms(), name="toy"), at_once=(1, 2))
 
 
 def test_room_for_all_answers_is_seen_to_before_costs_are_measured(

@@ -173,8 +173,6 @@ def test_a_drafter_of_a_part_of_the_vocabulary(tiny: Tiny) -> None:
         assert found.result.drafted > 0
 
 
-# -- encoder-decoders -----------------------------------------------------------------------------
-
 GATED = {"feed_forward_proj": "gated-gelu"}
 
 

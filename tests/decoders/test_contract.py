@@ -25,12 +25,13 @@ from contract_kit import (
     ready,
 )
 from decoder_toys import TickingClock, Tiny, transformers_model
+from engine_toys import arms
 from t5_toys import seq2seq_model
 
 from collect.replay.batch import Batch
 from collect.replay.records import Replay
 from decoders import Engine
-from decoders.arms import KINDS, recipe
+from decoders.arms import KINDS
 from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
@@ -344,9 +345,8 @@ def pair(
         places = {"small": str(small)}
         bodies = {name: METHODS[name] for name in DRAFTED}
         bodies["bild"] = {**bodies["bild"], "length": {"k": 4}}  # however unsure
-        bodies["autoregressive"] = {"kind": "autoregressive"}
-        arms = {name: recipe(name=name, **placed(body, places)) for name, body in bodies.items()}
-        return Engine(make(request.param, tiny, tiny_t5), arms, tokenizer=Letters())
+        made = arms(placed(bodies, places))
+        return Engine(make(request.param, tiny, tiny_t5), made, tokenizer=Letters())
 
     yield engine(folder), engine(place)
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from decoder_toys import Tiny, native
-from engine_toys import PROMPT, tokenizer
+from engine_toys import PROMPT, WORDS, arms, tokenizer
 
 from decoders import Engine
-from decoders.arms import recipe
 from decoders.models.drafter_memory import LONGEST_S, LoadFailed
 from decoders.models.memory import OutOfMemory
 from decoders.records import Request
@@ -29,13 +28,9 @@ def folders(tiny: Tiny) -> dict[str, Path]:
 
 def engine_of(tiny: Tiny, folders: dict[str, Path]) -> Engine:
     """Three drafters of the same size."""
-    arms = {
-        name: recipe(name=name, kind="neural", drafter=str(folder), length={"k": 3})  # type: ignore[arg-type]
-        for name, folder in folders.items()
-    }
-    arms["plain"] = recipe(name="plain", kind="autoregressive")
-    words = tokenizer([f"w{i}" for i in range(15)])
-    return Engine(native(tiny()), arms, name="tiny", tokenizer=words)
+    body = {"kind": "neural", "length": {"k": 3}}
+    made = arms({name: body | {"drafter": str(folder)} for name, folder in folders.items()})
+    return Engine(native(tiny()), made, name="tiny", tokenizer=tokenizer(WORDS))
 
 
 def test_what_cannot_be_loaded_sleeps_and_is_tried_again(tiny: Tiny, tmp_path: Path) -> None:
@@ -90,7 +85,7 @@ class Loading(Streamed):
 
     def build(self) -> Any:
         time.sleep(self.seconds)
-        return self.engine.strategy("plain")
+        return self.engine.strategy("autoregressive")
 
 
 def test_loading_is_told_and_no_arm_is_charged_for_it(tiny: Tiny, folders: dict[str, Path]) -> None:
@@ -98,7 +93,7 @@ def test_loading_is_told_and_no_arm_is_charged_for_it(tiny: Tiny, folders: dict[
     first = engine.decode("one", PROMPT, REQUEST)
     assert first.load_s is not None and first.load_s == pytest.approx(engine.drafters.load_s)
     assert engine.decode("one", PROMPT, REQUEST).load_s is None
-    engine.strategy("plain")
+    engine.strategy("autoregressive")
     started = time.perf_counter()
     result = engine.decode("one", PROMPT, REQUEST, streamer=Loading(engine, 0.5))
     took_s = time.perf_counter() - started

@@ -8,25 +8,39 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Tiny, native, transformers_model
-from engine_toys import PROMPT, WORDS, adapter_folder, reading, tokenizer, with_tokenizer
+from decoder_toys import CPU, Tiny, greedy, native, transformers_model
+from engine_toys import (
+    PROMPT,
+    WORDS,
+    adapter_folder,
+    arms,
+    reading,
+    tokenizer,
+    with_tokenizer,
+)
 from t5_toys import cut_model
 from transformers import AutoModelForCausalLM
 
 from collect.replay.batch import Batch
 from collect.replay.methods.stacked import NeuralReplay
 from decoders import Engine
-from decoders.arms import ArmRecipe, LengthRecipe, recipe
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.costs.pass_costs import swi
 from decoders.models import targets
-from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
-from decoders.sampling.randomness import Generator
 from decoders.testing.toys import Streamed, ToyBackend
 
-K = LengthRecipe(k=3)
+K = {"k": 3}
+COPY = {"kind": "max_gram", "length": K, "shortest": 1}
+
+
+def small(folder: Path) -> dict[str, Any]:
+    return {"kind": "neural", "drafter": str(folder), "length": K}
+
+
+def exit_at(folder: Path) -> dict[str, Any]:
+    return {"kind": "early_exit", "drafter": str(folder), "length": K}
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +48,14 @@ def target_folder(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_tokenizer(tiny(), tmp_path_factory.mktemp("target"), WORDS)
 
 
-def arms(*recipes: ArmRecipe) -> dict[str, ArmRecipe]:
-    plain = recipe(name="autoregressive", kind="autoregressive")
-    return {recipe.name: recipe for recipe in (plain, *recipes)}
-
-
-def neural_arm(folder: Path) -> ArmRecipe:
-    return recipe(name="small", kind="neural", drafter=str(folder), length=K)
-
-
-def exit_arm(folder: Path, name: str = "exit") -> ArmRecipe:
-    return recipe(name=name, kind="early_exit", drafter=str(folder), length=K)
-
-
 @pytest.fixture
 def engine(tiny: Tiny, target_folder: Path, tmp_path: Path) -> Engine:
     return Engine(
         native(target_folder),
         arms(
-            neural_arm(tiny(seed=5, num_hidden_layers=2)),
-            exit_arm(adapter_folder(tiny, tmp_path)),
-            recipe(name="copy", kind="max_gram", length=K, shortest=1),
+            small=small(tiny(seed=5, num_hidden_layers=2)),
+            exit=exit_at(adapter_folder(tiny, tmp_path)),
+            copy=COPY,
         ),
         name="tiny",
         fingerprint="abc",
@@ -81,7 +82,7 @@ def test_a_drafter_that_loads_after_the_prefill_drafts_as_well(
 ) -> None:
     """A routed query reads its prompt first and learns its arm after."""
     folder = adapter_folder(tiny, tmp_path)
-    early, late = (Engine(native(target_folder), arms(exit_arm(folder))) for _ in range(2))
+    early, late = (Engine(native(target_folder), arms(exit=exit_at(folder))) for _ in range(2))
     early.strategy("exit")
     first = early.decode("exit", PROMPT, Request(14))
     second = late.decode("exit", PROMPT, Request(14), late.prefill(PROMPT))
@@ -92,13 +93,10 @@ def test_a_drafter_that_loads_after_the_prefill_drafts_as_well(
 def test_the_next_turn_reads_what_is_new(
     tiny: Tiny, target_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = tiny(seed=5, num_hidden_layers=2)
-    recipes = arms(
-        neural_arm(small),
-        exit_arm(adapter_folder(tiny, tmp_path)),
-        recipe(name="copy", kind="max_gram", length=K, shortest=1),
-        recipe(name="tree", kind="tree", drafter=str(small), branch=[2, 2], length=K),
-    )
+    neural = small(tiny(seed=5, num_hidden_layers=2))
+    tree = neural | {"kind": "tree", "branch": [2, 2]}
+    exit_ = exit_at(adapter_folder(tiny, tmp_path))
+    recipes = arms(small=neural, exit=exit_, copy=COPY, tree=tree)
     engine, fresh = (Engine(native(target_folder, torch.float64), recipes) for _ in range(2))
     for name in engine.arm_names:
         first = engine.decode(name, PROMPT, Request(9))
@@ -108,10 +106,8 @@ def test_the_next_turn_reads_what_is_new(
         again = engine.prefill(second, reuse=True)
         torch.testing.assert_close(again.logits, fresh.prefill(second).logits)
         torch.testing.assert_close(again.embedding, fresh.prefill(second).embedding)
-        assert (
-            engine.decode(name, second, Request(9), again).ids
-            == fresh.decode(name, second, Request(9)).ids
-        )
+        answer = engine.decode(name, second, Request(9), again)
+        assert answer.ids == fresh.decode(name, second, Request(9)).ids
         assert reading(engine, [*PROMPT[:2], 5], monkeypatch) == 1
         assert reading(engine, [9, *PROMPT], monkeypatch) == len(PROMPT) + 1
 
@@ -184,20 +180,18 @@ def test_an_exit_counts_the_layers_that_it_runs(tiny: Tiny) -> None:
     engine = Engine(
         native(tiny()),
         arms(
-            recipe(name="alone", **exit_),
-            recipe(name="wide", **exit_, branch=[2]),
-            recipe(name="row", kind="horizontal", parts=[exit_, {"kind": "max_gram"}]),
-            recipe(name="cascade", kind="token_cascade", drafter=bare, alpha=0.2),
-            recipe(name="beams", kind="sampled_beams", drafter=bare, beams=2),
+            alone=exit_,
+            wide={**exit_, "branch": [2]},
+            row={"kind": "horizontal", "parts": [exit_, {"kind": "max_gram"}]},
+            cascade={"kind": "token_cascade", "drafter": bare, "alpha": 0.2},
+            beams={"kind": "sampled_beams", "drafter": bare, "beams": 2},
         ),
     )
     for name in engine.arm_names[1:]:
         assert engine.arm_parameters(name) == drafted, name
         result = engine.decode(name, PROMPT, Request(12))
         if name == "row":
-            assert (
-                drafted < result.draft_work <= result.draft_calls * drafted
-            )  # copies cost nothing
+            assert drafted < result.draft_work <= result.draft_calls * drafted  # copies are free
             continue
         # the prompt, and what was sat out, is read by the adapter alone
         alone = (result.draft_calls * drafted - result.draft_work) // (drafted - adapter)
@@ -208,7 +202,7 @@ def test_an_exit_counts_the_layers_that_it_runs(tiny: Tiny) -> None:
 def test_leaving_late_costs_nearly_the_whole_target(tiny: Tiny) -> None:
     folder = tiny(num_hidden_layers=6)
     sizes = [
-        Engine(native(folder), arms(recipe(name="exit", kind="early_exit", layer=layer)))
+        Engine(native(folder), arms(exit={"kind": "early_exit", "layer": layer}))
         .arm_parameters("exit")
         for layer in range(1, 6)
     ]  # fmt: skip
@@ -236,7 +230,7 @@ def test_tokenizers_are_compared_once_for_all_seats(
 ) -> None:
     """Of large vocabularies it takes seconds."""
     same = with_tokenizer(tiny(seed=5, num_hidden_layers=2), tmp_path, WORDS)
-    declared, words, loads = arms(neural_arm(same)), tokenizer(WORDS), list[Path]()
+    declared, words, loads = arms(small=small(same)), tokenizer(WORDS), list[Path]()
     load = targets.load_tokenizer
 
     def loading(folder: Path) -> object:
@@ -261,7 +255,7 @@ def test_heads_padded_differently_are_aligned(
     """One tokenizer of 10 words, a target of 16 rows, a drafter of fewer or more."""
     words = WORDS[:10]
     drafter = with_tokenizer(tiny(seed=5, num_hidden_layers=2, vocab_size=width), tmp_path, words)
-    engine = Engine(native(target_folder), arms(neural_arm(drafter)), tokenizer=tokenizer(words))
+    engine = Engine(native(target_folder), arms(small=small(drafter)), tokenizer=tokenizer(words))
     for first in range(3):
         request = Request(12, Sampling(temperature), seed=first)
         result = engine.decode("small", [first, 2], request)
@@ -275,7 +269,7 @@ def test_heads_padded_differently_are_aligned(
 
 
 def test_an_exit_that_is_not_to_be_had_leaves_the_others_alone(target_folder: Path) -> None:
-    engine = Engine(native(target_folder), arms(exit_arm(Path("/no/such/folder"))))
+    engine = Engine(native(target_folder), arms(exit=exit_at(Path("/no/such/folder"))))
     assert engine.decode("autoregressive", PROMPT, Request(3)).ids
     with pytest.raises(DraftpickError, match=r"^arm 'exit': no such model folder"):
         engine.decode("exit", PROMPT, Request(3))
@@ -292,11 +286,10 @@ def test_an_untrained_exit_is_the_target_s_first_layers(
         folder, start = tiny_t5(num_decoder_layers=4), [0]
         cut = cut_model(folder, 2)
     target = targets.load_backend(folder, CPU, torch.float32)
-    exit_2 = recipe(name="exit", kind="early_exit", layer=2, length=K)
-    engine = Engine(target, arms(exit_2, recipe(name="row", kind="horizontal", parts=[
-        {"kind": "early_exit", "layer": 2, "length": {"k": 2}},
-        {"kind": "max_gram", "shortest": 1, "length": {"k": 2}},
-    ])))  # fmt: skip
+    exit_2 = {"kind": "early_exit", "layer": 2, "length": {"k": 2}}
+    parts = [exit_2, {"kind": "max_gram", "shortest": 1, "length": {"k": 2}}]
+    made = arms(exit=exit_2 | {"length": K}, row={"kind": "horizontal", "parts": parts})
+    engine = Engine(target, made)
     plain = engine.decode("autoregressive", PROMPT, Request(14)).ids
     for name in ("exit", "row"):
         result = engine.decode(name, PROMPT, Request(14))
@@ -305,8 +298,7 @@ def test_an_untrained_exit_is_the_target_s_first_layers(
     drafter = engine.strategy("exit").drafter  # type: ignore[attr-defined]
     drafter.reset(PROMPT)
     context = [*start, 9]
-    made = drafter.propose(context, DraftRequest(5, Sampling(), Generator(CPU))).ids.tolist()
-    for token in made:
+    for token in drafter.propose(context, greedy(5)).ids.tolist():
         with torch.no_grad():
             if kind == "llama":
                 logits = cut(torch.tensor([context])).logits
@@ -357,10 +349,7 @@ def test_a_chat_template_may_be_given(
     plain.tokenizer.chat_template = TEMPLATE
     kept = shutil.copytree(target_folder, tmp_path / target_folder.name)
     plain.tokenizer.save_pretrained(kept)
-    own, given = (
-        Engine.load(str(kept), **how),
-        Engine.load(str(kept), chat_template=TEMPLATE, **how),
-    )
+    own, given = (Engine.load(str(kept), chat_template=t, **how) for t in (None, TEMPLATE))
     assert own.embedder == given.embedder == plain.embedder
 
 

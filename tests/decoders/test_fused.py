@@ -354,9 +354,6 @@ def test_a_fused_head_takes_the_steps_of_the_plain_one(
     assert not fits(RecurrentHead(target, narrow.requires_grad_(False), vocab))
 
 
-# -- what fits ------------------------------------------------------------------------------------
-
-
 def test_what_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     shape, weights = model(4, 2, torch.bfloat16)
     if not CUDA:

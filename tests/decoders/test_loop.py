@@ -64,9 +64,6 @@ def test_an_end_elsewhere(case: str) -> None:
     balanced(result, most)
 
 
-# -- all that is asked for, and no more -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("most", range(1, 12))
 @pytest.mark.parametrize("k", [1, 4, 9])
 def test_never_more_than_asked_and_never_drafted_in_vain(most: int, k: int) -> None:
@@ -129,9 +126,6 @@ def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(tiny: Tiny, pattern:
         fresh_target.prefill(context[:-1])
         fresh.reset(context[:-1])
         assert fresh.propose(context, greedy(k)).ids.tolist() == made.ids.tolist()
-
-
-# -- books ----------------------------------------------------------------------------------------
 
 
 def test_clocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import Tiny, Watched, max_gram, native, random_exit, reduced
+from engine_toys import arms
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from decoders.arms import load_arms, recipe
+from decoders.arms import load_arms
 from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.methods.neural.drafter import NeuralDrafter
@@ -287,9 +288,6 @@ def test_a_good_arms_file(tmp_path: Path) -> None:
 
 def test_a_drafter_of_another_tokenizer_is_refused(tiny: Tiny) -> None:
     other = {"kind": "neural", "drafter": str(tiny(vocab_size=9))}
-    arms = {
-        "autoregressive": recipe(name="autoregressive", kind="autoregressive"),
-        "x": recipe(name="x", kind="token_cascade", drafter=other, alpha=0.4),
-    }
+    made = arms(x={"kind": "token_cascade", "drafter": other, "alpha": 0.4})
     with pytest.raises(DraftpickError, match="another tokenizer"):
-        Engine(native(tiny()), arms).strategy("x")
+        Engine(native(tiny()), made).strategy("x")

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS, Tiny, by_rows, native
+from engine_toys import arms
 from t5_toys import seq2seq
 
 from collect.replay.batch import Batch
 from decoders import Engine
-from decoders.arms import AUTOREGRESSIVE, recipe
+from decoders.arms import AUTOREGRESSIVE
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch
@@ -118,8 +119,7 @@ def test_every_backend(kind: str, sampling: Sampling, tiny: Tiny, tiny_t5: Tiny)
         target = seq2seq(tiny_t5(own_head=True))
     else:
         target = by_rows(folder, None if kind == "blocks" else kind)  # type: ignore[arg-type]
-    arms = {AUTOREGRESSIVE: recipe(name=AUTOREGRESSIVE, kind="autoregressive")}
-    engine = Engine(harmed(target), arms)
+    engine = Engine(harmed(target), arms())
     with pytest.raises(NotANumber):
         engine.decode(AUTOREGRESSIVE, BAD, Request(3, sampling, seed=0))
     assert engine.decode(AUTOREGRESSIVE, GOOD, Request(1, sampling, seed=0)).ids

@@ -14,13 +14,12 @@ import pytest
 import torch
 from decoder_toys import CPU, Tiny, native
 from effort import examples
-from engine_toys import PROMPT, Gone, Leaving, engine_over, places_in, reading, together
+from engine_toys import PROMPT, Gone, Leaving, arms, engine_over, places_in, reading, together
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders import Engine
-from decoders.arms import recipe
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engine
@@ -296,12 +295,11 @@ def test_nobody_finds_what_another_was_read(engine: Engine, store: int | None) -
 
 def test_a_turn_through_transformers_is_read_where_it_is_new(folders: dict[str, Path]) -> None:
     backend = HFBackend.load(folders["target"], CPU, torch.float64)
-    plain = recipe(name="autoregressive", kind="autoregressive")
-    own = Engine(backend, {plain.name: plain}, name="tiny")
+    own = Engine(backend, arms(), name="tiny")
     _, written = ask(own, PROMPT * 3)
     second, answer = ask(own, [*PROMPT * 3, *written.ids, 2])
     assert second.cached == answer.cached_tokens == 15 + 5
-    assert answer.ids == own.decode(plain.name, answer.prompt_ids, Request(6)).ids
+    assert answer.ids == own.decode("autoregressive", answer.prompt_ids, Request(6)).ids
     assert ask(own, answer.prompt_ids, user="bea")[0].cached == 0
 
 

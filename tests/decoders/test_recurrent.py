@@ -23,6 +23,7 @@ from decoder_toys import (
     watched,
 )
 from effort import slow_after
+from engine_toys import arms
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -377,12 +378,10 @@ def test_the_target_is_told_before_it_reads_a_prompt(tiny: Tiny, cell: Path) -> 
         "beams": {"kind": "sampled_beams", "beams": 2, "drafter": inner},
     }
     for name, body in bodies.items():
-        plain = {"kind": "autoregressive"}
-        arms = {n: recipe(name=n, **b) for n, b in ((name, body), ("autoregressive", plain))}
-        engine = Engine(native(tiny()), arms)
+        engine = Engine(native(tiny()), arms({name: body}))
         read = engine.prefill(LONGER)
         made = engine.decode(name, LONGER, Request(14), read)
-        if arms[name].lossless:
+        if engine.arms[name].lossless:
             again = engine.decode("autoregressive", LONGER, Request(14), engine.prefill(LONGER))
             assert made.ids == again.ids
         assert made.drafted > 0
@@ -419,11 +418,11 @@ def test_what_does_not_fit_is_told_before_anything_is_loaded(
     from decoders.models import targets
 
     save_cell(tmp_path, random_cell(24, 1), DraftVocab([1, 2], 16))
-    arms = {"a": recipe(kind="recurrent", name="a", drafter=str(tmp_path))}
+    made = arms(a={"kind": "recurrent", "drafter": str(tmp_path)})
     monkeypatch.setattr(targets, "load_backend", None)
     monkeypatch.setattr(targets, "load_tokenizer", lambda folder: None)
     with pytest.raises(DraftpickError, match=r"^arm 'a': .*states of 24, this target's have 32"):
-        Engine.load(str(tiny()), arms, only=["a"], dtype="float32", device="cpu")
+        Engine.load(str(tiny()), made, only=["a"], dtype="float32", device="cpu")
 
 
 # -- collection -----------------------------------------------------------------------------------
@@ -446,8 +445,7 @@ def test_led_along_an_answer_it_drafts_as_it_does_live(tiny_t5: Tiny, tiny: Tiny
 
 def test_the_card_says_what_a_step_reads(tiny: Tiny, cell: Path) -> None:
     """The engine's count of an arm is the cell's and the head's rows."""
-    arm = recipe(kind="recurrent", name="a", drafter=str(cell))
-    engine = Engine(native(tiny()), {"a": arm})
+    engine = Engine(native(tiny()), arms(a={"kind": "recurrent", "drafter": str(cell)}))
     config = json.loads((cell / "config.json").read_text())
     d, w = config["hidden"], config["width"]
     assert engine.arm_parameters("a") == 2 * w * 2 * d + 2 * w * d + 2 * d * w + 4 * d + 14 * d

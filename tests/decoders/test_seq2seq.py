@@ -96,9 +96,6 @@ def test_source_and_answer_are_bounded_each(tiny_t5: Tiny) -> None:
         target.prefill([3] * (target.context + 1))
 
 
-# -- greedy ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("penalty", [1.0, 0.8, 1.3])
 def test_ids_equal_transformers_generate(folder: Path, penalty: float) -> None:
     """Plain decoding's, whose ids every arm writes (tests/decoders/test_contract.py)."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from decoder_toys import CPU, Tiny
+from engine_toys import arms
 from serve_toys import served
 from t5_toys import generate_t5, seq2seq_model
 from tokenizers import processors
 from transformers import BartConfig, BartForConditionalGeneration
 
 from decoders import Engine
-from decoders.arms import recipe
 from decoders.backends.transformers.hf import HFBackend
 from decoders.backends.transformers.hf_seq2seq import CONTEXT, HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
@@ -37,9 +38,7 @@ arms:
 
 def with_tokenizer(model: Path, place: Path) -> Path:
     """A copy of a model folder whose tokenizer ends every text with EOS, as T5's does."""
-    place.mkdir(parents=True)
-    for file in model.iterdir():
-        (place / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(model, place)
     tokenizer = word_tokenizer(WORDS, "w2", pad_token="<pad>", eos_token="</s>", unk_token="w2")
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", EOS)]
@@ -96,13 +95,9 @@ def test_source_and_answer_have_a_limit_each(engine: Engine) -> None:
 
 
 def test_one_drafter_s_weights_are_in_memory_once(folder: Path, tiny_t5: Tiny) -> None:
-    arms = {
-        name: recipe(name=name, kind="neural", drafter=str(tiny_t5(seed=5, num_layers=1)))
-        for name in ("one", "two")
-    }
-    target = targets.load_backend(folder, CPU, torch.float32)
-    engine = Engine(target, {"autoregressive": recipe(kind="autoregressive"), **arms})
-    one, two = (engine.strategy(name).drafter.backend for name in arms)  # type: ignore[attr-defined]
+    body = {"kind": "neural", "drafter": str(tiny_t5(seed=5, num_layers=1))}
+    engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms(one=body, two=body))
+    one, two = (engine.strategy(name).drafter.backend for name in ("one", "two"))  # type: ignore[attr-defined]
     assert isinstance(one, HFSeq2SeqBackend)
     assert one is not two and one.model is two.model
     theirs = generate_t5(seq2seq_model(folder), SOURCE, 14)
@@ -124,11 +119,8 @@ def test_drafters_of_the_other_kind_are_refused(
     drafts_for: str, words: str, tiny: Tiny, tiny_t5: Tiny
 ) -> None:
     target, other = (tiny_t5(), tiny()) if drafts_for == "t5" else (tiny(), tiny_t5())
-    arms = {
-        "autoregressive": recipe(kind="autoregressive"),
-        "odd": recipe(name="odd", kind="neural", drafter=str(other)),
-    }
-    engine = Engine(targets.load_backend(target, CPU, torch.float32), arms)
+    made = arms(odd={"kind": "neural", "drafter": str(other)})
+    engine = Engine(targets.load_backend(target, CPU, torch.float32), made)
     with pytest.raises(DraftpickError, match=words):
         engine.decode("odd", SOURCE, Request(3))
     assert engine.decode("autoregressive", SOURCE, Request(3)).ids  # the rest still works

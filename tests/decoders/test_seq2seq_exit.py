@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, Tiny, native, watched
+from engine_toys import arms
 from t5_toys import cut_model, from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
 from decoders import Engine
-from decoders.arms import recipe
 from decoders.backends.exit_adapter import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.transformers.hf import HFBackend
@@ -119,14 +119,6 @@ def test_no_layer_runs_a_position_twice(folder: Path) -> None:
 
 # -- arms -----------------------------------------------------------------------------------------
 
-EXIT: dict[str, Any] = {"kind": "early_exit"}
-
-
-def engine_of(target: Any, **bodies: dict[str, Any]) -> Engine:
-    bodies["autoregressive"] = {"kind": "autoregressive"}
-    return Engine(target, {name: recipe(name=name, **body) for name, body in bodies.items()})
-
-
 def layer_2(folder: Path, tiny: Tiny, tiny_t5: Tiny) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"exit_layer": 2}))
@@ -156,7 +148,7 @@ def test_an_adapter_that_does_not_fit(case: str, tiny: Tiny, tiny_t5: Tiny, tmp_
     plain_lens(seq2seq(tiny_t5()), 1).save(tmp_path)
     change(tmp_path, tiny, tiny_t5)
     target = HFBackend.load(tiny(), CPU, torch.float32) if "decoder" in case else seq2seq(tiny_t5())
-    engine = engine_of(target, odd={**EXIT, "drafter": str(tmp_path)})
+    engine = Engine(target, arms(odd={"kind": "early_exit", "drafter": str(tmp_path)}))
     with pytest.raises(DraftpickError, match=words):
         engine.decode("odd", SOURCE, Request(3))
     assert engine.decode("autoregressive", SOURCE, Request(3)).ids  # the rest still works

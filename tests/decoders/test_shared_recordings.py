@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import Tiny, native, recorded
-from engine_toys import PROMPT, PROMPTS, Asked, Gone, together
+from engine_toys import PROMPT, PROMPTS, Asked, Gone, arms, together
 from replayed import traced
 
 from decoders import Engine
-from decoders.arms import recipe
 from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.backends.cuda.recorded import Run
 from decoders.backends.native import PREFILL_CHUNK
@@ -97,11 +96,8 @@ def test_a_shared_pass_tells_what_drafts_are_held_to(
     if record:
         target.record_passes(traced)
     assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
-    made = [
-        {"kind": "autoregressive", "name": "plain"},
-        {"kind": "max_gram", "name": "copy", "length": {"k": 5}, "shortest": 1},
-    ]
-    engine = Engine(target, {each["name"]: recipe(**each) for each in made}, name="tiny")
+    made = arms(copy={"kind": "max_gram", "length": {"k": 5}, "shortest": 1})
+    engine = Engine(target, made, name="tiny")
     plain = Engine(native(tiny(max_position_embeddings=512)), engine.arms, name="tiny")
     verified, verify = list[Sampling](), Coupled.verify
 
@@ -109,7 +105,7 @@ def test_a_shared_pass_tells_what_drafts_are_held_to(
         verified.append(given[2])
         return verify(self, *given)
 
-    asked = [Asked("plain", [1], Request(40))]
+    asked = [Asked("autoregressive", [1], Request(40))]
     several = Sampling(), Sampling(0.8), Sampling(repetition_penalty=1.2), Sampling(0.8, top_k=5)
     for sampling in several:
         asked += [Asked(arm, PROMPTS[0], Request(9, sampling, seed=4)) for arm in engine.arm_names]
@@ -137,12 +133,11 @@ def test_others_go_on_between_rounds_of_the_first_row(tiny: Tiny) -> None:
     its company."""
     target, _ = recorded(tiny(max_position_embeddings=512), torch.float32)
     assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
-    arms = {"plain": recipe(kind="autoregressive", name="plain")}
-    plain = Engine(native(tiny(max_position_embeddings=512)), arms, name="tiny")
-    engine = Engine(target, arms, name="tiny")
+    plain = Engine(native(tiny(max_position_embeddings=512)), arms(), name="tiny")
+    engine = Engine(target, arms(), name="tiny")
     for steady in (False, True):
         batch = ContinuousBatch(engine, 2, steady)
-        first, other = (Asked("plain", p, Request(12, Sampling(0.9), seed=3)) for p in PROMPTS[:2])
+        first, other = (Asked("autoregressive", p, Request(12, Sampling(0.9), seed=3)) for p in PROMPTS[:2])
         written = []
         for asked in (first, other):
             batch.begin(batch.free(), asked.answer)
@@ -150,7 +145,7 @@ def test_others_go_on_between_rounds_of_the_first_row(tiny: Tiny) -> None:
             batch.step()
             written.append((len(first.written), len(other.written)))
         slot = batch.slots[0].engine
-        writer = slot.strategy("plain").writers[slot.target]
+        writer = slot.strategy("autoregressive").writers[slot.target]
         assert (writer.rounds is None) == steady
         assert all(abs(one - two) <= 1 for one, two in written) and len(written) >= 11
         for asked in (first, other):
@@ -159,13 +154,12 @@ def test_others_go_on_between_rounds_of_the_first_row(tiny: Tiny) -> None:
 
 def test_an_answer_written_ahead_is_stopped(tiny: Tiny) -> None:
     target, _ = recorded(tiny(max_position_embeddings=512), torch.float32)
-    arms = {"plain": recipe(kind="autoregressive", name="plain")}
-    batch = ContinuousBatch(Engine(target, arms, name="tiny"), 2)
+    batch = ContinuousBatch(Engine(target, arms(), name="tiny"), 2)
     slot, told = batch.slots[0], list[str]()
 
     def answer(engine: Engine) -> None:
         try:
-            Asked("plain", PROMPT, Request(30)).answer(engine)
+            Asked("autoregressive", PROMPT, Request(30)).answer(engine)
         except Gone:
             told.append("gone")
 
@@ -176,9 +170,9 @@ def test_an_answer_written_ahead_is_stopped(tiny: Tiny) -> None:
         batch.stop(slot, Gone())
         assert batch.running == 0
     assert told == ["gone", "gone"]
-    again = Asked("plain", PROMPT, Request(9))
+    again = Asked("autoregressive", PROMPT, Request(9))
     together(batch, [again])
-    assert again.result is not None and again.result.ids == again.alone(Engine(target, arms))
+    assert again.result is not None and again.result.ids == again.alone(Engine(target, arms()))
 
 
 @pytest.mark.parametrize(("device", "part"), [("cpu", 256), ("cuda", PREFILL_CHUNK)])

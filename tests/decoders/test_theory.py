@@ -31,9 +31,6 @@ def right(rng: np.random.Generator, rates: list[float], rounds: int = ROUNDS) ->
     return np.cumprod(accept, axis=1).sum(1)
 
 
-# -- formula against simulation -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("rates", "costs"),
     [
@@ -68,8 +65,6 @@ def test_a_dear_verifying_pass_shortens_the_draft() -> None:
     assert best_length(0.8, 0.05, 8, steep) < best_length(0.8, 0.05, 8)
     assert speculative(0.8, 0.05, 3, verify=2.0) == pytest.approx(2.952 / 2.15)
 
-
-# -- the paper's table ----------------------------------------------------------------------------
 
 # Chen et al., table 1, takes both from elsewhere and prints neither. Acceptance at temperature 0 is
 # that of Leviathan et al., table 3 (drafts of T5-small and T5-base for T5-XXL). Costs are ratios of
@@ -112,9 +107,6 @@ def test_swi_agrees_with_ewif_in_the_long_run() -> None:
     tokens = int((1 + right(np.random.default_rng(4), [0.7] * 4)).sum())
     found = swi(tokens, 100.0, [(ROUNDS, 100.0), (4 * ROUNDS, 5.0)])
     assert found == pytest.approx(speculative(0.7, 0.05, 4), rel=0.01)
-
-
-# -- figures from measurements --------------------------------------------------------------------
 
 
 def test_measured_seconds_become_target_passes() -> None:

@@ -9,13 +9,12 @@ import torch
 from backend_toys import close
 from decoder_toys import CPU, Tiny, native
 from effort import examples
-from engine_toys import PROMPT, PROMPTS, Asked, Gone, together
+from engine_toys import PROMPT, PROMPTS, Asked, Gone, arms, together
 from hypothesis import given
 from hypothesis import strategies as st
 from replayed import traced
 
 from decoders import Engine
-from decoders.arms import recipe
 from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
@@ -147,8 +146,7 @@ def test_closing_ends_what_is_at_work(engine: Engine) -> None:
 
 
 def test_a_backend_without_shared_passes_is_refused() -> None:
-    arms = {"autoregressive": recipe(kind="autoregressive", name="autoregressive")}
-    engine = Engine(ToyBackend(torch.zeros(4, 4)), arms)
+    engine = Engine(ToyBackend(torch.zeros(4, 4)), arms())
     with pytest.raises(DraftpickError, match="native backend alone"):
         ContinuousBatch(engine, 2)
 

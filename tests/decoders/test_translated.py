@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from decoder_toys import Tiny, greedy, native, watched
 from effort import examples
+from engine_toys import arms
 from exactness import SAMPLINGS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -228,23 +229,16 @@ def test_marks_are_translated(translation: Translation) -> None:
 # -- as arms ---------------------------------------------------------------------------------------
 
 
-def save(folder: Path, tokenizer: PreTrainedTokenizerFast) -> Path:
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def engine(tiny: Tiny, tmp_path: Path) -> Callable[..., Engine]:
     def make(theirs: PreTrainedTokenizerFast, **fields: Any) -> Engine:
         ours = byte_level(300, TEXTS)
         target = native(tiny("llama", seed=1, vocab_size=300))
         small = tiny("llama", seed=2, vocab_size=len(theirs), num_hidden_layers=2)
-        folder = tmp_path / "small"
-        shutil.copytree(small, folder)
-        save(folder, theirs)
-        plain = recipe(name="autoregressive", kind="autoregressive")
-        arm = recipe(name="small", drafter=str(folder), kind="neural", length={"k": 4}, **fields)
-        return Engine(target, {"autoregressive": plain, "small": arm}, tokenizer=ours)
+        folder = shutil.copytree(small, tmp_path / "small")
+        theirs.save_pretrained(folder)
+        arm = {"kind": "neural", "drafter": str(folder), "length": {"k": 4}, **fields}
+        return Engine(target, arms(small=arm), tokenizer=ours)
 
     return make
 

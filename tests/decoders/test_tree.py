@@ -255,9 +255,6 @@ def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(tiny: Tiny, seed:
         assert exits[1].inner.propose(context, asked).ids.equal(made.ids)
 
 
-# -- what does not fit ----------------------------------------------------------------------------
-
-
 def test_more_children_than_tokens() -> None:
     with pytest.raises(DraftpickError, match=r"5 children a node .* not 4; lower `branch`"):
         tree(ToyBackend.random(4, 0), 5, every=True)

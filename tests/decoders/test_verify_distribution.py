@@ -308,9 +308,6 @@ def test_where_the_drafter_falls_back_the_target_writes(name: str, sampling: str
     assert distance(distribution, truth_of(name, chosen)) > 1e-3
 
 
-# -- lossless at the end of their ranges ----------------------------------------------------------
-
-
 @pytest.mark.every(3)
 @pytest.mark.parametrize(
     "verifier",

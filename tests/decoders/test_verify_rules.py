@@ -270,9 +270,6 @@ def test_sampled_opt_is_not_diff() -> None:
     assert not opt(P, Q, P, Q, alpha=0.3).equal(diff(P, Q, P, Q, alpha=0.3))
 
 
-# -- the residual ---------------------------------------------------------------------------------
-
-
 def test_the_residual_by_hand() -> None:
     target = torch.cat([P, rows([0.1, 0.2, 0.7])])  # [K + 1, V], K = 1
     torch.testing.assert_close(residual(P, Q, target, torch.tensor(0)), rows([0.45, 0, 0])[0])

@@ -357,9 +357,6 @@ def test_a_gguf_file_that_is_not_one(cache: Path, tmp_path: Path) -> None:
         targets.resolve(str(tmp_path / "none.gguf"))
 
 
-# -- the cache ------------------------------------------------------------------------------------
-
-
 def test_the_cache_says_what_it_holds_and_is_cleared_by_name(cache: Path, tmp_path: Path) -> None:
     assert cached() == []
     path = tiny_gguf(tmp_path / "tiny.gguf")
