@@ -36,10 +36,7 @@ DECODERS = (
     "stranger",
 )
 
-
 MADE = (*DECODERS, "hf-seq2seq", "hf-seq2seq-with-exit")
-
-
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 

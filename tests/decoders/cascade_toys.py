@@ -38,16 +38,9 @@ def toy(seed: int, vocab: int = 3) -> ToyBackend:
 
 
 V = 5
-
-
 seeds = st.integers(0, 99)
-
-
 tokens = st.integers(1, 5)
-
-
 leniences = st.sampled_from([1.0, 1.5, 3.0, 100.0])
-
 
 leaves: st.SearchStrategy[Callable[[], Drafter]] = st.one_of(
     st.builds(lambda seed: lambda: neural(V, seed), seeds),

@@ -191,8 +191,6 @@ def tiny_gguf(path: Path, **how: Any) -> Path:
 
 
 LARGE, SMALL = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
-
-
 SAID = {"basename": "Qwen2.5-Coder", "size_label": "1.5B", "finetune": "Instruct-GGUF"}
 
 

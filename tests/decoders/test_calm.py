@@ -26,8 +26,6 @@ from decoders.testing.toys import autoregressive, run
 
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9, 2, 6], [7, 11, 7, 11, 7]]
 LAYERS = 6
-
-
 KINDS = ("llama", "t5", "t5-unscaled-head", "umt5")
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from backend_toys import PROMPT, held, ids
+from backend_toys import PROMPT, close, held, ids
 from decoder_toys import Tiny, native, transformers_model
 from t5_toys import seq2seq, seq2seq_model
 from torch import Tensor
@@ -59,10 +60,7 @@ def model(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> Model:
     return Model(kind, folder)
 
 
-def same(one: Tensor, other: Tensor, near: float = 1e-10) -> None:
-    torch.testing.assert_close(one, other, atol=near, rtol=near)
-
-
+same = partial(close, near=1e-10)
 NEAR = 1e-5  # transformers' decoders turn positions in float32
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from backend_toys import close
 from decoder_toys import CPU, Tiny, native, watched
 from engine_toys import arms
 from t5_toys import cut_model, from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
-from torch import Tensor
 
 from decoders import Engine
 from decoders.backends.exit_adapter import Adapter
@@ -34,10 +34,6 @@ LAYERS = 3
 @pytest.fixture(params=KINDS)
 def folder(request: pytest.FixtureRequest, tiny_t5: Tiny) -> Path:
     return tiny_t5(request.param, seed=4, num_decoder_layers=LAYERS)
-
-
-def same(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
 # -- the drafter ----------------------------------------------------------------------------------
@@ -75,7 +71,7 @@ def test_a_lens_is_a_norm_and_a_map(tiny_t5: Tiny) -> None:
     head = LensHead(target, lens, vocab)
     normed = states[2] / (states[2].square().mean() + 1e-6).sqrt() * lens.norm
     rows = target.model.lm_head.weight[vocab.to_target]
-    same(head.score(head.read(states, 5)), rows @ (lens.lens @ normed) * 32**-0.5)
+    close(head.score(head.read(states, 5)), rows @ (lens.lens @ normed) * 32**-0.5, 1e-10)
     assert head.adapter_parameters == 32 + 32 * 32
     assert head.parameters == 32 + 32 * 32 + 4 * 32  # with the head's rows of four draft tokens
 

@@ -137,7 +137,8 @@ def test_others_go_on_between_rounds_of_the_first_row(tiny: Tiny) -> None:
     engine = Engine(target, arms(), name="tiny")
     for steady in (False, True):
         batch = ContinuousBatch(engine, 2, steady)
-        first, other = (Asked("autoregressive", p, Request(12, Sampling(0.9), seed=3)) for p in PROMPTS[:2])
+        request = Request(12, Sampling(0.9), seed=3)
+        first, other = (Asked("autoregressive", prompt, request) for prompt in PROMPTS[:2])
         written = []
         for asked in (first, other):
             batch.begin(batch.free(), asked.answer)
