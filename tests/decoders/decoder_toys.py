@@ -247,19 +247,6 @@ def save_cell(folder: Path, cell: RecurrentCell, vocab: DraftVocab) -> None:
     vocab.save(folder)
 
 
-def arms_with_a_cell(folder: Path) -> list[dict[str, Any]]:
-    """Fields of an arm of every kind, for a target of 32 numbers a state and 128 tokens; the cell
-    is saved in the folder."""
-    save_cell(folder, random_cell(32, 1), DraftVocab([*range(1, 15)], 128))
-    cell = {"kind": "recurrent", "drafter": str(folder)}
-    return [
-        {"kind": "autoregressive", "name": "autoregressive"},
-        {"kind": "max_gram", "name": "copy", "by_cost": True},
-        {"kind": "hybrid", "name": "both", "model": cell},
-        {"name": "cell", "length": {"k": 3}, **cell},
-    ]
-
-
 def recurrent(target: StateBackend, seed: int, vocab: DraftVocab | None = None) -> RecurrentDrafter:
     """vocab: None for all of the target's."""
     every = DraftVocab(list(range(target.vocab_size)), target.vocab_size)

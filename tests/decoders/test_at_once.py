@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Tiny, arms_with_a_cell, native
+from decoder_toys import CPU, Tiny, native, random_cell, save_cell
 from engine_toys import arms, tokenizer
 
 from collect.replay.batch import Batch
@@ -34,22 +34,32 @@ from decoders.costs.passes import WIDEST, assume, known
 from decoders.costs.under_load import SharedCosts
 from decoders.models.memory import OutOfMemory
 from decoders.records import Request
+from decoders.sampling.draft_vocab import DraftVocab
 from decoders.testing.toys import ToyBackend
 from decoders.verify import Coupled
 
 ARMS = ("autoregressive", "copy", "both", "cell")
 
 
-def engine_of(tiny: Tiny, made: list[dict[str, Any]]) -> Engine:
+def made_in(folder: Path) -> dict[str, dict[str, Any]]:
+    """An arm of every kind, for a target of 32 numbers a state; the cell is saved in the folder."""
+    save_cell(folder, random_cell(32, 1), DraftVocab([*range(1, 15)], 128))
+    cell = {"kind": "recurrent", "drafter": str(folder)}
+    copy = {"kind": "max_gram", "by_cost": True}
+    both = {"kind": "hybrid", "model": cell}
+    return {"copy": copy, "both": both, "cell": cell | {"length": {"k": 3}}}
+
+
+def engine_of(tiny: Tiny, made: dict[str, dict[str, Any]]) -> Engine:
     target = native(tiny(max_position_embeddings=512, vocab_size=128))
     assume(target, PassCosts((0.001,) * 6))
     words = tokenizer([f"w{i}" for i in range(127)])
-    return Engine(target, {each["name"]: recipe(**each) for each in made}, tokenizer=words)
+    return Engine(target, arms(made), tokenizer=words)
 
 
 @pytest.fixture
 def engine(tiny: Tiny, tmp_path: Path) -> Engine:
-    return engine_of(tiny, arms_with_a_cell(tmp_path))
+    return engine_of(tiny, made_in(tmp_path))
 
 
 def test_arms_that_go_by_costs_draft_less_beside_others(
@@ -177,13 +187,13 @@ def test_costs_are_the_medians_of_several_measurements(engine: Engine) -> None:
 
 def test_arms_that_differ_by_their_weights_alone_cost_the_same(tiny: Tiny, tmp_path: Path) -> None:
     """Not one of another length, or of another cell's size."""
-    made = {each["name"]: each for each in arms_with_a_cell(tmp_path)}
-    cell = made["cell"]["drafter"]
-    shutil.copytree(cell, tmp_path / "other")
-    arms = [*made.values(), {**made["cell"], "name": "twin", "drafter": str(tmp_path / "other")}]
-    arms += [{**made["cell"], "name": "long", "length": {"k": 7}, "note": "longer"}]
-    arms += [{**made["cell"], "name": "noted", "note": "a note"}]
-    engine = engine_of(tiny, arms)
+    (tmp_path / "cell").mkdir()
+    made = made_in(tmp_path / "cell")
+    other = shutil.copytree(tmp_path / "cell", tmp_path / "other")
+    made["twin"] = made["cell"] | {"drafter": str(other)}
+    made["long"] = made["cell"] | {"length": {"k": 7}, "note": "longer"}
+    made["noted"] = made["cell"] | {"note": "a note"}
+    engine = engine_of(tiny, made)
     found = shapes(engine)
     assert found["twin"] == found["noted"] == found["cell"] == "cell" and found["long"] == "long"
     for one in (costs := Batch(engine, at_once=(1, 2)).cost_table, costs.of_answers(2)):

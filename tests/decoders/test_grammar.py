@@ -21,8 +21,7 @@ from decoders.papers.cs_drafting.vertical import VerticalDrafter
 from decoders.papers.rules.lossy import Lossless
 from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import DecodeResult, Proposal, Request, Sampling
-from decoders.sampling.filters import choose
-from decoders.sampling.randomness import Generator, RandomSource
+from decoders.sampling.randomness import RandomSource
 from decoders.testing import toys
 from decoders.testing.chance import Distribution, distance, every_outcome, transformers_filters
 from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, neural, speculative
@@ -114,6 +113,16 @@ def constrained(target: ToyBackend, request: Request) -> Distribution:
     return distribution
 
 
+def greedy(next_logits: Callable[[list[int]], Tensor], most: int) -> list[int]:
+    """Plain constrained decoding's ids."""
+    made, state, goes_on = list[int](), ToyGrammar(), True
+    while goes_on and len(made) < most:
+        scores = next_logits([*PROMPT, *made]).masked_fill(~state.allowed(), -torch.inf)
+        made.append(int(scores.argmax()))
+        goes_on = state.take(made[-1])
+    return made
+
+
 def toy_tree(seed: int = 7) -> TreeDrafter:
     return TreeDrafter(ToyBackend.random(VOCAB, seed, 1.0), None, (2,), 64)
 
@@ -189,15 +198,7 @@ def test_greedy_ids_are_constrained_decoding_s(drafter: str) -> None:
     for seed in range(8):
         target = ToyBackend.random(VOCAB, seed)
         made = run(target, speculative(DRAFTERS[drafter](), 3), Request(10)).ids
-        wanted, state = list[int](), ToyGrammar()
-        while len(wanted) < 10:
-            context = [*PROMPT, *wanted]
-            scores = target.next_logits(context)
-            scores = scores.masked_fill(~state.allowed(), -torch.inf)
-            wanted.append(choose(scores, Sampling(), Generator(CPU, 0), 0))
-            if not state.take(wanted[-1]):
-                break
-        assert made == wanted
+        assert made == greedy(target.next_logits, 10)
 
 
 def on_the_target(target: LlamaBackend, kind: str) -> Drafter:
@@ -215,13 +216,7 @@ def test_drafters_on_the_target_s_layers(tiny: Callable[..., Path], kind: str) -
         folder = tiny("llama", seed=seed, vocab_size=VOCAB)
         target, fresh = native(folder, torch.float64), native(folder, torch.float64)
         made = run(target, speculative(on_the_target(target, kind), 3), Request(12)).ids
-        wanted, state = list[int](), ToyGrammar()
-        while len(wanted) < 12:
-            scores = fresh.prefill([*PROMPT, *wanted]).logits
-            wanted.append(int(scores.masked_fill(~state.allowed(), -torch.inf).argmax()))
-            if not state.take(wanted[-1]):
-                break
-        assert made == wanted
+        assert made == greedy(lambda context: fresh.prefill(context).logits, 12)
 
 
 class Naive(Guide):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +44,21 @@ def test_better_or_cheaper_drafts_are_never_shorter(
     assert best_length(acceptance, max(0.0, cost - cheaper), 16) >= k
 
 
+def played(
+    rule: AdaptiveLength,
+    rounds: int,
+    accepted: Callable[[int, int], int] = lambda k, number: k,
+    draft_s: Callable[[int, int], float] = lambda k, number: 0.001 * k,
+    verify_s: float = 0.010,
+) -> list[int]:
+    """The lengths of so many rounds. accepted, draft_s: of k tokens in the round of that number."""
+    lengths: list[int] = []
+    for number in range(rounds):
+        lengths.append(k := rule.next())
+        rule.observe(StepStats(k, accepted(k, number), draft_s(k, number), verify_s))
+    return lengths
+
+
 def feed(rule: AdaptiveLength, drafted: int, accepted: int, rounds: int = 1) -> None:
     for _ in range(rounds):
         rule.observe(StepStats(drafted, accepted, 0.001 * drafted, 0.010))
@@ -59,13 +75,8 @@ def test_accepted_drafts_lengthen_and_rejected_ones_shorten() -> None:
 
 def test_it_settles_where_the_formula_says() -> None:
     """Rounds of a known acceptance rate, their tokens after the first rejection unseen."""
-    rng = np.random.default_rng(1)
-    rule, chosen = AdaptiveLength(8, memory=0.99), []
-    for _ in range(800):
-        k = rule.next()
-        chosen.append(k)
-        accepted = int(np.cumprod(rng.random(k) < 0.7).sum())
-        feed(rule, k, accepted)
+    rng, rule = np.random.default_rng(1), AdaptiveLength(8, memory=0.99)
+    chosen = played(rule, 800, lambda k, _: int(np.cumprod(rng.random(k) < 0.7).sum()))
     assert abs(np.mean(chosen[200:]) - best_length(0.7, 0.1, 8)) < 0.6
 
 
@@ -79,43 +90,36 @@ def test_dear_drafts_are_short() -> None:
 
 def test_drafts_that_never_pay_are_tried_seldom() -> None:
     """A token costs 0.9 of a pass and is right one time in two."""
-    rule, drafted = AdaptiveLength(4), 0
-    for round_ in range(400):
-        k = rule.next()
-        drafted += k > 0
-        rule.observe(StepStats(k, int(k > 0 and round_ % 2 == 0), 0.009 * k, 0.010))
-    assert 400 / 64 < drafted <= 400 / 16
+    right, cost = lambda k, n: int(k > 0 and n % 2 == 0), lambda k, _: 0.009 * k
+    lengths = played(AdaptiveLength(4), 400, right, cost)
+    assert 400 / 64 < sum(k > 0 for k in lengths) <= 400 / 16
 
 
 def test_drafts_that_cannot_pay_are_timed_again_now_and_then() -> None:
     rule = AdaptiveLength(4)
     for _ in range(20):
         rule.observe(StepStats(1, 1, 0.012, 0.010))  # all accepted, at 1.2 passes a token
-    drafted = []
-    for _ in range(2 * RETRY + 50):
-        drafted.append(rule.next())
-        rule.observe(StepStats(drafted[-1], drafted[-1], 0.012 * drafted[-1], 0.010))
+    drafted = played(rule, 2 * RETRY + 50, draft_s=lambda k, _: 0.012 * k)
     tried = [turn for turn, k in enumerate(drafted, 1) if k]
     again = range(MEASURED // 2 + 2)
     assert tried == [many * RETRY + i for many in (1, 2) for i in again]
 
 
 def test_rounds_in_which_something_is_compiled_do_not_end_drafting() -> None:
-    rule, lengths = AdaptiveLength(4), list[int]()
-    for number in range(12):
-        k = rule.next()
-        lengths.append(k)
-        slow = k not in lengths[:-1] or number == 7  # compiled or recorded; a stall
-        rule.observe(StepStats(k, k, 3.0 if slow else 0.001 * k, 0.010))
+    seen = set[int]()
+
+    def seconds(k: int, number: int) -> float:
+        slow = k not in seen or number == 7  # compiled or recorded; a stall
+        seen.add(k)
+        return 3.0 if slow else 0.001 * k
+
+    lengths = played(AdaptiveLength(4), 12, draft_s=seconds)
     assert min(lengths) > 0 and lengths[-1] == 4
 
 
 def test_drafts_that_became_cheap_are_found_out() -> None:
-    rule, lengths = AdaptiveLength(4), list[int]()
-    for number in range(RETRY + 40):
-        k = rule.next()
-        lengths.append(k)
-        rule.observe(StepStats(k, k, (0.012 if number < 20 else 0.001) * k, 0.010))
+    cost = lambda k, number: (0.012 if number < 20 else 0.001) * k  # noqa: E731
+    lengths = played(AdaptiveLength(4), RETRY + 40, draft_s=cost)
     assert lengths[20] == 0 and lengths[-1] == 4
 
 
@@ -124,14 +128,9 @@ def test_a_drafter_that_drafts_in_turn_costs_more_beside_others() -> None:
     shared = SharedCosts((1, 8), (1, 2), ((1.0, 1.1), (3.0, 5.0)), narrow=8)
     rule = AdaptiveLength(4, passes=UnderLoad((1.0, 1.1, 1.2), 1.0, shared, lambda: running))
     rule.in_turn = True
-    feed_s = 0.4  # of a token, whatever is beside it
     lengths = dict[int, list[int]]()
-    for running in (1, 8, 1):
-        lengths[running] = []
-        for _ in range(40):
-            k = rule.next()
-            rule.observe(StepStats(k, k, feed_s * k, 1.0))
-            lengths[running].append(k)
+    for running in (1, 8, 1):  # a token takes as long whatever is beside it
+        lengths[running] = played(rule, 40, draft_s=lambda k, _: 0.4 * k, verify_s=1.0)
     assert lengths[1][0] > 0 and lengths[1][-1] == 4 and not any(lengths[8])
 
 
@@ -144,36 +143,31 @@ def test_dear_drafts_that_are_right_are_found_in_a_short_answer(right: float) ->
         rule._costs.extend([0.62] * MEASURED)
         assert rule.next() == 1
         rule.reset()
-        for round_ in range(40):
-            k = rule.next()
-            accepted = int(np.cumprod(rng.random(k) < right).sum())
-            rule.observe(StepStats(k, accepted, 0.0062 * k, 0.010))
-            tried += k > 0
-            lengths += [k] if round_ >= 20 else []
+        luck = lambda k, _: int(np.cumprod(rng.random(k) < right).sum())  # noqa: E731
+        drafted = played(rule, 40, luck, lambda k, _: 0.0062 * k)
+        tried += sum(k > 0 for k in drafted)
+        lengths += drafted[20:]
     assert (np.mean(lengths) > 0.8) if right > 0.5 else (tried < 40 * 40 / 5)
 
 
 def test_it_drafts_again_once_drafts_are_accepted_again() -> None:
     rule = AdaptiveLength(4)
-    rejected = list[int]()
-    for _ in range(50):
-        rejected.append(rule.next())
-        feed(rule, rejected[-1], 0)
+    rejected = played(rule, 50, lambda k, _: 0)
     assert rejected[0] > 1 and 0 in rejected and max(rejected[5:]) == 1
-    for _ in range(60):
-        k = rule.next()
-        feed(rule, k, k)
+    played(rule, 60)
     assert rule.next() == 4
 
 
 def test_reading_what_was_missed_is_no_part_of_a_tokens_price() -> None:
     """A draft after rounds without one takes two passes more; from some round on all are right."""
-    rule, drafted = AdaptiveLength(4), [1]
-    for round_ in range(200):
-        k = rule.next()
-        missed_s = 0.020 if k and not drafted[-1] else 0.0
-        rule.observe(StepStats(k, k if round_ >= 60 else 0, 0.004 * k + missed_s, 0.010))
-        drafted.append(k)
+    last = [1]
+
+    def seconds(k: int, number: int) -> float:
+        missed_s = 0.020 if k and not last[-1] else 0.0
+        last.append(k)
+        return 0.004 * k + missed_s
+
+    drafted = played(AdaptiveLength(4), 200, lambda k, n: k if n >= 60 else 0, seconds)
     assert 0 in drafted and drafted[-1] == 4
 
 

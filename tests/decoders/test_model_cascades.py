@@ -39,7 +39,6 @@ SAMPLINGS = {
     "penalty": Sampling(1.2, repetition_penalty=1.8),
     "greedy": Sampling(),
 }
-ALPHAS = [0.0, 0.35, 0.5, 0.65, 1.0]
 
 
 def large() -> ToyBackend:
@@ -72,41 +71,32 @@ def greedy_or_distribution(
 # -- distributions --------------------------------------------------------------------------------
 
 
+# Where the draft model's token is taken, of the largest probabilities of both.
+TAKEN: dict[Any, Callable[[Tensor, Tensor, float], Tensor]] = {
+    TokenCascade: lambda p, q, alpha: q >= 1 - alpha,
+    OracleCascade: lambda p, q, alpha: q >= p - alpha,
+}
+
+
 @pytest.mark.every(2)
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.35, 0.5, 0.65, 1.0])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_a_token_cascade_has_chow_s_distribution(sampling: str, alpha: float) -> None:
-    """At each position the draft model's distribution where it is sure, else the target's."""
+@pytest.mark.parametrize("cascade", TAKEN)
+def test_a_cascade_has_its_rule_s_distribution(cascade: Any, sampling: str, alpha: float) -> None:
+    """At each position the draft model's distribution where Chow's rule or Diff takes its token,
+    else the target's."""
     target, draft = large(), small()
     request = Request(MOST, SAMPLINGS[sampling])
-    p, q = target.next_logits, draft.next_logits
 
     def mixed(context: list[int]) -> Tensor:
-        sure = raw(q(context), context, request.sampling).max() >= 1 - alpha
-        return q(context) if sure else p(context)
+        both = target.next_logits(context), draft.next_logits(context)
+        p, q = (raw(logits, context, request.sampling).max() for logits in both)
+        return both[bool(TAKEN[cascade](p, q, alpha))]
 
-    strategy = TokenCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha)
+    strategy = cascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha)
     distribution = loop_distribution(target, strategy, PROMPT, request, eos=(2,))
     assert distance(distribution, greedy_or_distribution(mixed, request, eos=(2,))) < EXACT
     assert sum(distribution.values()) == pytest.approx(1.0)
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.35, 1.0])
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_an_oracle_cascade_has_diff_s_distribution(sampling: str, alpha: float) -> None:
-    target, draft = large(), small()
-    request = Request(MOST, SAMPLINGS[sampling])
-    p, q = target.next_logits, draft.next_logits
-
-    def mixed(context: list[int]) -> Tensor:
-        most_q = raw(q(context), context, request.sampling).max()
-        most_p = raw(p(context), context, request.sampling).max()
-        return p(context) if most_q < most_p - alpha else q(context)
-
-    strategy = OracleCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha)
-    distribution = loop_distribution(target, strategy, PROMPT, request, eos=(2,))
-    assert distance(distribution, greedy_or_distribution(mixed, request, eos=(2,))) < EXACT
 
 
 @pytest.mark.every(3)
@@ -187,7 +177,7 @@ def test_max_gram_writes_what_matches_and_the_target_the_rest() -> None:
     assert 0 < result.accepted == copied < result.drafted == 12
 
 
-@pytest.mark.parametrize("cascade", [TokenCascade, OracleCascade])
+@pytest.mark.parametrize("cascade", TAKEN)
 def test_an_early_exit_as_draft_model(tiny: Tiny, cascade: Any) -> None:
     """It shares the target's lower layers; the answer is that of one that reads all anew."""
     target, fresh = native(tiny(), torch.float64), native(tiny(), torch.float64)
@@ -202,8 +192,8 @@ def test_an_early_exit_as_draft_model(tiny: Tiny, cascade: Any) -> None:
             fresh.truncate(0)
             drafted = _from_scratch(other, fresh, context)
             q, p = drafted.softmax(-1).max(), logits.softmax(-1).max()
-            defer = q < 1 - alpha if cascade is TokenCascade else q < p - alpha
-            assert token == int((logits if defer else drafted).argmax())
+            taken = drafted if TAKEN[cascade](p, q, alpha) else logits
+            assert token == int(taken.argmax())
             context.append(token)
     assert 0 < accepted < 28
 

@@ -81,24 +81,20 @@ def test_no_penalty_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "word"),
+    ("made", "wish", "word"),
     [
-        ({"temperature": -0.1}, "temperature"),
-        ({"top_k": -1}, "top_k"),
-        ({"top_p": 0.0}, "top_p"),
-        ({"top_p": 1.1}, "top_p"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        (Sampling, {"temperature": -0.1}, "temperature must be 0 or at least 1e-30"),
+        (Sampling, {"temperature": 5e-324}, "temperature must be 0 or at least 1e-30"),
+        (Sampling, {"top_k": -1}, "top_k"),
+        (Sampling, {"top_p": 0.0}, "top_p"),
+        (Sampling, {"top_p": 1.1}, "top_p"),
+        (Sampling, {"repetition_penalty": 0.0}, "repetition_penalty must be from 0.01 to 100"),
+        (Sampling, {"repetition_penalty": 5e-324}, "repetition_penalty must be from 0.01 to 100"),
+        (Sampling, {"repetition_penalty": 1e300}, "repetition_penalty must be from 0.01 to 100"),
+        (Request, {"max_new_tokens": 0}, "max_new_tokens"),
+        (Request, {"stop": ("a", "")}, "stop string"),
     ],
 )
-def test_a_wrong_wish_is_named(wish: dict[str, Any], word: str) -> None:
+def test_a_wrong_wish_is_named(made: Any, wish: dict[str, Any], word: str) -> None:
     with pytest.raises(DraftpickError, match=word):
-        Sampling(**wish)
-
-
-@pytest.mark.parametrize(
-    ("wish", "word"),
-    [({"max_new_tokens": 0}, "max_new_tokens"), ({"stop": ("a", "")}, "stop string")],
-)
-def test_a_wrong_request_is_named(wish: dict[str, Any], word: str) -> None:
-    with pytest.raises(DraftpickError, match=word):
-        Request(**wish)
+        made(**wish)
