@@ -8,10 +8,6 @@ import torch
 from decoder_toys import CPU
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from decoders.backends.transformers.hf import HFBackend
-from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
-from decoders.protocols import TreeBackend
-
 WINDOW = 6
 VOCAB = 24
 CONTEXT = 96
@@ -90,9 +86,3 @@ def family_model(family: str, noise: float = 0.0, **changed: Any) -> PreTrainedM
         for weight in model.parameters():
             weight += noise * torch.randn(weight.shape)
     return model.to(CPU).eval()
-
-
-def family_backend(model: PreTrainedModel) -> TreeBackend:
-    if model.config.is_encoder_decoder:
-        return HFSeq2SeqBackend(model, CONTEXT)
-    return HFBackend(model, CONTEXT)

@@ -58,24 +58,6 @@ def test_the_commonest_ids_and_those_to_keep() -> None:
     assert few.to_target.tolist() == [0, 3]
 
 
-def test_a_draft_is_in_the_target_s_ids_and_its_distribution_over_the_whole_vocabulary() -> None:
-    vocab = DraftVocab([1, 4, 6], 8)
-    drafter = NeuralDrafter(ToyBackend.random(vocab.size, 0), vocab)
-    drafter.reset([0, 4, 7])
-    asked = DraftRequest(3, Sampling(1.0), Generator(CPU, 0), needs_probs=True)
-    proposal = drafter.propose([0, 4, 7, 6], asked)
-    assert proposal.probs is not None and proposal.probs.shape == (3, 8)
-    assert set(proposal.ids.tolist()) <= {1, 4, 6}
-    torch.testing.assert_close(proposal.probs.sum(-1), torch.ones(3, dtype=torch.float64))
-    assert (proposal.probs.gather(1, proposal.ids.view(3, 1)) > 0).all()
-
-
-def test_the_distribution_at_temperature_0_is_left_to_the_verifier() -> None:
-    drafter = neural(4, 0)
-    drafter.reset([1])
-    assert drafter.propose([1, 2], greedy(2)).probs is None
-
-
 def test_a_drafter_stops_before_a_token_it_is_unsure_of() -> None:
     """Raw probabilities 0.9, 0.6, 0.9 along the chain, whatever the temperature."""
     table = torch.full((3, 3, 3), -20.0, dtype=torch.float64)

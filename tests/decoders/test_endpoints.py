@@ -28,13 +28,15 @@ from decoders.testing.toys import Streamed
 HELLO = chat_ids([{"role": "user", "content": "why is the sky blue"}])
 
 
-def engine_of(*servers: FakeEndpoint, clock: Any = time.monotonic, **body: Any) -> EndpointEngine:
-    """Arms `a`, `b`, ... over these servers."""
-    arms = {
-        name: recipe(name=name, kind="endpoint", url=one.url, model="m", **body)
-        for name, one in zip("abc", servers, strict=False)
-    }
-    return EndpointEngine(arms, clock)
+def engine_over(clock: Any = time.monotonic, **bodies: dict[str, Any]) -> EndpointEngine:
+    """Arms of these names and fields."""
+    usual = {"kind": "endpoint", "model": "m"}
+    return EndpointEngine({n: recipe(name=n, **usual, **b) for n, b in bodies.items()}, clock)
+
+
+def engine_of(server: FakeEndpoint, clock: Any = time.monotonic, **body: Any) -> EndpointEngine:
+    """One arm, `a`."""
+    return engine_over(clock, a={"url": server.url, **body})
 
 
 # -- answers --------------------------------------------------------------------------------------
@@ -100,12 +102,9 @@ def test_arms_of_one_server_differ_by_their_fields(server: FakeEndpoint) -> None
         "mine": {"arm": "hybrid"},
         "off": {"speculative": False, "options": {"deep": [1, {"er": None}]}},
     }
-    arms = {
-        name: recipe(name=name, kind="endpoint", url=server.url, model="m", extra_body=body)
-        for name, body in bodies.items()
-    }
-    engine, sent = EndpointEngine(arms), dict[str, dict[str, Any]]()
-    for name in arms:
+    engine = engine_over(**{n: {"url": server.url, "extra_body": b} for n, b in bodies.items()})
+    sent = dict[str, dict[str, Any]]()
+    for name in bodies:
         engine.decode(name, HELLO, Request(2))
         sent[name] = server.asked[-1]
     for name, body in bodies.items():
@@ -118,11 +117,7 @@ def test_a_conversation_may_change_between_arms_of_one_server(server: FakeEndpoi
     chat = [*asked, {"role": "assistant", "content": "WHY"}, *asked]
     elsewhere = FakeEndpoint(port=9)
     for second, kept in ((server, None), (elsewhere, "a")):
-        arms = {
-            name: recipe(name=name, kind="endpoint", url=each.url, model="m")
-            for name, each in (("a", server), ("b", second))
-        }
-        engine = EndpointEngine(arms)
+        engine = engine_over(a={"url": server.url}, b={"url": second.url})
         engine.conversations.answered(asked, "a")
         assert engine.kept(chat_ids(chat)) == kept
 
@@ -436,8 +431,8 @@ def test_a_proxy_that_cannot_be_used_is_told(proxy: str, monkeypatch: pytest.Mon
 
 def test_a_query_in_the_address_stays_behind_the_path(server: FakeEndpoint) -> None:
     for url in (f"{server.url}?api-version=1", f"{server.url}/chat/completions?api-version=1"):
-        arms = {"a": recipe(name="a", kind="endpoint", url=url, model="m")}
-        assert EndpointEngine(arms).decode("a", HELLO, Request()).text == "WHY IS THE SKY BLUE"
+        engine = engine_over(a={"url": url})
+        assert engine.decode("a", HELLO, Request()).text == "WHY IS THE SKY BLUE"
     assert server.paths == ["/v1/chat/completions?api-version=1"] * 2
 
 
@@ -501,27 +496,17 @@ VLLM = {
     "num_spec_steps": 4,
     "acceptance_histogram": [1, 2, 0, 1],
 }
+WRONG_SUM = {"acceptance_histogram": [1, 1]}
+SGLANG = {"spec_draft_token_num": 8, "spec_accept_token_num": 3, "spec_verify_ct": 2}
 
 
 @pytest.mark.parametrize(
     ("more", "found"),
     [
         ({"metrics": {"speculative_decoding": VLLM}}, (12, 5, 4, [3, 1, 1])),
-        (
-            {"metrics": {"speculative_decoding": {**VLLM, "acceptance_histogram": [1, 1]}}},
-            (12, 5, 4, []),
-        ),
+        ({"metrics": {"speculative_decoding": {**VLLM, **WRONG_SUM}}}, (12, 5, 4, [])),
         ({"timings": {"draft_n": 9, "draft_n_accepted": 7}}, (9, 7, 3, [])),
-        (
-            {
-                "meta_info": {
-                    "spec_draft_token_num": 8,
-                    "spec_accept_token_num": 3,
-                    "spec_verify_ct": 2,
-                }
-            },
-            (8, 3, 2, []),
-        ),
+        ({"meta_info": SGLANG}, (8, 3, 2, [])),
         ({"timings": {"predicted_n": 4}}, (0, 0, 3, [])),
         # what makes no sense is not guessed at
         ({"timings": {"draft_n": 3, "draft_n_accepted": 7}}, (0, 0, 3, [])),
@@ -537,9 +522,8 @@ def test_acceptance_is_the_server_s_word(
 ) -> None:
     """Four words in four events, so three rounds where nobody says."""
     server.more = more
-    result = engine_of(server).decode(
-        "a", chat_ids([{"role": "user", "content": "one two three four"}]), Request()
-    )
+    four = chat_ids([{"role": "user", "content": "one two three four"}])
+    result = engine_of(server).decode("a", four, Request())
     told = result.drafted, result.accepted, result.rounds, result.accepted_per_position
     assert told == found
 

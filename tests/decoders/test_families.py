@@ -13,7 +13,7 @@ import pytest
 import torch
 from backend_toys import close
 from decoder_toys import CPU, max_gram
-from family_toys import CONTEXT, FAMILIES, VOCAB, WINDOW, family_backend, family_model
+from family_toys import CONTEXT, FAMILIES, VOCAB, WINDOW, family_model
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -21,6 +21,7 @@ from decoders.backends.config import FIELDS, _whole
 from decoders.backends.families import unsupported
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend, layer_kinds
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import DraftpickError
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.drafter import TreeDrafter
@@ -84,7 +85,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
     def made(family: str, way: str, noise: float = 0.0) -> TreeBackend:
         if way == "transformers":
-            return family_backend(model(family, noise))
+            kind = HFSeq2SeqBackend if family == "T5" else HFBackend
+            return kind(model(family, noise), CONTEXT)
         return LlamaBackend.load(saved(family, noise), CPU, torch.float32, CONTEXT)
 
     return made

@@ -18,7 +18,6 @@ from gguf.quants import dequantize
 from gguf_toys import (
     ARCHITECTURES,
     GOLDEN,
-    HALVES,
     LONGER,
     MIXED,
     Sizes,
@@ -418,7 +417,3 @@ def test_a_file_that_has_to_be_converted_needs_room(
 def test_only_files_have_blocks_of_their_own(tiny: Tiny) -> None:
     with pytest.raises(DraftpickError, match="is no GGUF file; use another --dtype"):
         targets.load_backend(tiny(), CPU, torch.bfloat16, "native", "file")
-
-
-def test_every_kind_has_a_toy() -> None:
-    assert sorted(HALVES) == KIND_NAMES

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, hybrid, max_gram, native, random_exit, recurrent, reduced, suffix
+from decoder_toys import hybrid, max_gram, native, random_exit, recurrent, reduced, suffix
 from torch import Tensor
 
 from decoders.backends.native import LlamaBackend
@@ -123,10 +123,6 @@ def greedy(next_logits: Callable[[list[int]], Tensor], most: int) -> list[int]:
     return made
 
 
-def toy_tree(seed: int = 7) -> TreeDrafter:
-    return TreeDrafter(ToyBackend.random(VOCAB, seed, 1.0), None, (2,), 64)
-
-
 def vertical() -> VerticalDrafter:
     middle = ToyBackend.random(VOCAB, 9, 1.0)
     return VerticalDrafter(middle, max_gram(shortest=1), FixedLength(1))
@@ -162,7 +158,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "hybrid": lambda: hybrid(neural(VOCAB, seed=7)),
     "suffix": lambda: suffix(*EARLIER),
     "suffix-tree": lambda: suffix(*EARLIER, width=2),
-    "tree": toy_tree,
+    "tree": lambda: TreeDrafter(ToyBackend.random(VOCAB, 7, 1.0), None, (2,), 64),
     "widened": lambda: WidenedDrafter(neural(VOCAB, seed=7), (2,), 64),
     "vertical": vertical,
 }
@@ -264,11 +260,3 @@ def test_a_lengths_rule_is_told_of_the_drafter_s_own_tokens() -> None:
     )
     run(target, strategy, Request(8))
     assert told and all(0 <= right <= drafted <= 2 for drafted, right in told)
-
-
-def test_seeded_copies_write_what_no_drafts_do() -> None:
-    target = ToyBackend.random(VOCAB, seed=6, sharpness=1.0)
-    for seed in range(5):
-        request = Request(12, Sampling(1.0), seed=seed)
-        plain = run(target, autoregressive(), request).ids
-        assert run(target, speculative(max_gram(shortest=1), 3), request).ids == plain

@@ -128,7 +128,11 @@ def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
 ) -> None:
     """In the mean over many tokens; exact ones are float32's, of the same weights: rounded ones, or
     those that prompts are read by."""
-    exact = of_drafts if tokens <= NARROW else of_prompts
+
+    def exact(matrix: Matrix) -> Tensor:
+        of_drafts = tokens <= NARROW and isinstance(matrix, KernelWeight)
+        return (matrix.dequantised() if of_drafts else dense(matrix)).float()
+
     folder = tiny(kind, **FITS_ROWS, max_position_embeddings=512)
     plain, backend = (
         LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
@@ -150,14 +154,6 @@ def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
         for each in apart:
             apart[each] += float((each.extend(ids) - wanted).abs().mean())
     assert apart[backend] < 1.2 * apart[plain]
-
-
-def of_drafts(matrix: Matrix) -> Tensor:
-    return (matrix.dequantised() if isinstance(matrix, KernelWeight) else dense(matrix)).float()
-
-
-def of_prompts(matrix: Matrix) -> Tensor:
-    return dense(matrix).float()
 
 
 def test_a_twin_has_the_same_passes(kernel: None, tiny: Tiny) -> None:

@@ -30,6 +30,7 @@ from decoders.testing.toys import ToyBackend
 
 ANN, BEA = Owner(1, (), "ann"), Owner(1, (), "bea")
 EACH = 16  # bytes of a position in the tests of the store
+TEXTS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 # -- the store ------------------------------------------------------------------------------------
 
@@ -75,15 +76,11 @@ def check(store: PrefixStore) -> None:
     assert all(root.children for root in store._roots.values())
 
 
-def texts(longest: int = 12) -> st.SearchStrategy[list[int]]:
-    return st.lists(st.integers(0, 2), min_size=1, max_size=longest)
-
-
 @examples(200)
 @given(
     st.integers(1, 40),
     st.integers(1, 4),
-    st.lists(st.tuples(st.sampled_from([ANN, BEA]), texts(), st.booleans()), max_size=30),
+    st.lists(st.tuples(st.sampled_from([ANN, BEA]), TEXTS, st.booleans()), max_size=30),
 )
 def test_what_is_taken_is_what_was_kept(
     room: int, by: int, asked: list[tuple[Owner, list[int], bool]]

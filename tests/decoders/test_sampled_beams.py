@@ -117,23 +117,6 @@ def test_a_score_of_what_was_drawn_alone_is_another_search(monkeypatch: pytest.M
     assert distance(distribution, loop_distribution(target, strategy, [0, 1], request)) > 1e-3
 
 
-def test_more_beams_score_better() -> None:
-    target = ToyBackend.random(6, 1, 1.0)
-
-    def score(count: int) -> float:
-        """Of the answers, by the target's own probabilities."""
-        total = 0.0
-        for seed in range(40):
-            request = Request(12, Sampling(1.0), seed=seed)
-            context = [1, 2]
-            for token in run(target, beams(count, vocab=6), [1, 2], request).ids:
-                total += float(target.next_logits(context).log_softmax(-1)[token])
-                context.append(token)
-        return total
-
-    assert score(1) < score(4)
-
-
 # -- the contract ---------------------------------------------------------------------------------
 
 

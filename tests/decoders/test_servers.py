@@ -19,6 +19,7 @@ from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError, UpstreamBroke
 from decoders.endpoints.chat import chat_ids
 from decoders.endpoints.engine import EndpointEngine
+from decoders.endpoints.events import data_of
 from decoders.endpoints.servers import ENDS, NO_REASON, SERVERS, Server
 from decoders.records import DecodeResult, Request
 from decoders.testing.fake_server import FakeEndpoint
@@ -255,3 +256,23 @@ def test_words_go_with_their_answer(server: FakeEndpoint) -> None:
     gc.collect()
     assert engine.tokenizer.decode(kept.ids) == kept.text.strip("\n") != ""
     assert len(engine.tokenizer._answers) == 1
+
+
+# -- events ---------------------------------------------------------------------------------------
+
+STREAM = (
+    ": a comment\r\n\r\nevent: x\rid: 7\rdata: one\r\rdata:two\ndata:  three\n\n\ndata\n\n"
+    "data: a\u2028b\x0bc\x85d\r\n\r\ndata: last\r\r"
+)
+DATA = ["one", "two\n three", "", "a\u2028b\x0bc\x85d", "last"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, len(STREAM)])
+def test_events_are_the_same_however_they_come(size: int) -> None:
+    parts = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
+    assert [*data_of(parts)] == DATA
+
+
+@pytest.mark.parametrize("cut", ["data: x", "data: x\n", "data: x\r", "data: x\n: then"])
+def test_an_event_that_is_not_ended_is_none(cut: str) -> None:
+    assert [*data_of(["data: whole\n\n", cut])] == ["whole"]

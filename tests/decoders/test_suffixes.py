@@ -21,10 +21,6 @@ from decoders.earlier.votes import Wanted, draft
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def sure(matched: int) -> float:
-    return 1.0
-
-
 def half(matched: int) -> float:
     return 0.5
 
@@ -228,24 +224,6 @@ def test_old_answers_are_forgotten() -> None:
     assert (len(earlier), earlier.tokens, earlier.users) == (1, 3, 1)
     assert earlier.draft("b", [1, 2], Wanted(1), half).ids == [4]
     assert (earlier.asked, earlier.found) == (3, 2)
-
-
-def test_a_user_who_was_forgotten_and_comes_back_begins_anew() -> None:
-    earlier = EarlierAnswers(4)
-    earlier.add("a", [1, 2], [3])
-    earlier.add("b", [1, 2], [4])
-    assert earlier.users == 1
-    assert not earlier.draft("a", [1, 2], Wanted(1), half).ids
-    earlier.add("a", [1, 2], [5])
-    assert earlier.draft("a", [1, 2], Wanted(1), half).ids == [5]
-    assert not earlier.draft("b", [1, 2], Wanted(1), half).ids
-
-
-def test_of_a_long_answer_the_end_is_kept() -> None:
-    earlier = EarlierAnswers(5)
-    earlier.add("a", [1, 2], [3, 4, 5, 6, 7, 8])
-    assert earlier.tokens == 5
-    assert earlier.draft("a", [5, 6], Wanted(3), sure).ids == [7, 8]
 
 
 def test_a_copy_is_apart() -> None:

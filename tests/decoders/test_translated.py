@@ -159,20 +159,15 @@ def sentencepiece(size: int, texts: Iterable[str], **special: str) -> PreTrained
     return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", **special)
 
 
-def pair(kind: str) -> Translation:
-    mark = {"eos_token": "<|im_end|>"}
-    ours = byte_level(330, TEXTS[:2] * 3, **mark)
-    make = byte_level if kind == "byte-level" else sentencepiece
-    theirs = make(420 if make is byte_level else 640, TEXTS[1:] * 3, **mark)
-    return Translation(TokenTexts(ours), TokenTexts(theirs))
-
-
-KINDS = ["byte-level", "sentencepiece"]
+KINDS = {"byte-level": (byte_level, 420), "sentencepiece": (sentencepiece, 640)}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def translation(request: pytest.FixtureRequest) -> Translation:
-    return pair(request.param)
+    mark = {"eos_token": "<|im_end|>"}
+    ours = byte_level(330, TEXTS[:2] * 3, **mark)
+    make, size = KINDS[request.param]
+    return Translation(TokenTexts(ours), TokenTexts(make(size, TEXTS[1:] * 3, **mark)))
 
 
 PIECES = st.lists(

@@ -21,7 +21,6 @@ from decoder_toys import (
 )
 
 from decoders.common.errors import DraftpickError
-from decoders.methods.chain import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.widened import WidenedDrafter
 from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part, cs_drafter
@@ -160,26 +159,6 @@ def test_what_stands_is_not_read_again(every: bool) -> None:
     result = run(target, strategy, [2], Request(60))
     assert result.ids == run(target, autoregressive(), [2], Request(60)).ids
     assert result.rounds < 40 and set(first) == {1, 2}
-
-
-def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
-    target = ToyBackend.random(5, seed=2)
-    for every in (False, True):
-        model = ToyBackend.random(5, 3, 1.0)
-        strategy = speculative(tree(model, 2, 2, every=every), ListedLengths([3, 0, 0, 0, 2, 0]))
-        fresh = tree(ToyBackend.random(5, 3, 1.0), 2, 2, every=every)
-
-        def caught_up(context: list[int]) -> None:
-            assert len(context) - model.length <= LATER  # noqa: B023
-
-        seen = watched(strategy.drafter, caught_up)
-        result = run(target, strategy, [1, 4, 2], Request(30))
-        assert result.ids == run(target, autoregressive(), [1, 4, 2], Request(30)).ids
-        assert len(seen) > 5
-        for context, k, made in seen:
-            fresh.reset(context[:-1])
-            again = fresh.propose(context, greedy(k))
-            assert again.ids.tolist() == made.ids.tolist() and again.parents == made.parents
 
 
 # -- siblings of a draft --------------------------------------------------------------------------

@@ -110,30 +110,6 @@ def test_the_name_alone_is_the_default() -> None:
 # -- what they become -----------------------------------------------------------------------------
 
 
-def test_thresholds_reach_the_loop() -> None:
-    """More is kept as each threshold is raised, until everything is."""
-    target, request = (
-        ToyBackend.random(6, seed=1, sharpness=1.0),
-        Request(300, Sampling(1.0), seed=2),
-    )
-    for rule, field, values in (
-        ("lossy", "alpha", (0, 0.5, 0.999999)),
-        ("lossy_star", "alpha", (0, 0.5, 0.999999)),
-        ("lossy_star", "kl_budget", (0, 0.3, 50)),
-        ("chow", "alpha", (0, 0.5, 1)),
-        ("diff", "alpha", (0, 0.1, 1)),
-        ("opt", "alpha", (0, 0.4, 50)),
-        ("bild_star", "alpha", (0, 1.5, 50)),
-        ("bild", "rollback", (0, 1.5, 50)),
-    ):
-        rates = []
-        for value in values:
-            arm: Any = recipe(kind="neural", drafter="x", verifier={"rule": rule, field: value})
-            strategy = speculative(neural(6, seed=9), 3, arm.verifier.build())
-            rates.append(run(target, strategy, [1], request).acceptance_rate)
-        assert rates[0] < rates[1] < rates[2] == 1, (rule, rates)
-
-
 def test_rounds_of_a_lossy_arm_are_not_told_from_the_target_s_answer() -> None:
     arms = {
         "exact": recipe(kind="max_gram", name="exact", verifier={"rule": "bild", "rollback": 0}),

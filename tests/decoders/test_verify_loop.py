@@ -182,55 +182,18 @@ def test_what_is_left_is_the_same_where_it_is_read(seed: int, k: int) -> None:
 # -- the drafter's own distributions --------------------------------------------------------------
 
 
-def proposals(
-    drafter: NeuralDrafter, said: Any, request: Request, bar: float = 0
-) -> list[Proposal]:
-    seen, target = watched(drafter), ToyBackend.random(5, seed=2)
-    run(target, speculative(drafter, FixedLength(3, bar), verifier(said)), [1, 4], request)
-    return [made for _, _, made in seen]
-
-
 @pytest.mark.parametrize("said", VERIFIERS, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
 def test_raw_is_made_only_for_rules_that_read_it(said: Any, temperature: float) -> None:
-    drafts = proposals(neural(5, seed=3), said, Request(12, Sampling(temperature), seed=0))
+    """What they hold is in test_verify_distribution.py."""
+    drafter, target = neural(5, seed=3), ToyBackend.random(5, seed=2)
+    seen, request = watched(drafter), Request(12, Sampling(temperature), seed=0)
+    run(target, speculative(drafter, 3, verifier(said)), [1, 4], request)
+    drafts = [made for _, _, made in seen]
     reads = isinstance(said, dict) and said["rule"] in ("chow", "diff", "opt", "bild_star")
     assert {made.raw is not None for made in drafts} == {reads}
     in_turn = said != "coupled" and not (isinstance(said, dict) and said["rule"] == "bild")
     assert {made.probs is not None for made in drafts} == {temperature > 0 and in_turn}
-
-
-@pytest.mark.parametrize("penalty", [1.0, 1.5])
-def test_raw_is_neither_cooled_nor_filtered_but_penalised(penalty: float) -> None:
-    sampling = Sampling(0.5, top_k=2, repetition_penalty=penalty)
-    drafter = neural(5, seed=3)
-    table = drafter.backend.table  # type: ignore[attr-defined]
-    context = [1, 4, 2]
-    drafter.reset(context[:-1])
-    made = drafter.propose(context, DraftRequest(3, sampling, Generator(CPU, 0), 0.0, True))
-    line = [*context, *made.ids.tolist()]
-    assert made.raw is not None and made.raw.shape == (3, 5)
-    for row, raw in enumerate(made.raw, len(context)):
-        logits = table[line[row - 2], line[row - 1]].clone()
-        for token in set(line[:row]):
-            logits[token] *= penalty if logits[token] < 0 else 1 / penalty
-        torch.testing.assert_close(raw, logits.softmax(-1))
-
-
-def test_raw_over_a_reduced_vocabulary() -> None:
-    drafts = proposals(reduced([0, 2, 3], 5, 3), VERIFIERS[5], Request(12))
-    for made in drafts:
-        assert made.raw is not None and made.raw.shape == (len(made.ids), 5)
-        torch.testing.assert_close(made.raw.sum(-1), torch.ones(len(made.ids), dtype=torch.float64))
-        assert not made.raw[:, [1, 4]].any() and made.raw[:, [0, 2, 3]].all()
-
-
-def test_a_draft_cut_short_by_its_confidence_has_as_many_rows_as_tokens() -> None:
-    drafts = proposals(neural(5, seed=7), VERIFIERS[6], Request(30), bar=0.5)
-    lengths = {len(made.ids) for made in drafts}
-    assert 0 in lengths and lengths & {1, 2}
-    for made in drafts:
-        assert (0 if made.raw is None else len(made.raw)) == len(made.ids)
 
 
 def test_a_drafter_that_keeps_its_confidence_to_itself_is_told() -> None:

