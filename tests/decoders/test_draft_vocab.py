@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, greedy
+from decoder_toys import CPU
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 from decoders.sampling.draft_vocab import FILE, DraftVocab
 from decoders.sampling.randomness import Generator
-from decoders.testing.toys import ToyBackend, neural
+from decoders.testing.toys import ToyBackend
 
 
 @given(st.sets(st.integers(0, 19), min_size=1))

@@ -25,7 +25,7 @@ from decoders.testing.chance import (
     loop_distribution,
     reference_distribution,
 )
-from decoders.testing.toys import ListedLengths, ToyBackend, autoregressive, neural, run
+from decoders.testing.toys import ListedLengths, ToyBackend, neural, run
 
 Logits = Callable[[list[int]], Tensor]
 

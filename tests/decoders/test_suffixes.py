@@ -123,13 +123,6 @@ def test_a_copy_that_reaches_the_end_goes_on_into_itself() -> None:
     assert index.after(place, 7) == (3, 1, 2)
 
 
-def test_no_match_reaches_from_one_text_into_the_next() -> None:
-    index = index_of([1, 2, 3], [4, 5, 6])
-    assert index.find([3, 4]) == (0, [])
-    _, (place,) = index.find([1, 2])
-    assert index.after(place, 5) == (3,)
-
-
 # -- votes ----------------------------------------------------------------------------------------
 
 VOTES = {

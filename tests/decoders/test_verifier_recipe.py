@@ -15,8 +15,7 @@ from decoders.engine import Engine
 from decoders.options import EngineOptions
 from decoders.papers.rules.deferral import BiLD, SpeculativeCascade
 from decoders.papers.rules.lossy import Lossless, Lossy
-from decoders.records import Request, Sampling
-from decoders.testing.toys import ToyBackend, neural, run, speculative
+from decoders.testing.toys import ToyBackend
 from decoders.verify import Coupled
 from router.commands.arms import arms_json, describe
 

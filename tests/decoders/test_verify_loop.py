@@ -23,7 +23,7 @@ from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.plain.drafter import NullDrafter
 from decoders.papers.rules import step
 from decoders.papers.rules.deferral import BiLD
-from decoders.protocols import DraftRequest, Verifier
+from decoders.protocols import Verifier
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling import race
 from decoders.sampling.randomness import Generator
@@ -300,14 +300,6 @@ def test_bild_drafts_ten_at_most_and_reads_nothing_twice() -> None:
     assert sum(target.widths) == 2 + result.drafted + result.rounds
     assert 0 < result.accepted < result.drafted
     assert len(target.widths) == result.target_calls
-
-
-@pytest.mark.parametrize(("rollback", "ids"), [(9.1, [1, 7, 7, 0]), (8.9, [1, 2, 3, 0])])
-def test_a_draft_stands_below_the_threshold(rollback: float, ids: list[int]) -> None:
-    """Off the cycle the target has -log p = 9.0 for each token; after 7, 2.1 for all."""
-    strategy = speculative(Scripted(7, 7), 2, BiLD(rollback))
-    result = run(cycle(0, 1, 2, 3), strategy, [0], Request(4))
-    assert result.ids == ids
 
 
 def test_what_the_target_would_write_itself_is_never_replaced() -> None:
