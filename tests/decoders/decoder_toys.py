@@ -187,6 +187,13 @@ def native(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaBackend:
     return LlamaBackend.load(folder, CPU, dtype)
 
 
+def edited(folder: Path, **fields: Any) -> Path:
+    """The folder, its config changed."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return folder
+
+
 def generate(model: PreTrainedModel, prompt: list[int], most: int, **options: Any) -> list[int]:
     """transformers' own greedy answer, the prompt left out."""
     return answer_of(model, prompt, most, options)[len(prompt) :]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, Tiny, save_tiny, transformers_model
+from decoder_toys import CPU, Tiny, edited, save_tiny, transformers_model
 from family_toys import FAMILIES, family_model
 from safetensors.torch import load_file, save_file
 from t5_toys import seq2seq_model
@@ -189,9 +189,7 @@ def test_a_t5_that_is_not_all_there(lacks: str, tiny_t5: Tiny, tmp_path: Path) -
     }[lacks]
     whole = tiny_t5(tie_word_embeddings=False, own_head=True)
     folder = changed(whole, tmp_path / "model", change)
-    config = json.loads((folder / "config.json").read_text())
-    config["tie_word_embeddings"] = False  # as transformers wrote it before version 5
-    (folder / "config.json").write_text(json.dumps(config))
+    edited(folder, tie_word_embeddings=False)  # as transformers wrote it before version 5
     with pytest.raises(Damaged, match=r"lacks|other shapes"):
         targets.load_backend(folder, CPU, torch.float32)
 
@@ -269,11 +267,8 @@ def test_quantised_weights_are_refused_by_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = shutil.copytree(tiny(), tmp_path / "model")
-    capsys.readouterr()  # what saving it wrote
-    config = json.loads((folder / "config.json").read_text())
-    held = {"quantization_config": QUANTISED[method]}
-    config |= {"text_config": held} if nested else held
-    (folder / "config.json").write_text(json.dumps(config))
+    held: dict[str, Any] = {"quantization_config": QUANTISED[method]}
+    edited(folder, **{"text_config": held} if nested else held)
     said = f"model holds weights quantised by {method.partition(' ')[0]}, .* --dtype int8 or int4"
     with pytest.raises(DraftpickError, match=said) as error:
         targets.load_backend(folder, CPU, torch.float32, backend)

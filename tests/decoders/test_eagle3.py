@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, greedy, native, save_tiny, transformers_model
+from decoder_toys import CPU, FITS_INT4, edited, greedy, native, save_tiny, transformers_model
 from eagle3_toys import Reference, save_head
 from exactness import SAMPLINGS
 from safetensors.torch import load_file, save_file
@@ -292,17 +292,15 @@ def test_the_authors_own_form_is_read(folder: Path, tmp_path: Path) -> None:
     flat.mkdir()
     renamed = {n.replace("layers.0.", "midlayer."): t for n, t in tensors.items()}
     torch.save(renamed, flat / "pytorch_model.bin")
-    config = json.loads((made / "config.json").read_text())
-    layer = config["transformer_layer_config"]
+    layer = json.loads((made / "config.json").read_text())["transformer_layer_config"]
     layer |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(KEPT)}
     (flat / "config.json").write_text(json.dumps(layer))
     found = Eagle3Config.of(flat)
     assert found.features is None and found.feature_layers(6) == (2, 3, 3)
     assert found.feature_layers(30) == (2, 15, 27)
-    config |= {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}
-    (made / "config.json").write_text(json.dumps(config))
-    layer |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}}
-    (flat / "config.json").write_text(json.dumps(layer))
+    named = {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}
+    edited(made, **named)
+    edited(flat, eagle_config=named)
     save_tiny(tmp_path / "six", "llama", 0, {"num_hidden_layers": 6})
     drafts = []
     for each in (made, flat):
@@ -312,12 +310,6 @@ def test_the_authors_own_form_is_read(folder: Path, tmp_path: Path) -> None:
 
 
 # -- what does not fit ----------------------------------------------------------------------------
-
-
-def edited(head: Path, **fields: Any) -> Path:
-    config = json.loads((head / "config.json").read_text())
-    (head / "config.json").write_text(json.dumps({**config, **fields}))
-    return head
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ do not know what was rejected before; by transformers, and natively where they h
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from backend_toys import close
-from decoder_toys import CPU, max_gram
+from decoder_toys import CPU, edited, max_gram
 from family_toys import CONTEXT, FAMILIES, VOCAB, WINDOW, family_model
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -173,8 +172,7 @@ def test_what_a_config_says_counts_where_transformers_reads_it(
     family: str, said: dict[str, Any], tmp_path: Path
 ) -> None:
     model(family).save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    edited(tmp_path, **said)
     own = LlamaBackend.load(tmp_path, CPU, torch.float32, CONTEXT)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     text = [*PROMPT, *own_ids(family)]

@@ -16,7 +16,7 @@ from decoder_toys import Tiny
 
 pytest.importorskip("triton")
 
-from decoder_toys import random_exit
+from decoder_toys import random_exit, some
 from torch import Tensor
 
 from decoders.backends.cuda import fused
@@ -50,6 +50,7 @@ from decoders.testing.toys import ListedLengths, autoregressive, run, speculativ
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
+DTYPE = torch.bfloat16
 CONTEXT = 640
 MLP = 32
 FITS = {
@@ -78,16 +79,14 @@ def as_it_is(run: Run) -> Run:
     return run
 
 
-def model(
-    heads: int, kv_heads: int, dtype: torch.dtype, biased: bool = False
-) -> tuple[Shape, Weights]:
+def model(heads: int, kv_heads: int, biased: bool = False) -> tuple[Shape, Weights]:
     generator = torch.Generator().manual_seed(heads)
 
     def matrix(*size: int) -> Tensor:
-        return (torch.randn(*size, generator=generator) * size[-1] ** -0.5).to(DEVICE, dtype)
+        return (torch.randn(*size, generator=generator) * size[-1] ** -0.5).to(DEVICE, DTYPE)
 
     def norm() -> Tensor:
-        return (1 + 0.1 * torch.randn(48, generator=generator)).to(DEVICE, dtype)
+        return (1 + 0.1 * torch.randn(48, generator=generator)).to(DEVICE, DTYPE)
 
     d, head_dim, vocab = 48, 16, 40
     rows = (heads + 2 * kv_heads) * head_dim
@@ -109,15 +108,20 @@ def model(
     return shape, Weights(matrix(vocab, d), layers, norm(), matrix(vocab, d))
 
 
-def room(shape: Shape, dtype: torch.dtype) -> KVCache:
+def room(shape: Shape) -> KVCache:
     """A cache of a sequence that has been read."""
-    cache = KVCache(2, 1, shape.kv_heads, CONTEXT, shape.head_dim, dtype, DEVICE)
+    cache = KVCache(2, 1, shape.kv_heads, CONTEXT, shape.head_dim, DTYPE, DEVICE)
     cache.all.copy_(torch.randn(cache.all.shape, generator=torch.Generator().manual_seed(1)))
     return cache
 
 
-def states(t: int, d: int, dtype: torch.dtype) -> Tensor:
-    return torch.randn(t, d, generator=torch.Generator().manual_seed(t)).to(DEVICE, dtype)
+def states(t: int, d: int) -> Tensor:
+    return some(t, d, seed=t).to(DEVICE)
+
+
+def fused_layers(shape: Shape, weights: Weights, cache: KVCache | None = None) -> FusedLayers:
+    rope, cache = rope_tables(shape, DEVICE, DTYPE), cache or room(shape)
+    return FusedLayers(shape, weights, rope, cache, WIDEST)
 
 
 def at(start: int) -> Tensor:
@@ -141,16 +145,15 @@ def test_layers_are_those_of_the_model(
     heads: int, kv_heads: int, biased: bool, t: int, start: int
 ) -> None:
     """Within bfloat16's rounding, relative to the states' size."""
-    dtype = torch.bfloat16
-    shape, weights = model(heads, kv_heads, dtype, biased)
-    rope, h = rope_tables(shape, DEVICE, dtype), states(t, shape.hidden, dtype)
-    plain, cache = room(shape, dtype), room(shape, dtype)
+    shape, weights = model(heads, kv_heads, biased)
+    rope, h = rope_tables(shape, DEVICE, DTYPE), states(t, shape.hidden)
+    plain, cache = room(shape), room(shape)
     positions = torch.arange(start, start + t, device=DEVICE)
     seen = torch.arange(start + t, device=DEVICE) <= positions.unsqueeze(1)
-    place = Place(ropes_at(rope, positions, shape), attention_masks(seen, shape, dtype))
+    place = Place(ropes_at(rope, positions, shape), attention_masks(seen, shape, DTYPE))
     slots = plain.slots(start, t, place.read(start + t))
     expected = through(h, weights.layers, shape, place, slots)
-    layers = FusedLayers(shape, weights, rope, cache, WIDEST)
+    layers = fused_layers(shape, weights, cache)
     made = layers.through(h, 0, 2, at(start - 5), 5).clone()
     near = 2e-2
     assert off(made, expected) < near
@@ -183,14 +186,12 @@ def test_a_token_has_the_same_bits_at_every_width(
     """Read alone, with a few or with 16 others; over the end of a span of keys too. The second
     layer, and with 16 others both."""
     first = 1 if splits[0] == [4] else 0
-    shape, weights = model(heads, kv_heads, torch.bfloat16)
-    many, dtype = sum(splits[0]), torch.bfloat16
-    rope, h = rope_tables(shape, DEVICE, dtype), states(many, shape.hidden, dtype)
+    shape, weights = model(heads, kv_heads)
+    h = states(sum(splits[0]), shape.hidden)
     made, kept = [], []
     for widths in splits:
-        cache = room(shape, torch.bfloat16)
-        layers = FusedLayers(shape, weights, rope, cache, WIDEST)
-        done, parts = 0, []
+        cache, done, parts = room(shape), 0, []
+        layers = fused_layers(shape, weights, cache)
         for t in widths:
             through = layers.through(h[done : done + t], first, 2, at(253 + done), 0)
             final = layers.normed(through, torch.empty_like(through))
@@ -207,23 +208,22 @@ def test_a_token_has_the_same_bits_at_every_width(
 @pytest.mark.slow
 def test_a_split_may_read_several_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a cache so long that there are fewer programs than spans of keys."""
-    shape, weights = model(4, 2, torch.bfloat16)
-    rope, h = rope_tables(shape, DEVICE, torch.bfloat16), states(2, shape.hidden, torch.bfloat16)
+    shape, weights = model(4, 2)
+    h = states(2, shape.hidden)
     made = []
     for splits in (3, 2, 1):
         launch = importlib.import_module("decoders.backends.cuda.fused_launch")
         monkeypatch.setattr(launch, "splits_of", lambda _, splits=splits: splits)
-        layers = FusedLayers(shape, weights, rope, room(shape, torch.bfloat16), WIDEST)
-        made.append(layers.through(h, 0, 2, at(600), 0).clone())
+        made.append(fused_layers(shape, weights).through(h, 0, 2, at(600), 0).clone())
     assert off(made[1], made[0]) < 1e-2
     assert off(made[2], made[0]) < 1e-2
 
 
 @pytest.mark.slow
 def test_any_range_of_layers(tiny: Tiny) -> None:
-    shape, weights = model(4, 2, torch.bfloat16)
-    rope, h = rope_tables(shape, DEVICE, torch.bfloat16), states(2, shape.hidden, torch.bfloat16)
-    layers = FusedLayers(shape, weights, rope, room(shape, torch.bfloat16), WIDEST)
+    shape, weights = model(4, 2)
+    h = states(2, shape.hidden)
+    layers = fused_layers(shape, weights)
     whole, before = layers.through(h, 0, 2, at(9), 0).clone(), h.clone()
     lower = layers.through(h, 0, 1, at(9), 0).clone()
     assert torch.equal(layers.through(lower, 1, 2, at(9), 0), whole)
@@ -239,7 +239,7 @@ def pair(
 ) -> tuple[LlamaBackend, LlamaBackend]:
     """By PyTorch's operators, and fused."""
     plain, backend = (
-        LlamaBackend.load(tiny(**{**FITS, **sizes}), DEVICE, torch.bfloat16, rounding=rounding)
+        LlamaBackend.load(tiny(**{**FITS, **sizes}), DEVICE, DTYPE, rounding=rounding)
         for _ in range(2)
     )
     backend.record_passes(cuda_graphs() if CUDA else as_it_is, fuse=True)
@@ -265,8 +265,8 @@ def test_logits_are_those_of_ordinary_passes(tiny: Tiny, rounding: Rounding | No
 @pytest.mark.parametrize("rounding", ["int8", "int4"])
 def test_rounded_weights_are_multiplied_by_as_they_are_kept(rounding: Rounding) -> None:
     """Each as numbers of its own, summed in float32: 640 inputs are ten blocks."""
-    x = states(3, 640, torch.bfloat16)
-    dense = states(48, 640, torch.bfloat16)
+    x = states(3, 640)
+    dense = states(48, 640)
     weight = to_int8(dense) if rounding == "int8" else to_int4(dense)
     made = torch.empty(3, 48, device=DEVICE)
     fused.launcher(DEVICE).added(x, fused.kept(weight), None, made)
@@ -312,15 +312,15 @@ def test_a_fused_step_is_that_of_a_recurrent_cell() -> None:
     cell = RecurrentCell(CellConfig(hidden=48, width=64)).requires_grad_(False)
     for norm in (cell.norm, cell.embed_norm, *cell.norms):
         norm.add_(0.1 * torch.randn_like(norm))
-    cell = cell.to(DEVICE, torch.bfloat16)
-    state, embedded = states(2, 48, torch.bfloat16).split(1)
-    head = states(50, 48, torch.bfloat16)  # a vocabulary that no tile divides
+    cell = cell.to(DEVICE, DTYPE)
+    state, embedded = states(2, 48).split(1)
+    head = states(50, 48)  # a vocabulary that no tile divides
     blocks = map(GatedBlock, cell.norms, cell.gate_up, cell.down)
     plain: Any = SimpleNamespace(
         config=cell.config,
         vocab=None,
         device=DEVICE,
-        dtype=torch.bfloat16,
+        dtype=DTYPE,
         blocks=list(blocks),
         embed=lambda token: embedded,
         embed_norm=cell.embed_norm,
@@ -338,27 +338,27 @@ def test_a_fused_step_is_that_of_a_recurrent_cell() -> None:
 def test_a_fused_head_takes_the_steps_of_the_plain_one(
     tiny: Tiny, rounding: Rounding | None
 ) -> None:
-    target = LlamaBackend.load(tiny(**FITS), DEVICE, torch.bfloat16, rounding=rounding)
+    target = LlamaBackend.load(tiny(**FITS), DEVICE, DTYPE, rounding=rounding)
     torch.manual_seed(0)
-    cell = RecurrentCell(CellConfig(hidden=64, width=128)).to(DEVICE, torch.bfloat16)
+    cell = RecurrentCell(CellConfig(hidden=64, width=128)).to(DEVICE, DTYPE)
     vocab = DraftVocab([0, 2, 3, 5, 8, 9, 12, 15], 16).to(DEVICE)
     head = RecurrentHead(target, cell.requires_grad_(False), vocab)
     assert fits(head)
-    one, token = states(1, 64, torch.bfloat16), torch.tensor([7], device=DEVICE)
+    one, token = states(1, 64), torch.tensor([7], device=DEVICE)
     made, plain = FusedHead(head).step(one, token), head.step(one, token)
     for mine, theirs in zip(made, plain, strict=True):
         assert mine.shape == theirs.shape
         assert off(mine, theirs) < 0.02
     assert off(FusedHead(head).advance(one, token), head.advance(one, token)) < 0.02
-    narrow = RecurrentCell(CellConfig(hidden=64, width=40)).to(DEVICE, torch.bfloat16)
+    narrow = RecurrentCell(CellConfig(hidden=64, width=40)).to(DEVICE, DTYPE)
     assert not fits(RecurrentHead(target, narrow.requires_grad_(False), vocab))
 
 
 def test_what_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    shape, weights = model(4, 2, torch.bfloat16)
+    shape, weights = model(4, 2)
     if not CUDA:
         assert fused.unsupported_reason(shape, weights) == "the kernels are for CUDA, not for cpu"
-    on_cuda = replace(weights, embedding=torch.empty(1, device="meta", dtype=torch.bfloat16))
+    on_cuda = replace(weights, embedding=torch.empty(1, device="meta", dtype=DTYPE))
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda"))
     assert fused.unsupported_reason(shape, on_cuda) is None
     assert "40" in str(fused.unsupported_reason(replace(shape, head_dim=40), on_cuda))

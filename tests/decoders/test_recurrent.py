@@ -269,9 +269,10 @@ def test_recorded_answers_and_counts_are_the_ordinary_ones(
         assert getattr(one, field) == getattr(other, field), field
 
 
-@pytest.mark.parametrize("unread", [[7], [7, 2], [7, 2, 11]])
+@pytest.mark.parametrize("unread", [[7], [7, 2], [7, 2, 11], [i % 16 for i in range(20)]])
 def test_a_greedy_draft_is_one_recording(unread: list[int], tiny: Tiny) -> None:
-    """However long the sequence is; and it outlives the next one."""
+    """However long the sequence is; and it outlives the next one. After more unread tokens than a
+    recording reads, as after a long cascade of copies, the steps are replayed one by one."""
     target, recorder = recorded(tiny())
     plain = native(tiny(), torch.float64)
     one, other = recurrent(target, 3), recurrent(plain, 3)
@@ -286,7 +287,8 @@ def test_a_greedy_draft_is_one_recording(unread: list[int], tiny: Tiny) -> None:
         expected.append(other.propose([*prompt, *unread], greedy(4)).ids.tolist())
     assert [ids.tolist() for ids in made] == expected
     assert len({*map(tuple, expected)}) > 1
-    assert ours == 1 and one.calls == other.calls
+    assert one.calls == other.calls
+    assert len(unread) > 3 or ours == 1
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 99))
@@ -309,19 +311,6 @@ def test_drafts_for_several_are_those_for_each(tiny: Tiny, counts: list[int], se
             token = names[pick(logits, own.temperature, own.key, at, names)[:, 0]]
             alone.append(int(token))
         assert ids.tolist() == alone
-
-
-def test_more_unread_than_a_recording_reads(tiny: Tiny) -> None:
-    """As after a long cascade of copies: the steps are replayed one by one."""
-    target, plain = recorded(tiny())[0], native(tiny(), torch.float64)
-    drafts = []
-    for model in (target, plain):
-        model.prefill(LONGER)
-        context = [*LONGER, *[i % 16 for i in range(20)]]
-        drafts.append(recurrent(model, 3))
-        model.prefill(LONGER)
-        drafts[-1] = drafts[-1].propose(context, greedy(3)).ids.tolist()
-    assert drafts[0] == drafts[1]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from backend_toys import close
-from decoder_toys import CPU, Tiny, native, watched
+from decoder_toys import CPU, Tiny, edited, native, watched
 from engine_toys import arms
 from t5_toys import cut_model, from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 
@@ -115,11 +114,6 @@ def test_no_layer_runs_a_position_twice(folder: Path) -> None:
 
 # -- arms -----------------------------------------------------------------------------------------
 
-def layer_2(folder: Path, tiny: Tiny, tiny_t5: Tiny) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"exit_layer": 2}))
-
-
 REFUSED: dict[str, tuple[Callable[[Path, Tiny, Tiny], Any], str]] = {
     "of another width": (
         lambda folder, tiny, tiny_t5: plain_lens(seq2seq(tiny_t5(d_model=16)), 1).save(folder),
@@ -133,7 +127,10 @@ REFUSED: dict[str, tuple[Callable[[Path, Tiny, Tiny], Any], str]] = {
         lambda folder, tiny, tiny_t5: Adapter.begin(native(tiny()), AdapterConfig(1)).save(folder),
         r"'odd': .*1 layer\(s\) of a decoder-only target",
     ),
-    "after the last layer": (layer_2, "1 to 1, not 2"),
+    "after the last layer": (
+        lambda folder, tiny, tiny_t5: edited(folder, exit_layer=2),
+        "1 to 1, not 2",
+    ),
     "on a decoder": (lambda *_: None, "native backend, .* or a T5-like target"),
 }
 
