@@ -67,14 +67,25 @@ def save_gguf(
     slower: Sequence[float] = (),
     changed: Mapping[str, tuple[int, ...] | None] | None = None,
 ) -> Path:
-    """kinds: of some tensors by their short names; the others are of `kind`.
+    """architecture: with `-long` behind it half of every head turns, by `longrope`; others with
+        more behind them have SIZES of their own.
+    kinds: of some tensors by their short names; the others are of `kind`.
     metadata: numbers and texts to write besides the usual.
     slower: what each pair's frequency is divided by, as llama.cpp's converter writes for Llama 3.
     changed: by name, the size that a tensor has instead, None where it is left out.
     """
     rng = np.random.default_rng(seed)
     sizes = sizes or SIZES.get(architecture, Sizes())
+    architecture, _, kept = architecture.partition("-")
+    writer = GGUFWriter(path, architecture)
     describe(writer, sizes, metadata or {})
+    if kept == "long":
+        writer.add_rope_dimension_count(sizes.head_dim // 2)
+        writer.add_rope_scaling_orig_ctx_len(sizes.context)
+        writer.add_rope_scaling_attn_factors(1.1)
+        for which, most in (("long", 9.0), ("short", 2.5)):
+            factors = np.linspace(1, most, sizes.head_dim // 4, dtype=np.float32)
+            writer.add_tensor(f"rope_factors_{which}.weight", factors)
 
     other = {f"{name}.weight": size for name, size in (changed or {}).items()}
 

@@ -20,6 +20,8 @@ from decoders.costs.passes import CostKey
 from decoders.models import loaders, precision
 from decoders.models.loaders import LoadRequest, auto
 from decoders.models.precision import four_bit, precision_of
+from decoders.models.targets import load_backend
+from decoders.sampling.race import ON_CPU
 
 CUDA = torch.device("cuda")
 

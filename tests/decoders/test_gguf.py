@@ -259,6 +259,7 @@ def split(path: Path, folder: Path) -> None:
 
 # -- models ---------------------------------------------------------------------------------------
 
+
 @pytest.mark.every(2)
 @pytest.mark.instructions
 @pytest.mark.usefixtures("kernel")

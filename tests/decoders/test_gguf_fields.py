@@ -209,3 +209,8 @@ def test_a_file_of_every_usual_field_is_read(cache: Path, tmp_path: Path) -> Non
     said = {f"llama.rope.scaling.{name}": value for name, value in yarn.items()}
     path = save_gguf(tmp_path / "yarn.gguf", metadata=said)
     assert json.loads((from_gguf(path) / "config.json").read_text())["eos_token_id"] == [0]
+
+
+def test_longrope_is_not_left_out_of_what_transformers_reads(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(DraftpickError, match=r"no longrope out of it; lower --context\); name"):
+        converted(save_gguf(tmp_path / "m.gguf", "phi3-long"))

@@ -212,7 +212,7 @@ def test_drafters_on_the_target_s_layers(tiny: Callable[..., Path], kind: str) -
         folder = tiny("llama", seed=seed, vocab_size=VOCAB)
         target, fresh = native(folder, torch.float64), native(folder, torch.float64)
         made = run(target, speculative(on_the_target(target, kind), 3), Request(12)).ids
-        assert made == greedy(lambda context: fresh.prefill(context).logits, 12)
+        assert made == greedy(lambda context, fresh=fresh: fresh.prefill(context).logits, 12)
 
 
 class Naive(Guide):

@@ -266,6 +266,7 @@ def test_a_token_cascade_asks_the_target_once_for_each_deferred_token(seed: int)
 
 # -- recipes --------------------------------------------------------------------------------------
 
+
 def test_a_good_arms_file(tmp_path: Path) -> None:
     path = tmp_path / "arms.yaml"
     part = "{kind: neural, drafter: x}"

@@ -98,7 +98,7 @@ def test_progress_is_a_bar_on_a_terminal_alone() -> None:
         console = Console(file=io.StringIO(), width=100, force_terminal=drawn)
         with progress("collecting", "queries", console) as tick:
             tick(3, 10, "2 errors")
-            text = console.file.getvalue()
+        text = console.file.getvalue()
         assert "━" in text if drawn else "\r" not in text
         assert "2 errors" in text and ("3/10" if drawn else "3 of 10 queries") in text
 

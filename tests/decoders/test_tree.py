@@ -39,6 +39,7 @@ from decoders.testing.toys import (
 )
 from decoders.verify.coupled import Coupled, layout, path
 
+
 def tree(model: Backend, *branch: int, every: bool = False, slots: int = 512) -> Drafter:
     return grown(model, None, TreeShape(branch, every), slots)
 
