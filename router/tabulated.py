@@ -1,4 +1,4 @@
-"""What a command found, as it is told: JSON, or tables and sentences."""
+"""Results of a command, as JSON or as tables and sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of an engine; `decoders.Engine` gives it, that of endpoints and a test's fake.
+"""The engine of a sweep; `decoders.Engine` is one, and so are that of endpoints and a test's fake.
 
 Every member is read-only and narrow, so that another engine can take its place.
 """

@@ -105,13 +105,13 @@ class Family:
     in_part: bool = False
 
     def usual(self, name: str) -> str:
-        """What most families call a checkpoint's tensor."""
+        """Name a checkpoint's tensor as most families do."""
         for theirs, ours in self.renamed:
             name = name.replace(theirs, ours)
         return name
 
     def saved(self, name: str) -> str:
-        """What a checkpoint calls a tensor of that usual name."""
+        """Name a tensor of that usual name as a checkpoint does."""
         for theirs, ours in self.renamed:
             name = name.replace(ours, theirs)
         return name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-# Kinds whose frequencies do not change with the length; longrope's do where a sequence grows beyond
-# what the model was first trained for, and are short of that here.
+# Kinds whose frequencies do not change with the length; longrope's do beyond what a model was first
+# trained for, which is as far as it is read here.
 KINDS = ("default", "linear", "llama3", "yarn", "longrope")
 
 IN_PART = "partial_rotary_factor"

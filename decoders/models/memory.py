@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..backends.batched.slots import BatchSlots, Company
 from ..backends.config import text_config_of
+from ..backends.families import context_of, unsupported
 from ..backends.gguf.folder import saved_header
 from ..backends.llama.loading import parts
 from ..backends.native import LlamaBackend
@@ -91,12 +92,13 @@ def need_of(
         if rounding is None or device.type == "cpu":  # where they are kept besides the rounded ones
             each += dtype.itemsize
     positions = text.get("max_position_embeddings") or 0
+    held = positions if unsupported(text) else context_of(text)
     return Need(
         parameters,
         _called(rounding, dtype),
         int(parameters * each),
         _position(text) * dtype.itemsize,
-        min(context or positions, positions),
+        min(context or held, positions),
     )
 
 

@@ -24,13 +24,7 @@ from ..zoo import fetch, fetch_file, from_gguf
 from ..zoo.catalogue import COMPLETE, KNOWN_FILES, WHEELS
 from ..zoo.digests import digests_of
 from . import hub, memory, plain_text
-from .loaders import (
-    LoadRequest,
-    draw_by_kernels,
-    is_encoder_decoder,
-    loader_of,
-    not_native,
-)
+from .loaders import LoadRequest, draw_by_kernels, is_encoder_decoder, loader_of, not_native
 
 ROUNDINGS: dict[str, Rounding] = {name: name for name in get_args(Rounding)}  # of the weights
 DTYPES = {

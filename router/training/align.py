@@ -119,7 +119,7 @@ def align(options: AlignOptions) -> None:
 
 
 def plan(asked: AlignOptions) -> tuple[AlignConfig, Recipe]:
-    """What the command's options ask to train on what, and how; reads nothing but the names of the
+    """Plan what the command's options train on what, and how; reads nothing but the names of the
     shipped queries. Without `outputs` the target answers first.
 
     Raises DraftpickError for numbers out of range.

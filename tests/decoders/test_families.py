@@ -24,6 +24,7 @@ from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import DraftpickError
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.drafter import TreeDrafter
+from decoders.models.memory import need_of
 from decoders.models.targets import load_backend
 from decoders.protocols import Strategy, TreeBackend
 from decoders.records import Request, Sampling
@@ -183,6 +184,8 @@ def test_longrope_is_native_as_far_as_the_first_positions_stay(tmp_path: Path) -
     model("Phi-4-mini").save_pretrained(tmp_path)
     own = load_backend(tmp_path, CPU, torch.float32)
     assert isinstance(own, LlamaBackend) and own.context == 72 < CONTEXT
+    assert need_of(tmp_path, CPU, torch.float32, None, None).context == 72
+    assert need_of(tmp_path, CPU, torch.float32, None, 80).context == 80
     assert isinstance(load_backend(tmp_path, CPU, torch.float32, context=80), HFBackend)
     with pytest.raises(DraftpickError, match=r"in another way beyond 72 \(longrope\)"):
         load_backend(tmp_path, CPU, torch.float32, "native", context=80)

@@ -1,4 +1,4 @@
-"""What `draftpick serve` is asked to do: which of its options go together."""
+"""Checks which options of `draftpick serve` go together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_RAY = ("ray", "grpc")  # of the extra `ray`; collecting needs the first alone
 
 
 def plan(asked: ServeOptions) -> Served:
-    """What the command's options ask for; opens no file and no socket, and prints nothing.
+    """Plan what the command's options ask for; opens no file and no socket, and prints nothing.
 
     Raises DraftpickError for options that do not go together, numbers out of range and packages
     that are not installed.

@@ -40,7 +40,7 @@ BUSY = (
 
 @dataclass(frozen=True)
 class Served:
-    """What a process serves, before its address is taken or anything is loaded.
+    """Models and settings that a process serves, before its address is taken or anything is loaded.
 
     asked: the command's options.
     named: places of policies.

@@ -1,4 +1,4 @@
-"""What a proposer asks of an arm."""
+"""The drafter of an arm, as a proposer asks it."""
 
 from __future__ import annotations
 
