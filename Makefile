@@ -77,7 +77,15 @@ $(AGENTS)/.installed:
 	$(AGENTS)/bin/python -m pip install --quiet --disable-pip-version-check openai-agents==0.24.0 'pydantic-ai-slim[openai]==2.68.0'
 	touch $@
 
-engines: install $(VLLM)/.installed $(SGLANG)/.installed $(LLAMA)/.installed $(XLLAMACPP)/.installed $(AGENTS)/.installed
+# A client that loads servers, for figures beside ours.
+GUIDELLM := $(ENGINES)/guidellm
+
+$(GUIDELLM)/.installed:
+	test -x $(GUIDELLM)/bin/python || $(PYTHON) -m venv $(GUIDELLM)
+	$(GUIDELLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 guidellm==0.8.1
+	touch $@
+
+engines: install $(VLLM)/.installed $(SGLANG)/.installed $(LLAMA)/.installed $(XLLAMACPP)/.installed $(AGENTS)/.installed $(GUIDELLM)/.installed
 	$(BIN)/python -m pytest -q -m engines tests/engines
 
 # What depends on the processor's instructions, as where there is AVX2 alone.

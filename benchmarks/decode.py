@@ -6,12 +6,14 @@ Methods are interleaved prompt by prompt in seeded random order, each prompt `--
 figures are medians over repeats, summed over prompts, the prefill included; beside them the median
 over prompts of each prompt's own ratio. Prompts and decoding apart: every answer is written twice,
 once of one token, which is the time to the first; the rest is decoding. Tokens are counted from
-ids, end-of-sequence included, for every method alike. transformers' assisted decoding takes the
-first neural drafter that scores the whole vocabulary (--assistant); those that ship score a part of
-it, which transformers cannot use, so that without --assistant it drafts with an early exit of the
-target itself (`assistant_early_exit`). flashspec and economize run on the same model, if they are
-installed, and --gguf adds engines that read that file (peers.py). What is compiled or recorded is
-so before the clock runs. A method that fails is named and left out.
+ids, end-of-sequence included, for every method alike. Memory is what the process grew by when a
+method was loaded and first answered, pages of files among it; arms of one engine share most of it.
+transformers' assisted decoding takes the first neural drafter that scores the whole vocabulary
+(--assistant); those that ship score a part of it, which transformers cannot use, so that without
+--assistant it drafts with an early exit of the target itself (`assistant_early_exit`). flashspec
+and economize run on the same model, if they are installed, and --gguf adds engines that read that
+file (peers.py). What is compiled or recorded is so before the clock runs. A method that fails is
+named and left out.
 
 --out is written after every prompt; with --resume a run that was stopped goes on, or takes more
 repeats. After --minutes it stops by itself and sums up the prompts that it has.
@@ -21,11 +23,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +127,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="go on with what --out holds")
     given = parser.parse_args()
 
+    before = held_mb()
     engines = dict(loaded(given))
     if not engines:
         parser.error("no engine was loaded")
@@ -132,14 +136,25 @@ def main() -> None:
     asked = first_per_task(queries, given.limit)
     prompts = [engine.encode_chat([{"role": "user", "content": q.turns[0]}]) for q in asked]
     methods = own_methods(given, engines)
+    grown = dict.fromkeys(methods, held_mb() - before)
     if given.peers != "none":
-        methods |= peers(given, engine, max(map(len, prompts)))
+        runs, more = peers(given, engine, max(map(len, prompts)))
+        methods, grown = methods | runs, grown | more
     timing = Timing.begin(given, methods, asked)
     if timing is None:
         parser.error(f"{given.out} holds another run; leave --resume out or name another --out")
+    timing.grown |= grown
     timing.warm_up(prompts)
     timing.run(prompts)
     report(timing, asked)
+
+
+def held_mb() -> float:
+    """Memory that this process holds, the pages of files among it; 0 where Linux does not say."""
+    pages = Path("/proc/self/statm")
+    if not pages.exists():
+        return 0.0
+    return int(pages.read_text(encoding="utf-8").split()[1]) * mmap.PAGESIZE / 1e6
 
 
 def loaded(given: argparse.Namespace) -> Iterator[tuple[str, Engine]]:
@@ -177,9 +192,12 @@ def own_methods(given: argparse.Namespace, engines: dict[str, Engine]) -> dict[s
     }
 
 
-def peers(given: argparse.Namespace, engine: Engine, longest: int) -> dict[str, Run]:
+def peers(
+    given: argparse.Namespace, engine: Engine, longest: int
+) -> tuple[dict[str, Run], dict[str, float]]:
     """The other libraries, each with a model of its own: what one compiles or patches is no
-    concern of another's. longest: tokens of the longest prompt."""
+    concern of another's; and by how many megabytes the process grew for each. longest: tokens of
+    the longest prompt."""
     like = engine.prefill([1]).logits
     folder, room = targets.resolve(given.target), longest + given.max_new_tokens
     compiled = like.device.type == "cuda" if given.compile is None else given.compile
@@ -205,20 +223,26 @@ def peers(given: argparse.Namespace, engine: Engine, longest: int) -> dict[str, 
             lambda: ik_llama_runs(given.gguf, threads, room),
             lambda: mistral_rs_runs(given.gguf, engine.tokenizer.decode),
         ]
-    runs: dict[str, Run] = {}
+    runs, grown = dict[str, Run](), dict[str, float]()
     for make in makers:
+        before = held_mb()
         try:
-            runs |= make()
+            made = make()
+            runs, grown = runs | made, grown | dict.fromkeys(made, held_mb() - before)
         except Exception as error:  # a peer's own, of any kind
             print(f"a peer is left out: {type(error).__name__}: {error}")
-    return runs
+    return runs, grown
 
 
 @dataclass
 class Timing:
     """What was measured so far: seconds[method][prompt] of each repeat, and likewise to the first
     token; the tokens and, of our own methods, the rounds of the last one; failed: why a method was
-    left out."""
+    left out.
+
+    grown: by how many megabytes the process grew while a method was loaded, alone or with others
+        of its library, and first answered.
+    """
 
     given: argparse.Namespace
     settings: dict[str, Any]
@@ -228,6 +252,7 @@ class Timing:
     tokens: dict[str, list[int]]
     rounds: dict[str, list[int]]
     failed: dict[str, str]
+    grown: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def begin(
@@ -272,9 +297,11 @@ class Timing:
         some = [ordered[0], ordered[-1]]
         more = ordered[1 : -1 : max(1, len(ordered) // 6)]
         for name, run in track([*self.methods.items()], description="warming up"):
+            before = held_mb()
             for prompt in [*some, *more] if isinstance(run, Own) else some:
                 if self._timed(name, run, prompt) is None:
                     break
+            self.grown[name] = self.grown.get(name, 0.0) + held_mb() - before
 
     def run(self, prompts: Sequence[list[int]]) -> None:
         order, ends = random.Random(self.given.seed), time.monotonic() + 60 * self.given.minutes
@@ -388,10 +415,12 @@ def report(timing: Timing, asked: Sequence[Query]) -> None:
     title = f"{len(chosen)} prompts, {most} new tokens, {first} {timing.given.note}"
     table = Table(title=title.strip(), caption="ratio of sums (median of prompts' own)")
     apart = {name: timing.apart(name, chosen) for name in speed}
-    for column in ("method", "tokens/s", "first, s", "then/s", *bases, "tokens/round", *tasks):
+    columns = ("method", "tokens/s", "first, s", "then/s", "memory, MB", *bases, "tokens/round")
+    for column in (*columns, *tasks):
         table.add_column(column, justify="left" if column == "method" else "right")
     for name in sorted(speed, key=lambda n: -speed[n]):
         cells = [f"{speed[name]:.1f}", f"{apart[name][0]:.2f}", f"{apart[name][1]:.1f}"]
+        cells.append(f"{timing.grown[name]:.0f}")
         cells += [_both(ratios[name][label]) for label in bases]
         mean = rounds.get(name)
         cells.append("" if mean is None else f"{mean:.2f}")
@@ -402,6 +431,7 @@ def report(timing: Timing, asked: Sequence[Query]) -> None:
         tokens_per_s=speed,
         tokens_per_s_by_task=by_task,
         first_s_and_then_per_s=apart,
+        memory_mb=timing.grown,
         ratios=ratios,
         tokens_per_round=rounds,
     )

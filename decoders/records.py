@@ -122,6 +122,7 @@ class Request:
         distribution over those tokens alone that the grammar takes next.
     passed: more fields of OpenAI's request (`tools`, `response_format`), which an endpoint is sent
         as they are. Arms that do not answer elsewhere refuse them.
+    trace: headers of HTTP by which an endpoint's request belongs to the caller's trace.
     """
 
     max_new_tokens: int = 128
@@ -133,6 +134,7 @@ class Request:
     user: str | None = ""
     grammar: Grammar | None = None
     passed: Mapping[str, Any] = field(default_factory=dict)
+    trace: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.grammar is not None and self.eos_ids is not None:

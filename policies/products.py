@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 
 @cache
 def _pools() -> Any:
+    """NumPy's threads; None beside vLLM, which does not bring the package that limits them."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ModuleNotFoundError:
+        return None
     return ThreadpoolController().select(user_api="blas")
+
+
+def _one_thread() -> AbstractContextManager[Any]:
+    limits: AbstractContextManager[Any] = _pools().limit(limits=1) if _pools() else nullcontext()
+    return limits
 
 
 def product(rows: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
@@ -20,6 +30,6 @@ def product(rows: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
     The threads of NumPy's pool go on waiting at full speed after a product, on the cores that the
     model's passes need: a choice of 0.2 ms made the answer after it a fifth slower.
     """
-    with _pools().limit(limits=1):
+    with _one_thread():
         made: NDArray[Any] = rows @ matrix
     return made

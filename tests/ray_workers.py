@@ -60,6 +60,6 @@ def toy_application(pause_s: float = 0.02, places: int = 8) -> Any:
     from router.serve.scheduler import DEFAULT, Scheduler
 
     plugins.load()
-    routers = {DEFAULT: Router(toy_engine(pause_s), ToyPolicy())}  # type: ignore[arg-type]
+    routers = {DEFAULT: Router(toy_engine(pause_s), ToyPolicy())}
     scheduler = Scheduler(routers, FairQueue(places))
     return make_app(scheduler, Settings(api_key=SecretStr("secret"))), scheduler

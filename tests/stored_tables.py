@@ -22,8 +22,9 @@ def rows_of(folder: Path, *given: Any, **named: Any) -> tuple[RewardTable, LeftO
     return read_rewards(Collection.open(folder), TableOptions(*given, **named))
 
 
-def rows(folder: Path) -> dict[tuple[str, str, float], dict[str, Any]]:
+def rows(folder: Path, *more: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Outcomes by query, arm and these columns, which tell them apart."""
     stored = tables.read_table(folder, "outcomes").to_pylist()
-    keyed = {(row["query_id"], row["arm"], row["temperature"]): row for row in stored}
+    keyed = {tuple(row[name] for name in ("query_id", "arm", *more)): row for row in stored}
     assert len(keyed) == len(stored)
     return keyed

@@ -362,7 +362,7 @@ def test_every_option_is_tried() -> None:
     """All but flags and those of which any value will do."""
     from typer.main import get_command
 
-    for name, command in get_command(cli.make_app()).commands.items():  # type: ignore[attr-defined]
+    for name, command in get_command(cli.make_app()).commands.items():
         options = {
             each.opts[0]
             for each in command.params

@@ -124,13 +124,9 @@ def test_turns_and_what_8_bits_lose_are_measured(model: Path, tmp_path: Path, sc
 
 
 def test_a_wrong_answer_is_told(
-    model: Path,
-    queries: Path,
-    arms: Path,
-    tmp_path: Path,
-    script: Main,
+    model: Path, queries: Path, arms: Path, tmp_path: Path, script: Main,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     from dataclasses import replace
 
     from decoders import DecodeResult, Engine
@@ -171,6 +167,7 @@ def test_speed_is_kept_prompt_by_prompt(
     script("decode", *options, "--repeats", 3)
     found = held(out)
     assert found["prompts"] == 4  # two a task
+    assert found["memory_mb"].keys() == found["tokens_per_s"].keys()
     own = {"autoregressive", "copy", "autoregressive, bfloat16, native", "copy, bfloat16, native"}
     assert own | {"transformers", "transformers prompt lookup"} <= set(found["tokens_per_s"])
     for name, seconds in found["seconds"].items():
@@ -305,11 +302,9 @@ def test_prompts_are_timed_by_their_length(
 
 
 def test_answers_in_json_are_validated(
-    tmp_path: Path,
-    script: Main,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, script: Main, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     from grammar_toys import toy_engine
     from serve_toys import served
 
@@ -321,9 +316,8 @@ def test_answers_in_json_are_validated(
         options = ["--url", server.url, "--model", "copy", "--max-new-tokens", 1000, "--out", out]
         with pytest.raises(SystemExit) as ended:
             script("json_answers", *options, "--requests", 5)
-        assert ended.value.code == 0 and "python benchmarks/json_answers.py" in (
-            capsys.readouterr().out
-        )
+        assert ended.value.code == 0
+        assert "python benchmarks/json_answers.py" in capsys.readouterr().out
         found = held(out)["figures"]
         assert set(found) == {"all", "person", "order", "meeting", "review", "journey"}
         assert found["all"]["valid"] == found["all"]["requests"] == 5
@@ -348,11 +342,9 @@ def test_the_default_target_writes_valid_json(tmp_path: Path, script: Main) -> N
 
 @pytest.mark.slow
 def test_agents_traffic_is_counted_and_timed(
-    tmp_path: Path,
-    script: Main,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, script: Main, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     """One session of each kind, by every arm; a second turn finds its first one read."""
     out = tmp_path / "agents.json"
     few = ["--limit", 1, "--plain", 1, "--max-new-tokens", 8, "--out", out]

@@ -16,14 +16,16 @@ from collect.endpoints.executor import Endpoints, Turns
 from collect.features import RequestContext
 from collect.queries import Query
 from collect.store.tables import read_table
+from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
-from decoders.arms import recipe
+from decoders.arms import load_arms, recipe
 from decoders.common.errors import ArmDown, DraftpickError
 from decoders.endpoints.engine import EndpointEngine
 from decoders.testing.fake_server import Clock, FakeEndpoint, listening
 from policies import Decision
 from policies.records import Origin
 from router.cli import main
+from router.logs.reader import read_log
 from router.records import RouteDecision
 from router.routing.fallback import redirected
 from router.routing.router import Router
@@ -64,9 +66,14 @@ def place(
 
 
 def engine_of(place: Path, **named: Any) -> EndpointEngine:
-    from decoders.arms import load_arms
-
     return EndpointEngine(load_arms(place / "arms.yaml"), **named)
+
+
+def collect(engine: EndpointEngine, out: Path, *texts: str, **named: Any) -> Any:
+    """Collect the texts' answers. named: of the executor."""
+    queries = [Query(text, "tale", (text,)) for text in texts]
+    options = Endpoints.adapted(SweepOptions(max_new_tokens=32, batch_size=3))
+    return sweep(engine, Endpoints(engine, **named), queries, out, options)
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -114,9 +121,8 @@ def test_speeds_are_not_compared_where_tokens_were_not_counted(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint], capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers[1].counts = False
-    told = said(
-        capsys, "collect", "--queries", "queries.jsonl", "--config", "arms.yaml", "--out", "rewards"
-    )
+    words = ("--queries", "queries.jsonl", "--config", "arms.yaml", "--out", "rewards")
+    told = said(capsys, "collect", *words)
     assert "arm drafter did not count the tokens of 16 answers" in told and "arm copier" not in told
     found = table_of(place / "rewards", "measured")
     assert np.isnan(found.rewards[:, found.arms.index("drafter")]).all()
@@ -127,7 +133,7 @@ def test_a_dead_endpoint_is_skipped_told_of_and_healed(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:
     clock = Clock()
-    router = Router(engine_of(place, clock=clock), Prefers("copier", "drafter"))  # type: ignore[arg-type]
+    router = Router(engine_of(place, clock=clock), Prefers("copier", "drafter"))
     copier, drafter = servers
     copier.status = 503
     first = router.generate(CODE[0])
@@ -152,12 +158,9 @@ def test_chances_while_an_arm_is_down_are_those_of_the_draw(place: Path) -> None
     policy: Any = Prefers("a", "b", "c")
     down = {"a": ArmDown("a", "dead", 1.0)}
     context, scores = RequestContext([1], 1), {"a": 3.0, "b": 2.0, "c": 1.0}
-    made = {
-        arm: redirected(
-            RouteDecision(arm, context, 0.5, scores, drawn=True, x=np.zeros(1)), policy, down
-        )
-        for arm in "abc"
-    }
+    drawn = {arm: RouteDecision(arm, context, 0.5, scores, drawn=True, x=np.zeros(1))
+             for arm in "abc"}  # fmt: skip
+    made = {arm: redirected(each, policy, down) for arm, each in drawn.items()}
     assert {arm: each.arm for arm, each in made.items()} == {"a": "b", "b": "b", "c": "c"}
     assert all(each.probabilities == pytest.approx([0.0, 0.8, 0.2]) for each in made.values())
     assert made["a"].propensity == made["b"].propensity == pytest.approx(0.8)
@@ -166,10 +169,8 @@ def test_chances_while_an_arm_is_down_are_those_of_the_draw(place: Path) -> None
 def test_logged_chances_of_a_drawn_answer_fit_together(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:
-    from router.logs.reader import read_log
-
     servers[0].stop()
-    router = Router(engine_of(place), Prefers("copier", "drafter"), log=place / "log")  # type: ignore[arg-type]
+    router = Router(engine_of(place), Prefers("copier", "drafter"), log=place / "log")
     with pytest.raises(ArmDown):
         router.generate(CODE[0], arm="copier")  # from now on it is known to be dead
     for seed in range(4):
@@ -182,19 +183,15 @@ def test_logged_chances_of_a_drawn_answer_fit_together(
 def test_a_collection_stops_where_an_endpoint_stays_dead_and_goes_on(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:
-    engine, queries = engine_of(place), [Query(text, "code", (text,)) for text in CODE]
-    options = Endpoints.adapted(Options(max_new_tokens=4, batch_size=3))
     servers[1].dies_after = 5
-    waits: list[float] = []
-    patient = Endpoints(engine, patience_s=2.0, sleep=waits.append)
+    waits, patient = list[float](), {"patience_s": 2.0}
     with pytest.raises(DraftpickError, match="start it and run the same command again"):
-        sweep(engine, patient, queries, place / "out", options)
+        collect(engine_of(place), place / "out", *CODE, **patient, sleep=waits.append)
     assert waits and sum(waits) <= 2.0
     stored = read_table(place / "out", "queries", ("query_id",)).num_rows
-    assert 0 < stored < len(queries)
+    assert 0 < stored < len(CODE)
     servers[1].dies_after = None
-    fresh = engine_of(place)
-    report = sweep(fresh, Endpoints(fresh), queries, place / "out", options)
+    report = collect(engine_of(place), place / "out", *CODE)
     assert (report.already, report.collected, report.errors) == (stored, 9 - stored, 0)
 
 
@@ -210,20 +207,16 @@ def kept_waiting(
         if len(waits) == heals_after:
             server.status = 200
 
-    engine = engine_of(place, clock=clock)
-    queries, options = [Query("q", "code", (CODE[0],))], Endpoints.adapted(Options())
-    return waits, lambda: sweep(
-        engine, Endpoints(engine, sleep=sleep), queries, place / "o", options
-    )
+    return waits, lambda: collect(engine_of(place, clock=clock), place / "o", CODE[0], sleep=sleep)
 
 
 def test_a_dead_endpoint_is_waited_for_a_whole_minute(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:
     servers[1].status = 503
-    waits, collect = kept_waiting(place, servers[1])
+    waits, asked = kept_waiting(place, servers[1])
     with pytest.raises(DraftpickError, match="not even after 60 s"):
-        collect()
+        asked()
     assert waits == [1, 2, 4, 8, 16, 29] and len(servers[1].asked) == 7
 
 
@@ -231,33 +224,30 @@ def test_a_long_pause_that_an_endpoint_asks_for_is_cut_to_the_minute(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:
     servers[1].status, servers[1].headers = 429, {"Retry-After": "3600"}
-    waits, collect = kept_waiting(place, servers[1], heals_after=1)
-    assert (collect().errors, waits) == (0, [60])
+    waits, asked = kept_waiting(place, servers[1], heals_after=1)
+    assert (asked().errors, waits) == (0, [60])
 
 
 def test_a_collection_stops_where_an_endpoint_refuses_whoever_asks(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:
     servers[1].status = 401
-    engine, queries = engine_of(place), [Query("q", "code", (CODE[0],))]
     with pytest.raises(DraftpickError, match=r"HTTP 401.*check the arm's key"):
-        sweep(engine, Endpoints(engine), queries, place / "out", Endpoints.adapted(Options()))
+        collect(engine_of(place), place / "out", CODE[0])
 
 
 def test_a_refused_query_is_an_error_row_of_that_arm(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:
     servers[1].status = 400
-    engine, queries = engine_of(place), [Query("q", "code", (CODE[0],))]
-    sweep(engine, Endpoints(engine), queries, place / "out", Endpoints.adapted(Options()))
+    collect(engine_of(place), place / "out", CODE[0])
     good, bad = read_table(place / "out", "outcomes").to_pylist()
     assert good["error"] is None and good["new_tokens"] == 8 and good["prompt_tokens"] == 8
     assert "HTTP 400" in bad["error"] and bad["new_tokens"] is None
 
 
 def test_money_counts_as_far_as_alpha_says(place: Path) -> None:
-    engine, queries = engine_of(place), [Query("q", "tale", (TALES[0],))]
-    sweep(engine, Endpoints(engine), queries, place / "out", Endpoints.adapted(Options()))
+    collect(engine_of(place), place / "out", TALES[0])
     copier, drafter = table_of(place / "out", "speed-price", alpha=0.0).rewards[0]
     assert copier - drafter == pytest.approx(np.log(4.0))  # four times as cheap
     copier, drafter = table_of(place / "out", "speed-price", alpha=1.0).rewards[0]
@@ -270,8 +260,7 @@ def test_prices_are_asked_for_where_they_are_needed(place: Path) -> None:
     arms = json.loads((place / "arms.yaml").read_text())["arms"]
     bodies = {name: {**body, "completion_price": None} for name, body in arms.items()}
     engine = EndpointEngine({name: recipe(name=name, **body) for name, body in bodies.items()})
-    queries = [Query("q", "tale", (TALES[0],))]
-    sweep(engine, Endpoints(engine), queries, place / "out", Endpoints.adapted(Options()))
+    collect(engine, place / "out", TALES[0])
     with pytest.raises(DraftpickError, match=r"copier, drafter of .* has no price"):
         table_of(place / "out", "speed-price")
 
@@ -309,9 +298,8 @@ def test_endpoints_are_collected_at_loads_and_temperatures(
     assert None not in drawn and len(set(drawn)) == 16
     for at_once in (1, 3):
         for temperature in (0.0, 0.7):
-            found = table_of(
-                place / "rewards", "measured", temperatures=[temperature], at_once=[at_once]
-            )
+            only = {"temperatures": [temperature], "at_once": [at_once]}
+            found = table_of(place / "rewards", "measured", **only)
             assert len(found.query_ids) == 16 and np.isfinite(found.rewards).all()
     accepted = table_of(place / "rewards", "acceptance", temperatures=[0.0], at_once=[3])
     assert (accepted.rewards == 0.75).all()
@@ -339,11 +327,9 @@ def test_a_loop_is_found_in_what_endpoints_write(
     for server in servers:
         server.words = lambda prompt: [" again"] * 20 if "again" in prompt else ["no", " loop"]
         server.step_s = lambda prompt: 0.0
-    engine = engine_of(place)
-    queries = [Query("loops", "tale", ("again",)), Query("ends", "tale", ("once",))]
-    sweep(engine, Endpoints(engine), queries, place / "out", Endpoints.adapted(Options()))
+    collect(engine_of(place), place / "out", "again", "once")
     kept = table_of(place / "out", "measured", repetitive="without")
-    assert kept.query_ids == ["ends"]
+    assert kept.query_ids == ["once"]
 
 
 @pytest.mark.parametrize(
@@ -367,12 +353,6 @@ def test_the_benchmark_needs_a_target(place: Path, capsys: pytest.CaptureFixture
     assert main(words) == 2
     assert "plain decoding by a target, which endpoints lack" in capsys.readouterr().err
     assert not (place / "bench").exists()
-
-
-def Options(**named: Any) -> Any:
-    from collect.sweeps.batch import SweepOptions
-
-    return SweepOptions(**{"max_new_tokens": 32, **named})
 
 
 class Prefers:

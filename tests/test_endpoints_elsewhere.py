@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from serve_toys import until
 
 from collect.endpoints.executor import Endpoints
 from collect.queries import Query
@@ -17,6 +18,7 @@ from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
+from decoders.endpoints import load
 from decoders.endpoints.chat import Conversations
 from decoders.endpoints.engine import EndpointEngine
 from decoders.endpoints.load import Load, load_on
@@ -57,11 +59,12 @@ def two() -> Iterator[tuple[FakeEndpoint, FakeEndpoint]]:
         yield servers
 
 
-def engine_over(*servers: FakeEndpoint, **named: Any) -> EndpointEngine:
-    arms = {
-        name: recipe(name=name, kind="endpoint", url=server.url, model="m", **named)
-        for name, server in zip(("first", "second"), servers, strict=False)
-    }
+def engine_over(*servers: FakeEndpoint, pages: bool = False) -> EndpointEngine:
+    """pages: whether their pages of metrics are read."""
+    arms = {}
+    for name, server in zip(("first", "second"), servers, strict=False):
+        page = {"metrics_url": server.metrics_url} if pages else {}
+        arms[name] = recipe(name=name, kind="endpoint", url=server.url, model="m", **page)
     return EndpointEngine(arms)
 
 
@@ -69,10 +72,10 @@ def engine_over(*servers: FakeEndpoint, **named: Any) -> EndpointEngine:
 
 
 @pytest.mark.parametrize(
-    "page, load", [(VLLM, Load(5, 4)), (SGLANG, Load(7, 1)), (LLAMA, Load(2, 0))]
+    "page, told", [(VLLM, Load(5, 4)), (SGLANG, Load(7, 1)), (LLAMA, Load(2, 0))]
 )
-def test_the_pages_of_servers(page: str, load: Load) -> None:
-    assert load_on(page, "it") == load
+def test_the_pages_of_servers(page: str, told: Load) -> None:
+    assert load_on(page, "it") == told
 
 
 @pytest.mark.parametrize(
@@ -117,27 +120,19 @@ class Heard:
 def test_a_policy_reads_the_busiest_servers_requests(
     two: tuple[FakeEndpoint, FakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from decoders.endpoints import load
-
     monkeypatch.setattr(load, "EVERY_S", 0.01)
     first, second = two
     first.metrics, second.metrics = SGLANG, VLLM
-    arms = {
-        name: recipe(
-            name=name, kind="endpoint", url=one.url, model="m", metrics_url=one.metrics_url
-        )
-        for name, one in zip(("first", "second"), two, strict=True)
-    }
-    engine, policy = EndpointEngine(arms), Heard(("first", "second"))
-    router = Router(engine, policy)  # type: ignore[arg-type]
-    until(lambda: engine.requests_under_way == 9)
+    engine, policy = engine_over(first, second, pages=True), Heard(("first", "second"))
+    router = Router(engine, policy)
+    assert until(lambda: engine.requests_under_way == 9)
     router.generate("one two", max_new_tokens=2)
     assert policy.read == [9]
     router.respond("one two", Request(2), AskOptions(running=20))  # of our own, where more
     assert policy.read == [9, 20]
     second.metrics = None  # a server that has gone counts no longer
     monkeypatch.setattr(load, "TOO_OLD_S", 0.05)
-    until(lambda: engine.requests_under_way == 8)
+    assert until(lambda: engine.requests_under_way == 8)
     engine._connections.close()
 
 
@@ -146,14 +141,12 @@ def test_a_page_that_says_nothing_is_told_of_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from decoders.endpoints import load
-
     monkeypatch.setattr(load, "EVERY_S", 0.001)
     first = two[0]
     first.metrics = "other_gauge 1\n"
-    engine = engine_over(first, metrics_url=first.metrics_url)
+    engine = engine_over(first, pages=True)
     assert engine.requests_under_way == 0
-    until(lambda: "does not say how many requests" in capsys.readouterr().err)
+    assert until(lambda: "does not say how many requests" in capsys.readouterr().err)
     time.sleep(0.05)
     assert capsys.readouterr().err == "" and engine.requests_under_way == 0
     engine._connections.close()
@@ -165,7 +158,7 @@ def test_a_collection_says_that_a_server_has_other_requests(
     first = two[0]
     first.metrics = SGLANG
     queries = [Query(str(n), "t", (f"word {n}",)) for n in range(10)]
-    engine = engine_over(first, metrics_url=first.metrics_url)
+    engine = engine_over(first, pages=True)
     options = Endpoints.adapted(SweepOptions(max_new_tokens=4))
     sweep(engine, Endpoints(engine), queries, tmp_path / "rewards", options)
     told = capsys.readouterr().err
@@ -183,7 +176,7 @@ def test_a_collection_says_that_a_server_has_other_requests(
 
 
 def test_the_page_is_no_part_of_what_was_collected(two: tuple[FakeEndpoint, FakeEndpoint]) -> None:
-    with_page = engine_over(two[0], metrics_url=two[0].metrics_url)
+    with_page = engine_over(two[0], pages=True)
     assert with_page.arms_fingerprint(["first"]) == engine_over(two[0]).arms_fingerprint(["first"])
 
 
@@ -234,13 +227,13 @@ def test_a_conversation_stays_with_its_server(
     log = DecisionLog(tmp_path / "log")
     router = Router(engine, fixed_policy(("first", "second"), "first"), log=log)
     asked = chat(LONG)
-    one = router.respond(asked, request(), AskOptions(arm="second"))
-    turns = [*asked, {"role": "assistant", "content": one.result.text}, *chat("and then?")]
-    assert router.respond(turns, request()).arm == "second"  # the policy would take the first
-    assert router.respond(chat("short"), request()).arm == "first"
-    assert router.respond(turns, request(), AskOptions(arm="first")).arm == "first"
+    one = router.respond(asked, Request(4), AskOptions(arm="second"))
+    turns = chat(LONG, one.result.text, "and then?")
+    assert router.respond(turns, Request(4)).arm == "second"  # the policy would take the first
+    assert router.respond(chat("short"), Request(4)).arm == "first"
+    assert router.respond(turns, Request(4), AskOptions(arm="first")).arm == "first"
     third = [*turns, *chat("so", "it goes on")[1:], *chat("and now?")]
-    assert router.respond(third, request()).arm == "first"  # where it was answered last
+    assert router.respond(third, Request(4)).arm == "first"  # where it was answered last
     lines = read_log(tmp_path / "log").decisions
     assert [line.choice for line in lines] == ["forced", "kept", "best", "forced", "kept"]
 
@@ -249,23 +242,11 @@ def test_a_conversation_moves_where_its_server_dies(two: tuple[FakeEndpoint, Fak
     engine = engine_over(*two)
     router = Router(engine, fixed_policy(("first", "second"), "first"))
     asked = chat(LONG)
-    router.respond(asked, request(), AskOptions(arm="second"))
-    turns = [*asked, *chat("an answer", "and then?")]
-    turns[1]["role"], turns[2]["role"] = "assistant", "user"
+    router.respond(asked, Request(4), AskOptions(arm="second"))
+    turns = chat(LONG, "an answer", "and then?")
     two[1].status = 503
-    assert router.respond(turns, request()).arm == "first"
+    assert router.respond(turns, Request(4)).arm == "first"
     asked_so_far = len(two[1].asked)
     two[1].status = 200
-    assert router.respond(turns, request()).arm == "first"  # while the other is left alone
+    assert router.respond(turns, Request(4)).arm == "first"  # while the other is left alone
     assert len(two[1].asked) == asked_so_far
-
-
-def request() -> Any:
-    return Request(4)
-
-
-def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)

@@ -84,6 +84,9 @@ OUTER = (
 PLUGINS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
 
+HEAVY = {"torch", "transformers", "mlflow", "datasets", "sentence_transformers", "matplotlib"}
+
+
 def is_outer(module: str) -> bool:
     return any(module == room or module.startswith(f"{room}.") for room in OUTER)
 
@@ -126,19 +129,27 @@ def test_what_the_outer_ring_registers_is_an_entry_point() -> None:
     assert registering == {module for group in PLUGINS.values() for module in group.values()}
 
 
+def modules_after(code: str) -> set[str]:
+    """Modules in memory after it in a fresh interpreter."""
+    command = [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level ones of these."""
+    return {name.split(".")[0] for name in modules_after(code)}
+
+
 def test_starting_a_command_loads_no_arrays_and_no_client() -> None:
-    code = f"""
-import router.cli
-from importlib import import_module
-for module in {[*PLUGINS["draftpick"].values()]}:
-    import_module(module)
-import sys
-print(*sys.modules)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert not {"numpy", "httpx", "torch", "mlflow"} & {*done.stdout.split()}
+    modules = ", ".join((*PLUGINS["draftpick"].values(), "collect", "decoders.zoo"))
+    code = f"import router.commands.collect.command, {modules}\nfrom router.cli import main"
+    loaded = loaded_by(f"{code}\nassert main(['--help']) == 0")
+    assert "decoders" in loaded and not loaded & {"numpy", "httpx", "pyarrow", *HEAVY}
+
+
+def test_importing_policies_loads_arrays_alone() -> None:
+    assert not loaded_by("import policies") & {"pandas", "sklearn", *HEAVY}
 
 
 def test_the_inner_ring_answers_alone() -> None:
@@ -158,13 +169,8 @@ try:
     recipe(name="a", kind="endpoint", url="http://localhost/v1", model="m")
 except ValueError as error:
     assert "pip install" in str(error)
-import sys
-print(*sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert not [module for module in done.stdout.split() if is_outer(module)]
+    assert not list(filter(is_outer, modules_after(code)))
 
 
 def test_no_circle_and_no_import_that_runs_up(graph: grimp.ImportGraph) -> None:
@@ -215,18 +221,6 @@ def test_types_are_shipped(package: str) -> None:
     assert f"{package}*" in settings["packages"]["find"]["include"]
 
 
-def modules_after(statement: str) -> set[str]:
-    """Modules in memory after one statement in a fresh interpreter."""
-    command = [sys.executable, "-c", f"import sys; {statement}; print(*sys.modules)"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
-
-
-def loaded_by(statement: str) -> set[str]:
-    """Top-level ones of these."""
-    return {name.split(".")[0] for name in modules_after(statement)}
-
-
 CORE = {"loop": 20, "methods.plain.drafter": 20} | {
     f"methods.{name}.drafter": 30 for name in ("max_gram", "neural", "suffix", "hybrid")
 }
@@ -254,14 +248,6 @@ def test_the_core_loads_no_backend() -> None:
         assert not {module for module in own if module.startswith("decoders.backends")}, name
 
 
-HEAVY = {"torch", "transformers", "mlflow", "datasets", "sentence_transformers", "matplotlib"}
-
-
-def test_importing_costs_nothing() -> None:
-    loaded = loaded_by("import decoders, decoders.arms, decoders.zoo, router.cli")
-    assert "decoders" in loaded and not loaded & HEAVY
-
-
 ABSENT = (
     "datasets", "matplotlib", "mlflow", "pandas", "pyarrow", "rouge_score", "scipy",
     "sentence_transformers", "sklearn", "typer",
@@ -287,7 +273,7 @@ SCRIPTS = (
 
 def test_what_decodes_and_trains_needs_torch_and_transformers_alone() -> None:
     """Of the heavy packages, that is: a GPU machine may have no others."""
-    refused = f"sys.modules.update(dict.fromkeys({ABSENT}))"  # None there: import raises
+    refused = f"import sys; sys.modules.update(dict.fromkeys({ABSENT}))"  # None: import raises
     scripts = f"sys.path.append({str(ROOT / 'benchmarks')!r})"
     loaded = loaded_by(f"{refused}; {scripts}; import {', '.join((*BARE, *SCRIPTS))}")
     assert {"torch", "transformers"} <= loaded
@@ -297,9 +283,12 @@ def test_what_decodes_and_trains_needs_torch_and_transformers_alone() -> None:
 
 def test_a_proposer_for_vllm_needs_little() -> None:
     """`pip install --no-deps draftpick` is enough: what it needs comes with vLLM."""
-    absent = (*ABSENT, "accelerate", "gguf", "greenlet", "huggingface_hub", "rich")
-    refused = f"sys.modules.update(dict.fromkeys({absent}))"
-    loaded = loaded_by(f"{refused}; from router.engines.vllm import Proposer")
+    absent = (*ABSENT, "accelerate", "gguf", "greenlet", "huggingface_hub", "rich", "threadpoolctl")
+    refused = f"import sys; sys.modules.update(dict.fromkeys({absent}))"
+    chosen = (
+        "import numpy as np, policies.products; policies.products.product(np.eye(2), np.eye(2))"
+    )
+    loaded = loaded_by(f"{refused}; from router.engines.vllm import Proposer; {chosen}")
     assert not loaded & (HEAVY - set(absent))
 
 

@@ -28,7 +28,6 @@ from collect.store.manifest import read_manifest
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.on_ray import OnRay
 from collect.sweeps.progress import SweepProgress
-from collect.sweeps.ray_cluster import cores_each
 from collect.sweeps.run import sweep
 from decoders.common.errors import DraftpickError
 from router.serve.server import bound
@@ -36,7 +35,7 @@ from router.serve.server import bound
 serve = pytest.importorskip("ray.serve", reason="there is no Ray for this Python")
 from router.serve.on_ray import NAME, SIGNALS, Make, application, run, started  # noqa: E402
 
-ON_ONE = pytest.mark.alone  # replicas that starve fall silent
+pytestmark = [pytest.mark.slow, pytest.mark.alone]  # replicas that starve fall silent
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=3)
 
 
@@ -61,15 +60,6 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def test_cores_are_shared_evenly() -> None:
-    assert cores_each([{"CPU": 16, "GPU": 4}, {"CPU": 8, "GPU": 1}], 5, 5) == 4
-    assert cores_each([{"CPU": 16}, {"CPU": 8}], 2, 0) == 8
-    assert cores_each([{"CPU": 2}], 4, 0) == 1
-    assert cores_each([{"CPU": 64}, {"CPU": 8, "GPU": 2}], 2, 2) == 4
-
-
-@pytest.mark.slow
-@ON_ONE
 def test_rows_and_shards_are_those_of_one_process(cluster: None, tmp_path: Path) -> None:
     engine, queries = FakeEngine(), make_queries(3)
     with OnRay(loaded, workers=2) as two:
@@ -83,8 +73,6 @@ def test_rows_and_shards_are_those_of_one_process(cluster: None, tmp_path: Path)
     assert [asdict(there)[name] for name in same] == [asdict(here)[name] for name in same]
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_what_a_dead_worker_held_is_done_by_another(cluster: None, tmp_path: Path) -> None:
     queries = make_queries(3)
     make = partial(loaded, "math", tmp_path / "died")
@@ -96,8 +84,6 @@ def test_what_a_dead_worker_held_is_done_by_another(cluster: None, tmp_path: Pat
     assert files(tmp_path / "ray") == files(tmp_path / "here")
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_queries_that_kill_every_worker_end_the_sweep(cluster: None, tmp_path: Path) -> None:
     queries = make_queries(3)
     make = partial(loaded, "math", tmp_path / "died", every_time=True)
@@ -108,8 +94,6 @@ def test_queries_that_kill_every_worker_end_the_sweep(cluster: None, tmp_path: P
     assert len(pairs(tmp_path / "ray")) == len(done) * len(ARMS)  # whole queries
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_who_is_at_work_when_a_sweep_ends_early_is_stopped(cluster: None, tmp_path: Path) -> None:
     """Or its core is taken on a cluster that stays, for as long as a traceback holds the worker."""
     import ray
@@ -132,8 +116,6 @@ def test_who_is_at_work_when_a_sweep_ends_early_is_stopped(cluster: None, tmp_pa
     assert until(lambda: all(map(is_dead, two._started)), 30)
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_a_stopped_sweep_goes_on_here_or_there(cluster: None, tmp_path: Path) -> None:
     queries, out = make_queries(4), tmp_path / "out"
 
@@ -152,8 +134,6 @@ def test_a_stopped_sweep_goes_on_here_or_there(cluster: None, tmp_path: Path) ->
     assert pairs(out) == all_pairs(queries)
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_what_a_worker_raises_is_told_in_its_words(cluster: None, tmp_path: Path) -> None:
     told = pytest.raises(DraftpickError, match=r"^this engine cannot be loaded here$")
     with told, OnRay(broken, workers=1) as one:
@@ -220,8 +200,6 @@ def streaming(http: httpx.Client, count: int) -> Iterator[list[Future[str]]]:
         yield asked
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_answers_come_through_one_port_as_those_of_one_server(three: httpx.Client) -> None:
     told = [three.post(CHAT, json=ASKED) for _ in range(18)]
     assert {each.status_code for each in told} == {200}
@@ -245,8 +223,6 @@ def test_answers_come_through_one_port_as_those_of_one_server(three: httpx.Clien
     assert wrong.status_code == 400 and "messages" in wrong.json()["error"]["message"]
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_a_stream_comes_through_as_it_is_written(three: httpx.Client) -> None:
     times, lines = [], []
     with three.stream("POST", CHAT, json=ASKED | ALONE | {"stream": True}) as answer:
@@ -258,8 +234,6 @@ def test_a_stream_comes_through_as_it_is_written(three: httpx.Client) -> None:
     assert np.diff(times).max() < 0.5 * (times[-1] - times[0])  # not all at the end
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_an_answer_ends_when_its_client_leaves(three: httpx.Client) -> None:
     with pytest.raises(httpx.ReadTimeout):
         three.post(CHAT, json=ASKED | ALONE, timeout=httpx.Timeout(5, read=0.5))
@@ -270,8 +244,6 @@ def test_an_answer_ends_when_its_client_leaves(three: httpx.Client) -> None:
     assert until(lambda: sum(running(three)) == 0, 6)
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_more_than_all_queues_hold_are_refused(three: httpx.Client) -> None:
     with ThreadPoolExecutor(60) as pool:
         told = list(pool.map(lambda _: three.post(CHAT, json=ASKED), range(60)))
@@ -280,8 +252,6 @@ def test_more_than_all_queues_hold_are_refused(three: httpx.Client) -> None:
     assert refused.headers["retry-after"] and refused.json()["error"]["code"] == "queue_full"
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_a_killed_replica_loses_what_it_held_alone_and_is_replaced(three: httpx.Client) -> None:
     before = set(three.get("/stats").json())
     with streaming(three, 6) as asked:
@@ -294,8 +264,6 @@ def test_a_killed_replica_loses_what_it_held_alone_and_is_replaced(three: httpx.
     assert len(three.get("/stats").json().keys() - before) == 1
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_at_the_end_nothing_new_is_taken_and_what_began_ends(three: httpx.Client) -> None:
     """Last of those with these replicas, as they take nothing from here on."""
     everyone = serve.get_app_handle(NAME)
@@ -307,8 +275,6 @@ def test_at_the_end_nothing_new_is_taken_and_what_began_ends(three: httpx.Client
     assert all(each.result().endswith("data: [DONE]\n\n") for each in asked)
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_a_killed_replica_loses_what_it_wrote_alone_where_others_wait_at_the_ingress(
     cluster: None,
 ) -> None:
@@ -319,8 +285,6 @@ def test_a_killed_replica_loses_what_it_wrote_alone_where_others_wait_at_the_ing
         assert sorted(each.result().status_code for each in asked) == [200] * 7 + [500]
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_a_signal_ends_the_command_after_the_running_answers(
     cluster: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -352,8 +316,6 @@ def test_a_signal_ends_the_command_after_the_running_answers(
     assert "shutting down after the running answers" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@ON_ONE
 def test_what_a_replica_raises_is_told_in_its_own_words(cluster: None) -> None:
     told = pytest.raises(DraftpickError, match=r"^this engine cannot be loaded here$")
     with told, deployed(broken):  # one a machine

@@ -10,18 +10,21 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from endpoint_toys import events
 from safetensors.torch import load_file, save_file
-from stored_tables import table_of
+from serve_toys import Served, served
+from stored_tables import rows, table_of
 from tiny_models import target_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import policies
 from collect.align.write import write_outputs
+from collect.queries import Query
 from collect.replay.batch import Batch
 from collect.store.tables import read_table
 from collect.sweeps.batch import SweepOptions
-from collect.sweeps.run import sweep
+from collect.sweeps.run import SweepReport, sweep
 from decoders import Engine
 from decoders.arms import load_arms
 from decoders.arms.file import fingerprint
@@ -69,10 +72,25 @@ def load(target: Path, arms: Path | None = None) -> Engine:
     return Engine.load(str(target), arms, dtype="float32", device="cpu")
 
 
-def queries(folder: Path, texts: list[str]) -> Any:
-    from collect.queries import Query
+def generate(prompt: list[str], target: Path, arms: Path, *more: str) -> int:
+    how = ["--target", str(target), "--config", str(arms), "--device", "cpu"]
+    return main(["generate", *prompt, "--arm", "copy", *how, "--dtype", "float32", *more])
 
-    return [Query(f"q{at}", "qa", (text,)) for at, text in enumerate(texts)]
+
+def collect(engine: Engine, texts: list[str], out: Path, **options: Any) -> SweepReport:
+    queries = [Query(f"q{at}", "qa", (text,)) for at, text in enumerate(texts)]
+    return sweep(engine, Batch(engine), queries, out, SweepOptions(**options))
+
+
+def chat(server: Served, text: str, tokens: int, **more: Any) -> httpx.Response:
+    body = {"model": "copy", "messages": [{"role": "user", "content": text}], "max_tokens": tokens}
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body | more, timeout=30)
+
+
+def change(folder: Path) -> None:
+    """Every weight of the model."""
+    state = load_file(folder / "model.safetensors")
+    save_file({k: v + 1 for k, v in state.items()}, folder / "model.safetensors", {"format": "pt"})
 
 
 # -- one text -------------------------------------------------------------------------------------
@@ -81,37 +99,21 @@ def queries(folder: Path, texts: list[str]) -> Any:
 def test_every_way_to_an_answer_writes_the_same_text(
     target: Path, arms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from serve_toys import served
-
-    prompts = ["x y", "do x .", "y y y", "x , z"]
-    how = ["--arm", "copy", "--target", str(target), "--config", str(arms), "--device", "cpu"]
-    how += ["--dtype", "float32", "--max-new-tokens", "24"]
+    prompts, how = ["x y", "do x .", "y y y", "x , z"], ("--max-new-tokens", "24")
     engine = load(target, arms)
-    asked = queries(tmp_path, prompts)
-    options = SweepOptions(arms=("copy",), max_new_tokens=24)
-    sweep(engine, Batch(engine), asked, tmp_path / "out", options)
-    kept = {
-        r["query_id"]: r["target_text"] for r in read_table(tmp_path / "out", "queries").to_pylist()
-    }
+    collect(engine, prompts, tmp_path / "out", arms=("copy",), max_new_tokens=24)
+    stored = read_table(tmp_path / "out", "queries").to_pylist()
+    kept = {row["query_id"]: row["target_text"] for row in stored}
     cleaned = 0
     with served(engine=load(target, arms)) as server:
         for at, prompt in enumerate(prompts):
-            assert main(["generate", prompt, *how]) == 0
+            assert generate([prompt], target, arms, *how) == 0
             printed = capsys.readouterr().out
-            assert main(["generate", prompt, "--json", *how]) == 0
+            assert generate([prompt], target, arms, *how, "--json") == 0
             whole = json.loads(capsys.readouterr().out)["text"]
-            body = {
-                "model": "copy",
-                "messages": [{"role": "user", "content": prompt}],
-                "max_tokens": 24,
-            }
-            url = f"{server.url}/v1/chat/completions"
-            once = httpx.post(url, json=body).json()["choices"][0]["message"]["content"]
-            pieces = httpx.post(url, json=body | {"stream": True}).text.split("\n\n")
-            found = [
-                json.loads(p.removeprefix("data: ")) for p in pieces if p.startswith("data: {")
-            ]
-            streamed = "".join(c["delta"].get("content") or "" for p in found for c in p["choices"])
+            once = chat(server, prompt, 24).json()["choices"][0]["message"]["content"]
+            deltas = [each["choices"] for each in events(chat(server, prompt, 24, stream=True))]
+            streamed = "".join(c["delta"].get("content") or "" for each in deltas for c in each)
             assert printed == f"{whole}\n" and whole == once == streamed == kept[f"q{at}"]
             cleaned += engine.tokenizer.clean_up_tokenization(whole) != whole
     assert cleaned, "no answer that a clean-up would change"
@@ -133,34 +135,26 @@ REFUSALS = {
 def test_a_template_that_refuses_a_system_message(
     way: str, target: Path, arms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from serve_toys import served
-
     template = (
         "{% if messages[0].role == 'system' %}" + REFUSALS[way] + "{% endif %}"
         "{% for m in messages %}{{ m.content }} {% endfor %}"
     )
     messages = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
-    tokenizer = load_tokenizer(target, template)
-    with pytest.raises(
-        TemplateRefused, match=r"chat template refuses these messages .*system, user"
-    ):
+    tokenizer, says = load_tokenizer(target, template), r"refuses these messages .*system, user"
+    with pytest.raises(TemplateRefused, match=f"chat template {says}"):
         encode_chat(tokenizer, messages)
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"messages": messages}))
-    how = ["--arm", "copy", "--target", str(target), "--config", str(arms), "--device", "cpu"]
-    how += ["--dtype", "float32", "--chat-template", template]
-    assert main(["generate", "--prompts", str(file), *how]) == 2
+    assert generate(["--prompts", str(file)], target, arms, "--chat-template", template) == 2
     said = capsys.readouterr().err
     assert "refuses these messages" in said and "--debug" not in said
     engine = load(target, arms)
     engine.tokenizer = tokenizer
     with served(engine=engine) as server:
-        url = f"{server.url}/v1/chat/completions"
-        body = {"model": "copy", "messages": messages, "max_tokens": 3}
-        made = httpx.post(url, json=body)
+        made = chat(server, "y", 3, messages=messages)
         assert made.status_code == 400 and made.json()["error"]["param"] == "messages"
         assert "refuses these messages" in made.json()["error"]["message"]
-        assert httpx.post(url, json=body | {"messages": messages[1:]}).status_code == 200
+        assert chat(server, "y", 3).status_code == 200
 
 
 # -- names are for people -------------------------------------------------------------------------
@@ -169,15 +163,12 @@ def test_a_template_that_refuses_a_system_message(
 def test_the_same_weights_in_another_folder(target: Path, arms: Path, tmp_path: Path) -> None:
     """The collection goes on, the policy serves; other weights of the old name are refused."""
     moved = shutil.copytree(target, tmp_path / "moved")
-    options = SweepOptions(max_new_tokens=4)
-    texts = ["x y", "do x .", "y y y", "x , z", "z z"]
+    texts, out = ["x y", "do x .", "y y y", "x , z", "z z"], tmp_path / "out"
     engine, other = load(target, arms), load(moved, arms)
-    assert engine.embedder != other.embedder and identity(engine.embedder) == identity(
-        other.embedder
-    )
-    out = tmp_path / "out"
-    sweep(engine, Batch(engine), queries(tmp_path, texts[:3]), out, options)
-    report = sweep(other, Batch(other), queries(tmp_path, texts), out, options)
+    assert engine.embedder != other.embedder
+    assert identity(engine.embedder) == identity(other.embedder)
+    collect(engine, texts[:3], out, max_new_tokens=4)
+    report = collect(other, texts, out, max_new_tokens=4)
     assert (report.already, report.collected) == (3, 2)
     table = table_of(out, "modelled")
     assert table.embedder == engine.embedder and len(table.query_ids) == 5
@@ -185,13 +176,12 @@ def test_the_same_weights_in_another_folder(target: Path, arms: Path, tmp_path: 
     policy = policies.fit("regression", table).policy
     assert Router(other, policy).generate("x y", max_new_tokens=2).arm in policy.arms
     changed = shutil.copytree(target, tmp_path / "else" / "target")
-    state = load_file(changed / "model.safetensors")
-    save_file({k: v + 1 for k, v in state.items()}, changed / "model.safetensors", {"format": "pt"})
+    change(changed)
     third = load(changed, arms)
     with pytest.raises(PolicyError, match="was trained on embeddings"):
         Router(third, policy)
     with pytest.raises(DraftpickError, match="other settings: target"):
-        sweep(third, Batch(third), queries(tmp_path, texts), out, options)
+        collect(third, texts, out, max_new_tokens=4)
 
 
 def test_the_same_drafter_in_another_place(target: Path, tmp_path: Path) -> None:
@@ -208,8 +198,7 @@ def test_the_same_drafter_in_another_place(target: Path, tmp_path: Path) -> None
     known = drafted(here)
     here.rename(there)
     assert drafted(there) == known
-    state = load_file(there / "model.safetensors")
-    save_file({k: v + 1 for k, v in state.items()}, there / "model.safetensors", {"format": "pt"})
+    change(there)
     assert drafted(there) != known
     there.rename(here)
     assert drafted(here) != known
@@ -222,8 +211,7 @@ def test_an_engine_stands_for_the_weights_that_it_loaded(target: Path, tmp_path:
     file.write_text(f"arms: {{two: {{kind: neural, drafter: '{drafter}', length: {{k: 2}}}}}}")
     engine = load(target, file)
     known = engine.arms_fingerprint(["two"])
-    state = load_file(drafter / "model.safetensors")
-    save_file({k: v + 1 for k, v in state.items()}, drafter / "model.safetensors", {"format": "pt"})
+    change(drafter)
     assert engine.arms_fingerprint(["two"]) == known
     assert load(target, file).arms_fingerprint(["two"]) != known
 
@@ -260,8 +248,6 @@ def test_one_token_of_nan(
     target: Path, arms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its queries fail and no others; the table is made of the rest."""
-    from serve_toys import served
-
     broken = shutil.copytree(target, tmp_path / "broken")
     state = load_file(broken / "model.safetensors")
     state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
@@ -271,18 +257,14 @@ def test_one_token_of_nan(
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
     engine = load(broken, arms)
-    out, options = tmp_path / "out", SweepOptions(max_new_tokens=2)
-    texts = ["x y", "do x .", "y y y", "x z", "x , x"]
-    report = sweep(engine, Batch(engine), queries(tmp_path, texts), out, options)
-    assert report.errors == 2
-    failed = {
-        r["query_id"]: r["error"] for r in read_table(out, "outcomes").to_pylist() if r["error"]
-    }
-    assert set(failed) == {"q3"} and "no numbers (nan)" in failed["q3"]
+    out, texts = tmp_path / "out", ["x y", "do x .", "y y y", "x z", "x , x"]
+    assert collect(engine, texts, out, max_new_tokens=2).errors == 2
+    errors = {key[0]: row["error"] for key, row in rows(out).items() if row["error"]}
+    assert set(errors) == {"q3"} and "no numbers (nan)" in errors["q3"]
     assert len(table_of(out, "modelled").query_ids) == 4
     lines = tmp_path / "queries.jsonl"
-    rows = [{"id": f"q{at}", "task": "qa", "turns": [text]} for at, text in enumerate(texts)]
-    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = [{"id": f"q{at}", "task": "qa", "turns": [text]} for at, text in enumerate(texts)]
+    lines.write_text("".join(json.dumps(row) + "\n" for row in asked))
     own = EngineOptions(str(broken), dtype="float32", device="cpu")
     written = write_outputs([lines], tmp_path / "align", own, 2, None).read_text().splitlines()
     assert {json.loads(line)["id"] for line in written} == {"q0", "q1", "q2", "q4"}
@@ -291,16 +273,12 @@ def test_one_token_of_nan(
     with pytest.raises(NotANumber):
         Router(engine, policy).generate("x z")
     assert Router(engine, policy).generate("x y", max_new_tokens=2).result.ids
-    how = ["--arm", "copy", "--target", str(broken), "--config", str(arms), "--device", "cpu"]
-    assert main(["generate", "x z", "--dtype", "float32", *how]) == 2
+    assert generate(["x z"], broken, arms) == 2
     assert "no numbers (nan)" in capsys.readouterr().err
     for slots in (1, 2):
         with served(engine=load(broken, arms), slots=slots) as server:
             for prompt, status in (("x z", 500), ("x y", 200), ("x z", 500), ("x y", 200)):
-                body = {"model": "copy", "messages": [{"role": "user", "content": prompt}]}
-                made = httpx.post(
-                    f"{server.url}/v1/chat/completions", json=body | {"max_tokens": 2}, timeout=30
-                )
+                made = chat(server, prompt, 2)
                 assert made.status_code == status, made.text
                 if status == 500:
                     assert made.json()["error"]["code"] == "not_a_number"
@@ -316,10 +294,7 @@ def test_a_target_without_an_end_token_answers(target: Path, arms: Path, tmp_pat
     for arm in engine.arm_names:
         result = engine.decode(arm, [3, 4], Request(9))
         assert len(result.ids) == 9 and result.finish_reason == "length"
-    options = SweepOptions(max_new_tokens=5)
     out = tmp_path / "out"
-    assert (
-        sweep(engine, Batch(engine), queries(tmp_path, ["x y", "x", "y"]), out, options).errors == 0
-    )
+    assert collect(engine, ["x y", "x", "y"], out, max_new_tokens=5).errors == 0
     policy = policies.fit("regression", table_of(out, "modelled")).policy
     assert len(Router(engine, policy).generate("x y", max_new_tokens=5).result.ids) == 5

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,17 +25,9 @@ WORDS = [f"w{i}" for i in range(40)]
 ABSENT = ("datasets", "mlflow", "rouge_score", "typer", "pyarrow")
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def call(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> None:
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
-    script(name).main()
+    import_module(name).main()
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +58,8 @@ def shard(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     for name, rows in (("queries", queries), ("outputs", outputs)):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = tmp_path / "shard.npz"
-    call(
-        monkeypatch,
-        "pack_tokens",
-        *("--queries", tmp_path / "queries", "--outputs", tmp_path / "outputs"),
-        *("--target", target, "--out", made),
-    )
+    asked = ("--queries", tmp_path / "queries", "--outputs", tmp_path / "outputs")
+    call(monkeypatch, "pack_tokens", *asked, "--target", target, "--out", made)
     return made
 
 
@@ -91,12 +78,9 @@ def test_texts_are_packed_with_their_prompts(shard: Path) -> None:
 
 
 def test_a_generalist_and_specialists(
-    tmp_path: Path,
-    shard: Path,
-    target: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, shard: Path, target: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     out = tmp_path / "out"
     arguments = [*options(shard, target, out), "--minutes", 0.01, "--specialists", 0.01]
     call(monkeypatch, "train_recurrent", *arguments)

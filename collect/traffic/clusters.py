@@ -13,20 +13,20 @@ UNNAMED = "other"
 
 
 def tasks_of(answers: Sequence[LoggedAnswer], most: int, seed: int = 0) -> list[str]:
-    """[n] what each answer's line calls its task, else the cluster of its last user message.
-
-    most: clusters; fewer where there are few answers.
-
-    k-means over tf-idf weighted words (scikit-learn); a cluster is called by the words that are
-    typical of it.
-    """
+    """[n] what each answer's line calls its task, else the cluster of its last user message."""
     unnamed = [at for at, each in enumerate(answers) if each.task is None]
-    named = _clusters([answers[at].asked for at in unnamed], most, seed)
+    named = clusters([answers[at].asked for at in unnamed], most, seed)
     found = dict(zip(unnamed, named, strict=True))
     return [each.task or found[at] for at, each in enumerate(answers)]
 
 
-def _clusters(texts: Sequence[str], most: int, seed: int) -> list[str]:
+def clusters(texts: Sequence[str], most: int, seed: int = 0) -> list[str]:
+    """[n] which cluster each text is of, called by the words that are typical of it.
+
+    most: clusters; fewer where there are few texts.
+
+    k-means over tf-idf weighted words (scikit-learn).
+    """
     import numpy as np
     from sklearn.cluster import KMeans
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer

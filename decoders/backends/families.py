@@ -14,6 +14,7 @@ from .rope import IN_PART, KINDS, THETA, Rotation, kind_of, pairs_apart, rotatio
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' names of layers
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu"}  # a config's names -> ours
+CLAMPED = "clamped"  # gpt-oss's, whose configs say silu
 LONG, FIRST_TRAINED = "longrope", "original_max_position_embeddings"
 HARMLESS: dict[str, tuple[Any, ...]] = {  # fields that change a model unless they have these values
     "mlp_bias": (False, None),
@@ -22,6 +23,8 @@ HARMLESS: dict[str, tuple[Any, ...]] = {  # fields that change a model unless th
     "quantization_config": (None,),
     "mlp_only_layers": ([], None),
     "decoder_sparse_step": (1,),
+    "swiglu_alpha": (1.702,),
+    "swiglu_limit": (7.0,),
 }
 
 
@@ -62,13 +65,17 @@ class Family:
 
     model_type: transformers' name of its configs.
     gguf: the architecture that its GGUF files name; None where they name another family's.
-    biased: whether queries, keys and values have biases.
+    biased: whether queries, keys and values have biases, or "all" products of a layer.
+    sinks: whether heads have sinks.
+    clamped: whether the activation is gpt-oss's, whatever a config calls it.
     head_norms: whether queries and keys are normed, "each" head or "all" of them at once.
     fused: whether a checkpoint has q, k and v in one matrix, and gate and up in another.
     norms_from_one: whether a checkpoint has of norms' weights what they exceed 1 by.
     scaled_embedding: whether embeddings are multiplied by the root of their size.
     tied: whether the head is the embedding where a config does not say.
     experts: whether every layer has several MLPs, of which a token takes some.
+    joint: whether a checkpoint has those of a layer in one tensor, turned over, with the rows of
+        gate and up in turn.
     whole_shares: whether their shares are made to sum to 1 where a config does not say.
     score_cap, logit_cap: whether a config's soft caps count, of scores and of logits.
     query_scale: whether a config's `query_pre_attn_scalar` does.
@@ -85,13 +92,16 @@ class Family:
     model_type: str
     gguf: str | None
     norms: Norms = Norms()
-    biased: bool = False
+    biased: Literal["qkv", "all"] | None = None
+    sinks: bool = False
+    clamped: bool = False
     head_norms: Literal["each", "all"] | None = None
     fused: bool = False
     norms_from_one: bool = False
     scaled_embedding: bool = False
     tied: bool = False
     experts: bool = False
+    joint: bool = False
     whole_shares: bool = False
     score_cap: bool = False
     logit_cap: bool = False
@@ -137,13 +147,18 @@ FAMILIES = {
         ),
     ),
     "Qwen2ForCausalLM": Family(
-        "qwen2", "qwen2", biased=True, slides=_from_a_layer, asked=True, listed=True
+        "qwen2", "qwen2", biased="qkv", slides=_from_a_layer, asked=True, listed=True
     ),
     "Qwen3ForCausalLM": Family(
         "qwen3", "qwen3", head_norms="each", slides=_from_a_layer, asked=True, listed=True
     ),
     "Qwen3MoeForCausalLM": Family(
         "qwen3_moe", "qwen3moe", head_norms="each", slides=_all, asked=True, experts=True
+    ),
+    "GptOssForCausalLM": Family(
+        "gpt_oss", "gpt-oss", biased="all", sinks=True, clamped=True, slides=_but_every(2),
+        listed=True, experts=True, joint=True, whole_shares=True, theta=150_000.0,
+        renamed=(("mlp.router.", "mlp.gate."),),
     ),
     "OlmoeForCausalLM": Family("olmoe", "olmoe", head_norms="all", experts=True),
     "Phi3ForCausalLM": Family("phi3", "phi3", fused=True, slides=_all, in_part=True),
@@ -238,8 +253,8 @@ def unsupported(config: dict[str, Any]) -> str | None:
 
 
 def activation_of(config: dict[str, Any]) -> str:
-    """The MLP's activation: silu or gelu, the latter by a hyperbolic tangent."""
-    return ACTIVATIONS[_activation(config)]
+    """The MLP's activation: silu, gelu by a hyperbolic tangent, or clamped."""
+    return CLAMPED if family_of(config).clamped else ACTIVATIONS[_activation(config)]
 
 
 def attention_of(config: dict[str, Any]) -> tuple[tuple[Attention, ...], tuple[int, ...]]:

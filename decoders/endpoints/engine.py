@@ -223,7 +223,7 @@ class EndpointEngine:
         answer = _Answer(self.tokenizer, prompt_ids, streamer)
         body = _body(recipe, messages, request)
         try:
-            self._ask(recipe, body, answer)
+            self._ask(recipe, body, answer, request.trace)
         except Unavailable as error:
             breaker.failed(str(error), error.pause_s)
             if answer.ids and getattr(streamer, "shown", streamer is not None):
@@ -240,18 +240,24 @@ class EndpointEngine:
             streamer.end()
         return answer.result(recipe, request)
 
-    def _ask(self, recipe: EndpointRecipe, body: dict[str, Any], answer: _Answer) -> None:
+    def _ask(
+        self,
+        recipe: EndpointRecipe,
+        body: dict[str, Any],
+        answer: _Answer,
+        trace: Mapping[str, str],
+    ) -> None:
         """Without `stream_options` where the server has refused them; it may count all the same."""
         counted = {"stream_options": {"include_usage": True}}
         more = {} if recipe.name in self._uncounted else counted
         try:
-            with closing(completions(self._connections, recipe, body | more)) as events:
+            with closing(completions(self._connections, recipe, body | more, trace)) as events:
                 answer.read(events)
         except Refused as error:
             if not more or "stream_options" not in error.content:
                 raise DraftpickError(str(error)) from error
             self._uncounted.add(recipe.name)
-            self._ask(recipe, body, answer)
+            self._ask(recipe, body, answer, trace)
 
 
 def _body(

@@ -98,12 +98,15 @@ def client() -> httpx.Client:
 
 
 def completions(
-    connections: httpx.Client, arm: EndpointRecipe, body: dict[str, Any]
+    connections: httpx.Client,
+    arm: EndpointRecipe,
+    body: dict[str, Any],
+    trace: Mapping[str, str] | None = None,
 ) -> Generator[Event, None, None]:
     """Events of one answer, as they come; closing it stops the server. One that does not stream
     gives its whole answer in one event.
 
-    body: of the request, without what the recipe says.
+    body: of the request, without what the recipe says. trace: as of `records.Request`.
 
     Raises Unavailable where the server does not answer, is overloaded, fails, or ends before the
     answer does, UpstreamRefused where it refuses every request, redirects or a key is missing,
@@ -113,7 +116,7 @@ def completions(
     ended, pending = None, False
     with ExitStack() as open_:
         answer, kind = open_.enter_context(
-            asked(connections, arm, "POST", "/chat/completions", content)
+            asked(connections, arm, "POST", "/chat/completions", content, trace)
         )
         if kind == "text/event-stream":
             events = data_of(answer.iter_text())
@@ -168,20 +171,23 @@ def asked(
     method: str,
     path: str,
     content: Mapping[str, Any] | None = None,
+    trace: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[httpx.Response, str]]:
     """A response of status 200, not read yet, and its type. path: below the arm's `url`.
 
     Raises as `completions`.
     """
     url, key = httpx.URL(arm.url), key_of(arm)
-    bearer = b"" if key is None else b"Bearer " + key.get_secret_value().encode()
+    headers = {name.encode(): value.encode() for name, value in (trace or {}).items()}
+    if key is not None:
+        headers[b"Authorization"] = b"Bearer " + key.get_secret_value().encode()
     with (
         _explained(arm),
         connections.stream(
             method,
             url.copy_with(path=url.path.rstrip("/") + path),
             json=content,
-            headers={b"Authorization": bearer} if bearer else {},
+            headers=headers,
             timeout=arm.timeout_s,
         ) as answer,
     ):

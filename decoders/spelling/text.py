@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .channels import Channels
 from .stops import StopStrings
 from .tokens import spelling_of
 
@@ -15,17 +16,28 @@ DECODER = codecs.getincrementaldecoder("utf-8")
 class TextStream:
     """An answer's text, piece by piece; the pieces together are the text before the stop string
     that is complete first. Special tokens have no text, and bytes that are no character are U+FFFD.
+    Of an answer in channels it is the text of those that are for the user (channels.py).
 
     after: tokens whose text the answer's goes on; without them a tokenizer may leave out the space
         of its first word.
+    whole: whether it is the text of all channels.
     ended: whether a stop string is whole.
+    thought: text of the other channels; whoever tells it may empty it.
     """
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str] = (), after: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        stop: Sequence[str] = (),
+        after: Sequence[int] = (),
+        whole: bool = False,
+    ) -> None:
         self._spelling = spelling_of(tokenizer)
         self._ids = list(after)
         self._bytes = DECODER("replace")
         self._stops = StopStrings(stop, self._spelling.names.values() if stop else ())
+        self._channels = None if whole else Channels.of(self._spelling.names.values())
+        self.thought = ""
         self._held = ""  # not yet sure
         self._sent = 0  # characters before that
         self.ended = False
@@ -41,7 +53,11 @@ class TextStream:
         """Add one token and return what it adds to the text, sure or not."""
         text = self._bytes.decode(self._spelling.spelled(token, self._ids))
         self._ids.append(token)
-        self._hold(text, self._spelling.names.get(token, ""))
+        name = self._spelling.names.get(token, "")
+        if self._channels is not None:
+            text, thought = self._channels.apart(name, text)
+            self.thought += thought
+        self._hold(text, name)
         return text
 
     def finish(self) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -44,7 +45,7 @@ class FakeEndpoint:
     last_word: the stop string that it says has ended its answer.
     metrics: its page of metrics, with `metrics_status`; None has none.
     connections: that it has got.
-    asked: bodies of requests, and `keys` their Authorization, `paths` where they went.
+    asked: bodies of requests, and `heads` their headers, `paths` where they went.
     left: requests whose client went before the end.
     """
 
@@ -65,7 +66,7 @@ class FakeEndpoint:
     metrics: str | None = None
     metrics_status: int = 200
     asked: list[dict[str, Any]] = field(default_factory=list)
-    keys: list[str | None] = field(default_factory=list)
+    heads: list[Message] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     left: int = 0
     connections: int = 0
@@ -138,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, fake: FakeEndpoint) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         fake.asked.append(body)
-        fake.keys.append(self.headers.get("Authorization"))
+        fake.heads.append(self.headers)
         fake.paths.append(self.path)
         if fake.raw is not None:
             self._begin(fake.status, fake.headers)

@@ -33,6 +33,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     FIRST_TRAINED: 8192,
 }  # the values of every Llama from 3.1 on; a file holds only what they come to
+YARN = "yarn"
 REQUIRED = (
     "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
     "attention.layer_norm_rms_epsilon", "context_length",
@@ -46,11 +47,7 @@ def not_as_it_is(header: Header) -> str | None:
     strange = strange_tensor(header)
     if strange:
         return f"it holds {strange}, which such models do not have"
-    if header.own("attention.sliding_window") and header.architecture not in (
-        "gemma2",
-        "gemma3",
-        "phi3",
-    ):
+    if header.own("attention.sliding_window") and header.architecture not in MEANT:
         return "its attention slides"
     return None
 
@@ -91,7 +88,7 @@ def config_of(header: Header) -> dict[str, Any]:
     config["rope_parameters"] |= scaling_of(header, config)
     if config["rope_parameters"]["rope_type"] == LONG:  # transformers takes it from here
         config[FIRST_TRAINED] = config["rope_parameters"][FIRST_TRAINED]
-    meant = _experts if family.experts else MEANT.get(header.architecture)
+    meant = MEANT.get(header.architecture, _experts if family.experts else None)
     return config | ({"hidden_act": "silu"} if meant is None else meant(header, config))
 
 
@@ -124,6 +121,16 @@ def _experts(header: Header, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _gpt_oss(header: Header, config: dict[str, Any]) -> dict[str, Any]:
+    """Every other layer slides, and scaled positions are not rounded to whole dimensions."""
+    rope = config["rope_parameters"]
+    return {
+        **_experts(header, config),
+        "sliding_window": header.own("attention.sliding_window"),
+        "rope_parameters": rope | ({"truncate": False} if rope["rope_type"] == YARN else {}),
+    }
+
+
 def _gemma2(header: Header, config: dict[str, Any]) -> dict[str, Any]:
     """Likewise; every other layer slides."""
     large = config["num_hidden_layers"] == LAYERS_OF_GEMMA2_27B
@@ -148,7 +155,7 @@ def _phi3(header: Header, config: dict[str, Any]) -> dict[str, Any]:
 
 LAYERS_OF_27B, LAYERS_OF_GEMMA2_27B = 62, 46  # whose queries are scaled by another size
 MEANT = {  # of a family's config, beside what all files say
-    "gemma2": _gemma2, "gemma3": _gemma3, "phi3": _phi3
+    "gemma2": _gemma2, "gemma3": _gemma3, "phi3": _phi3, "gpt-oss": _gpt_oss
 }  # fmt: skip
 
 
@@ -163,7 +170,7 @@ def scaling_of(header: Header, config: dict[str, Any]) -> dict[str, Any]:
         scale = header.own("rope.scaling.attn_factor")
         given |= {} if scale is None else {"attention_factor": scale}
         return {"rope_type": LONG, FIRST_TRAINED: original, **given}
-    if kind in ("linear", "yarn"):
+    if kind in ("linear", YARN):
         known = {} if original is None else {FIRST_TRAINED: original}
         return {"rope_type": kind, "factor": header.own("rope.scaling.factor"), **known}
     if kind != "none":

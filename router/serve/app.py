@@ -31,7 +31,7 @@ from .parsing import AUTO, Limits, RequestParser
 from .replies import ChatReply, Reply, TextReply
 from .scheduler import DEFAULT, Scheduler
 from .schemas import ChatBody, CompletionBody
-from .spans import Spans
+from .spans import Spans, given_trace
 
 T = TypeVar("T")
 Work = TypeVar("Work", bound=Callable[..., Any])
@@ -199,11 +199,13 @@ class Service:
         self, kind: type[Reply], body: ChatBody | CompletionBody, request: Request
     ) -> Response:
         """The response to a request; its answers end when its client goes."""
-        ended = None if self._spans is None else self._spans.begin(request.headers)
+        trace, ended = given_trace(request.headers), None
+        if self._spans is not None:
+            trace, ended = self._spans.begin(kind.operation, body.model, request.headers)
         try:
             route = self._parser.route(body)
             user = user_of(request.scope, self._isolate_by)
-            requests = await self._parser.requests(body, route, _client(request), user)
+            requests = await self._parser.requests(body, route, _client(request), user, trace)
             answers = Answers(self._scheduler, requests, self.metrics, self._timeout_s)
         except Exception:
             self.metrics.ended("", "refused")

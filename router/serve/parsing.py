@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -67,11 +67,12 @@ class RequestParser:
         route: RouteChoice,
         client: str,
         user: str | None = "",
+        trace: Mapping[str, str] | None = None,
     ) -> list[GenerationRequest]:
         """One request to the scheduler for each answer, in order. Raises ApiError and
         DraftpickError.
 
-        user: as of `decoders.records.Request`.
+        user, trace: as of `decoders.records.Request`.
         """
         loop = asyncio.get_running_loop()
         bound = None
@@ -81,7 +82,7 @@ class RequestParser:
                 await loop.run_in_executor(self._compiling, self._compile, *asked)
                 bound = asked[0]
         return await loop.run_in_executor(
-            self._thread, self._requests, body, route, client, user, bound
+            self._thread, self._requests, body, route, client, user, trace or {}, bound
         )
 
     def call_reader(self, body: CommonFields) -> CallReader | None:
@@ -144,6 +145,7 @@ class RequestParser:
         route: RouteChoice,
         client: str,
         user: str | None,
+        trace: Mapping[str, str],
         grammar: Grammar | None,
     ) -> list[GenerationRequest]:
         copies = body.n or 1
@@ -154,7 +156,7 @@ class RequestParser:
         request_id = uuid.uuid4().hex
         requests: list[GenerationRequest] = []
         for prompt_ids, text in prompts:
-            wanted = replace(self._request(body, prompt_ids, grammar), user=user)
+            wanted = replace(self._request(body, prompt_ids, grammar), user=user, trace=trace)
             if not self._elsewhere:
                 wanted = seeded(wanted)
             if text is None:

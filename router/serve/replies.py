@@ -21,6 +21,7 @@ from .schemas import ChatBody, CompletionBody
 from .tools import CallReader
 
 MIN_LOGPROB = -9999.0  # JSON has no minus infinity
+THOUGHT = "reasoning_content"  # as llama.cpp, vLLM and DeepSeek call it
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
 
 Json = dict[str, Any]
@@ -60,10 +61,11 @@ class Reply:
         self._fingerprint, self._tokenizer = fingerprint, tokenizer
         goes_on = self.goes_on and not apart
         self._after = [each.prompt_ids if goes_on else [] for each in requests]
-        self._texts = [TextStream(tokenizer, body.stop, after) for after in self._after]
+        self._texts = [self._stream(after) for after in self._after]
         self._call_reader = call_reader
         self._calls = [call_reader() for _ in answers]
         self._begun: set[int] = set()
+        self._written = [0] * len(answers)
         self.finished: dict[int, str] = {}
 
     def written(self, text: str) -> Json:
@@ -77,6 +79,10 @@ class Reply:
     def fields(self, found: Json) -> Json:
         """What an endpoint's message gets besides text, in a choice of a chunk."""
         return self.piece("")
+
+    def thinking(self, piece: Json, thought: str) -> Json:
+        """A piece with what the model thought besides."""
+        return piece
 
     def logprobs(self, found: Sequence[ScoredToken]) -> Json:
         """Log-probabilities of an answer's tokens."""
@@ -92,10 +98,12 @@ class Reply:
 
     def _choice(self, answer: Answer) -> Json:
         result = decode_of(answer)
-        text, stopped = self._text(answer)
+        text, thought, stopped = self._text(answer)
         scored = self._logprobs(answer, len(text) if stopped else None)
         reader = self._call_reader()
         written = self.written(text)
+        if thought:
+            written["message"][THOUGHT] = thought
         if reader is not None:
             written["message"] |= reader.whole(text)
         elif result.upstream is not None and "message" in written:
@@ -114,6 +122,7 @@ class Reply:
             if self.opening is not None or self.body.explain:
                 opening = self.piece("") if self.opening is None else self.opening
                 yield self._chunk(answer, opening, self._how(answer))
+        self._written[answer.index] += len(made.ids)
         stream = self._texts[answer.index]
         tokens = [
             {"id": token, "text": stream.spell(token), "by": writer}
@@ -121,6 +130,8 @@ class Reply:
         ]
         fields = made.fields
         piece = self.fields(fields) if fields else self._piece(answer, stream.add([]))
+        if stream.thought:
+            piece, stream.thought = self.thinking(piece, stream.thought), ""
         if piece != self.piece("") or self.body.explain:
             details = {"tokens": tokens, "drafted": made.drafted, "elapsed_s": made.elapsed_s}
             yield self._chunk(answer, piece, details)
@@ -137,7 +148,7 @@ class Reply:
             if piece != self.piece(""):
                 yield self._chunk(answer, piece, nothing)
         reason = self._finished(answer, reader)
-        whole, stopped = self._text(answer)
+        whole, _, stopped = self._text(answer)
         logprobs = self._logprobs(answer, len(whole) if stopped else None)
         end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
         done = all(each.result is not None for each in self.answers)
@@ -161,7 +172,7 @@ class Reply:
         choice = {"index": answer.index, **piece, "logprobs": logprobs, "finish_reason": reason}
         chunk = self._frame(self.chunk_kind, [choice])
         if self.body.tells_usage:
-            chunk["usage"] = None
+            chunk["usage"] = self._so_far(answer)
         return chunk | ({"draftpick": details} if self.body.explain else {})
 
     # -- parts of both
@@ -170,10 +181,14 @@ class Reply:
         reader = self._calls[answer.index]
         return self.piece(text) if reader is None else {"delta": reader.add(text)}
 
-    def _text(self, answer: Answer) -> tuple[str, bool]:
-        """An answer's text, and whether a stop string ended it."""
-        stream = TextStream(self._tokenizer, self.body.stop, self._after[answer.index])
-        return stream.add(decode_of(answer).ids) + stream.finish(), stream.ended
+    def _text(self, answer: Answer) -> tuple[str, str, bool]:
+        """An answer's text, what it thought, and whether a stop string ended it."""
+        stream = self._stream(self._after[answer.index])
+        text = stream.add(decode_of(answer).ids) + stream.finish()
+        return text, stream.thought, stream.ended
+
+    def _stream(self, after: Sequence[int]) -> TextStream:
+        return TextStream(self._tokenizer, self.body.stop, after, whole=self.goes_on)
 
     def _logprobs(self, answer: Answer, cut: int | None) -> Json | None:
         """cut: as of `scored_tokens`."""
@@ -209,12 +224,18 @@ class Reply:
         read = sum(result.tokens_read for result in firsts)
         written = sum(len(result.ids) for result in results)
         cached = sum(result.cached_tokens or 0 for result in firsts)
-        made: Json = {
-            "prompt_tokens": read,
-            "completion_tokens": written,
-            "total_tokens": read + written,
-        }
-        return made | ({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})
+        return counted(read, written) | (
+            {"prompt_tokens_details": {"cached_tokens": cached}} if cached else {}
+        )
+
+    def _so_far(self, answer: Answer) -> Json | None:
+        """Token counts of one answer so far, where they are asked for; None of an endpoint, which
+        counts at its end alone and has no fingerprint."""
+        options = self.body.stream_options
+        if options is None or not options.continuous_usage_stats or self._fingerprint is None:
+            return None
+        read = len(self.requests[answer.index].prompt_ids)
+        return counted(read, self._written[answer.index])
 
     def _finished(self, answer: Answer, reader: CallReader | None) -> str:
         reason = self.finished[answer.index] = finish_reason(decode_of(answer), reader)
@@ -239,6 +260,15 @@ class Reply:
         return {"metrics": {"speculative_decoding": made}}
 
 
+def counted(read: int, written: int) -> Json:
+    """Tokens as OpenAI counts them."""
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+    }
+
+
 class ChatReply(Reply):
     """Reply of /v1/chat/completions."""
 
@@ -254,6 +284,9 @@ class ChatReply(Reply):
 
     def fields(self, found: Json) -> Json:
         return {"delta": found}
+
+    def thinking(self, piece: Json, thought: str) -> Json:
+        return {"delta": {THOUGHT: thought} | piece["delta"]}
 
     def logprobs(self, found: Sequence[ScoredToken]) -> Json:
         tokens = []

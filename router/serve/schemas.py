@@ -109,7 +109,10 @@ def _is_id(value: Any) -> bool:
 
 
 class StreamOptions(Body):
+    """continuous_usage_stats: vLLM's; token counts so far in every chunk, with `include_usage`."""
+
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     include_obfuscation: Annotated[Any, _only(False)] = None
 
 

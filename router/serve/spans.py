@@ -10,8 +10,7 @@ import logging
 import os
 import re
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -23,8 +22,9 @@ from .answers import Answers
 from .errors import ApiError
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
+    from starlette.datastructures import Headers
 
     from .replies import Reply
 
@@ -34,6 +34,7 @@ NAME = "draftpick"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 SPOKEN = "http/protobuf"
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 FLUSH_S = 3.0  # in which a server that ends sends its last spans
 
 End = Callable[["Reply", Answers], None]
@@ -95,6 +96,16 @@ def sending(endpoint: str | None) -> Spans | None:
     return Spans(provider)
 
 
+def given_trace(headers: Headers) -> dict[str, str]:
+    """The trace that a request belongs to, by W3C's headers as they came; none where they are no
+    such ones."""
+    parent, state = headers.get("traceparent", ""), ",".join(headers.getlist("tracestate"))
+    if not TRACEPARENT.fullmatch(parent):
+        return {}
+    told = state and state.isascii() and state.isprintable()
+    return {"traceparent": parent} | ({"tracestate": state} if told else {})
+
+
 class Spans:
     """A span for every request that was accepted. What goes wrong here never reaches an answer.
 
@@ -105,27 +116,41 @@ class Spans:
         self._provider = provider
         self._tracer = provider.get_tracer(NAME, version(NAME))
 
-    def begin(self, headers: Mapping[str, str]) -> End:
-        """A request came: what to call once its response has ended.
+    def begin(
+        self, operation: str, model: str, headers: Headers
+    ) -> tuple[dict[str, str], End | None]:
+        """A request came: headers by which what it asks elsewhere is a child of its span, and what
+        to call once its response has ended.
 
-        headers: names in lower case; `traceparent` says whose child the span is, unless a span of
-            this process is under way, such as an instrumented framework's.
+        headers: `traceparent` says whose child the span is, unless a span of this process is under
+            way, such as an instrumented framework's.
         """
         from opentelemetry import context, propagate, trace
 
         here = trace.get_current_span().get_span_context().is_valid
-        parent = context.get_current() if here else propagate.extract(headers)
-        return partial(self._end, parent, time.time_ns())
+        try:
+            parent = context.get_current() if here else propagate.extract(headers)
+            told = {
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": NAME,
+                "gen_ai.request.model": model,
+            }
+            name = f"{operation} {model}"
+            span = self._tracer.start_span(name, parent, trace.SpanKind.SERVER, told)
+            on = dict[str, str]()
+            propagate.inject(on, trace.set_span_in_context(span, parent))
+        except Exception:
+            logger.exception("a span could not be made")
+            return given_trace(headers), None
+        on.pop("baggage", None)  # it may tell of a client what endpoints should not know
+        return on, partial(self._end, span)
 
-    def _end(self, parent: Context, started_ns: int, reply: Reply, answers: Answers) -> None:
-        from opentelemetry.trace import SpanKind, StatusCode
+    def _end(self, span: Span, reply: Reply, answers: Answers) -> None:
+        from opentelemetry.trace import StatusCode
 
         try:
             told = attributes(reply, answers)
-            name = f"{told['gen_ai.operation.name']} {told['gen_ai.request.model']}"
-            span = self._tracer.start_span(
-                name, parent, SpanKind.SERVER, told, start_time=started_ns
-            )
+            span.set_attributes(told)
             if "error.type" in told:
                 span.set_status(StatusCode.ERROR)
             span.end()
@@ -140,14 +165,11 @@ class Spans:
 
 
 def attributes(reply: Reply, answers: Answers) -> dict[str, Any]:
-    """Tell what the span of a request has, once its response has ended. Where there are several
+    """Tell what the span of a request gets, once its response has ended. Where there are several
     answers, counts are of all and the arm is that of the one that began first, as in the response's
     headers."""
     body, asked = reply.body, reply.requests[0].request
     told: dict[str, Any] = {
-        "gen_ai.operation.name": reply.operation,
-        "gen_ai.provider.name": NAME,
-        "gen_ai.request.model": body.model,
         "gen_ai.request.max_tokens": asked.max_new_tokens,
         "gen_ai.request.temperature": asked.sampling.temperature,
         "gen_ai.request.top_p": asked.sampling.top_p,

@@ -175,8 +175,8 @@ def read_measured(path: Path) -> list[Measured]:
     if path.is_file():
         return _check(path)
     raise DraftpickError(
-        f"{path} is no collection, no folder of `draftpick specbench` and no report of `draftpick "
-        "check`; name one of these"
+        f"{path} is no collection, no folder of `draftpick specbench`, no log and no report of "
+        "`draftpick check`; name one of these"
     )
 
 

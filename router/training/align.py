@@ -47,7 +47,10 @@ class AlignOptions:
     ] = None
     start: Annotated[
         Path | None,
-        typer.Option(help="A drafter folder to fine-tune, or a JSON file with sizes of a Llama."),
+        typer.Option(
+            help="A drafter to fine-tune, a folder or one that ships, or a JSON file with sizes of "
+            "a Llama."
+        ),
     ] = None
     tasks: Annotated[str, typer.Option(help="Only these tasks, comma-separated.")] = ""
     vocab_size: Annotated[
@@ -127,6 +130,7 @@ def plan(asked: AlignOptions) -> tuple[AlignConfig, Recipe]:
     from collect.align.config import ON_STATES, AlignConfig
     from collect.align.recipe import Recipe
     from collect.align.write import default_queries
+    from decoders.zoo.catalogue import shipped_folders
 
     above = {
         "--epochs": asked.epochs,
@@ -149,7 +153,7 @@ def plan(asked: AlignOptions) -> tuple[AlignConfig, Recipe]:
         outputs=tuple(asked.outputs or ()),
         target=asked.target,
         device=asked.device,
-        start=asked.start,
+        start=asked.start and shipped_folders().get(str(asked.start), asked.start),
         tasks=tuple(names_in(asked.tasks)) or None,
         vocab_size=vocab_size,
         max_prompt=asked.max_prompt,

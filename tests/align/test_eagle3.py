@@ -93,7 +93,7 @@ def test_the_loss_is_by_the_target_s_distribution_and_reaches_every_weight(
     module = a_head(teacher)
     batch = flatten([tokens.text(row) for row in range(4)])
     loss = HeadLoss(teacher, vocab, replace(RECIPE, steps=2)).loss(module, batch)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     for name, parameter in module.named_parameters():
         assert parameter.grad is not None and float(parameter.grad.abs().max()) > 0, name
     assert loss.item() == pytest.approx(slow_loss(module, teacher, tokens, vocab), rel=1e-4)

@@ -46,3 +46,10 @@ def test_names_and_lengths() -> None:
 def test_numbers_out_of_range(options: dict[str, Any]) -> None:
     with pytest.raises(DraftpickError, match="must be a number above 0"):
         planned(out=OUT, **options)
+
+
+def test_a_drafter_that_ships_is_named_or_a_folder(tmp_path: Path) -> None:
+    starts = ("draft-general", str(tmp_path))
+    config, other = (planned(out=tmp_path, start=Path(each))[0] for each in starts)
+    assert config.start is not None and (config.start / "config.json").is_file()
+    assert other.start == tmp_path

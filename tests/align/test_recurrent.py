@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from collect.align import recurrent, training
+from collect.align import packed_batch, recurrent, training
 from collect.align.held_out import HeldOut
 from collect.align.packed_batch import Stream, flatten, on_device, order
 from collect.align.recipe import RecurrentRecipe
@@ -50,23 +49,6 @@ from decoders.common.errors import DraftpickError
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import make_app
 
-
-def train(
-    cell: RecurrentCell,
-    vocab: DraftVocab,
-    teacher: Teacher,
-    tokens: Tokens,
-    held_out: HeldOut,
-    recipe: RecurrentRecipe,
-    folder: Path,
-    save: Any,
-    report: Any,
-) -> Point:
-    """The last point of the curve."""
-    task = Drafting(cell, vocab, teacher, tokens, held_out, recipe, save)
-    return Point(**training.train(task, recipe, folder, report).curve[-1])
-
-
 CPU = torch.device("cpu")
 CONFIG = CellConfig(hidden=32, width=48)
 RECIPE = RecurrentRecipe(epochs=6, batch_tokens=160, steps=3, lr=1e-2, matrix_lr=1e-2)
@@ -81,36 +63,77 @@ def a_cell(teacher: Teacher, seed: int = 0) -> RecurrentCell:
     return cell
 
 
-def distributions(model: Any, text: np.ndarray) -> Tensor:
-    """[T, V] of the next token after each."""
-    with torch.no_grad():
-        return model(torch.from_numpy(text.astype(np.int64))[None]).logits[0].softmax(-1)
+def nothing(*args: Any) -> None:
+    pass
+
+
+@dataclass
+class Course:
+    """What a training is made of."""
+
+    teacher: Teacher
+    vocab: DraftVocab
+    tokens: Tokens
+
+    def train(
+        self, folder: Path, cell: RecurrentCell, recipe: RecurrentRecipe = RECIPE, most: int = 2,
+        save: Any = nothing, report: Any = nothing,
+    ) -> Point:  # fmt: skip
+        """The last point of the curve. most: texts of a task that are held out."""
+        held_out = HeldOut(self.teacher, self.tokens, most)
+        task = Drafting(cell, self.vocab, self.teacher, self.tokens, held_out, recipe, save)
+        return Point(**training.train(task, recipe, folder, report).curve[-1])
+
+
+@pytest.fixture
+def course(teacher: Teacher, vocab: DraftVocab, tokens: Tokens) -> Course:
+    return Course(teacher, vocab, tokens)
+
+
+@dataclass
+class Slow:
+    """What is looked at position by position, step by step, text by text. model: the target by
+    transformers."""
+
+    model: Any
+    teacher: Teacher
+    vocab: DraftVocab
+
+    @torch.no_grad()
+    def final(self, ids: Tensor) -> Tensor:
+        """[T, d], normed."""
+        return self.model.model(ids[None])[0][0]
+
+    @torch.no_grad()
+    def distributions(self, ids: Tensor) -> Tensor:
+        """[T, V] of the next token after each."""
+        return self.model(ids[None]).logits[0].softmax(-1)
+
+    def logits(self, cell: RecurrentCell, state: Tensor) -> Tensor:
+        return self.teacher.head[self.vocab.to_target] @ cell.read(state)
+
+
+@pytest.fixture
+def slow(model: Any, teacher: Teacher, vocab: DraftVocab) -> Slow:
+    return Slow(model, teacher, vocab)
 
 
 def slow_loss(
-    model: Any,
-    teacher: Teacher,
-    cell: RecurrentCell,
-    vocab: DraftVocab,
-    texts: list[np.ndarray],
-    recipe: RecurrentRecipe,
+    slow: Slow, cell: RecurrentCell, texts: list[np.ndarray], recipe: RecurrentRecipe
 ) -> Tensor:
-    """Position by position, step by step, text by text."""
     shares = [recipe.fade**step for step in range(recipe.steps)]
     parts: list[list[Tensor]] = [[] for _ in shares]
     for text in texts:
         ids = torch.from_numpy(text.astype(np.int64))
-        with torch.no_grad():
-            final = model.model(ids[None])[0][0]  # [T, d], normed
-        p_all = distributions(model, text)[:, vocab.to_target]
+        final, p_all = slow.final(ids), slow.distributions(ids)[:, slow.vocab.to_target]
         for start in range(len(ids)):
             state = final[start]
             for step in range(1, recipe.steps + 1):
                 at = start + step
                 if at >= len(ids):
                     break
-                state = cell(state, teacher.embedding[ids[at]])
-                q = (teacher.head[vocab.to_target] @ cell.read(state)).softmax(-1)
+                state = cell(state, slow.teacher.embedding[ids[at]])
+                q = slow.logits(cell, state).softmax(-1)
                 p = p_all[at] / p_all[at].sum()
                 parts[step - 1].append((p * (p.log() - q.log())).sum())
     means = [share * torch.stack(part).mean() for share, part in zip(shares, parts, strict=True)]
@@ -121,15 +144,13 @@ def gradients(cell: RecurrentCell, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(cell.parameters())))
 
 
-def test_the_loss_is_the_slow_loops(
-    model: Any, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
-) -> None:
+def test_the_loss_is_the_slow_loops(slow: Slow, tokens: Tokens) -> None:
     texts = [tokens.text(row) for row in (0, 5, 11)] + [np.array([4, 9]), np.array([7])]
-    cell = a_cell(teacher)
-    slow = slow_loss(model, teacher, cell, vocab, texts, RECIPE)
-    fast = DistillationLoss(teacher, vocab, RECIPE).loss(cell, flatten(texts, 64))
-    torch.testing.assert_close(fast, slow, rtol=2e-4, atol=1e-5)
-    for one, other in zip(gradients(cell, fast), gradients(cell, slow), strict=True):
+    cell = a_cell(slow.teacher)
+    wanted = slow_loss(slow, cell, texts, RECIPE)
+    fast = DistillationLoss(slow.teacher, slow.vocab, RECIPE).loss(cell, flatten(texts, 64))
+    torch.testing.assert_close(fast, wanted, rtol=2e-4, atol=1e-5)
+    for one, other in zip(gradients(cell, fast), gradients(cell, wanted), strict=True):
         torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-5)
 
 
@@ -222,38 +243,28 @@ def test_a_prompt_with_many_answers_is_trained_on_once() -> None:
 
 
 def test_batches_come_in_order_from_their_thread(tokens: Tokens) -> None:
-    from collect.align import packed_batch
-
-    def numbers() -> Iterator[int]:
-        yield from itertools.count()
-
-    made = packed_batch._ahead(numbers())
+    made = packed_batch._ahead(each for each in itertools.count())
     assert list(itertools.islice(made, 20)) == list(range(20))
     made.close()
     one = next(on_device(Stream(tokens, 100, 12, 8, 0).batches(), CPU))
     assert one.rows.device == CPU
 
 
+@torch.no_grad()
 def live_counts(
-    model: Any,
-    teacher: Teacher,
-    cell: RecurrentCell,
-    vocab: DraftVocab,
-    text: np.ndarray,
-    answer: int,
+    slow: Slow, cell: RecurrentCell, text: np.ndarray, answer: int
 ) -> list[tuple[int, int]]:
     """(right, possible) for 1, 2 and 3 tokens in a row: drafts are fed on, as in decoding."""
     ids = torch.from_numpy(text.astype(np.int64))
-    final = model.model(ids[None])[0][0]
+    final = slow.final(ids)
     counts = [[0, 0] for _ in range(3)]
     for known in range(answer, len(ids) - 1):  # the newest token, not yet read by the target
         state, token, right = final[known - 1], int(ids[known]), True
         for deep in range(3):
             if known + 1 + deep >= len(ids):
                 break
-            state = cell(state, teacher.embedding[token])
-            logits = teacher.head[vocab.to_target] @ cell.read(state)
-            token = int(vocab.to_target[logits.argmax()])
+            state = cell(state, slow.teacher.embedding[token])
+            token = int(slow.vocab.to_target[slow.logits(cell, state).argmax()])
             right = right and token == int(ids[known + 1 + deep])
             counts[deep][0] += right
             counts[deep][1] += 1
@@ -261,27 +272,19 @@ def live_counts(
 
 
 @torch.no_grad()
-def slow_overlap(
-    model: Any,
-    teacher: Teacher,
-    cell: RecurrentCell,
-    vocab: DraftVocab,
-    text: np.ndarray,
-    answer: int,
-) -> list[float]:
+def slow_overlap(slow: Slow, cell: RecurrentCell, text: np.ndarray, answer: int) -> list[float]:
     ids = torch.from_numpy(text.astype(np.int64))
-    final = model.model(ids[None])[0][0]
-    found = []
+    final, p, found = slow.final(ids), slow.distributions(ids), []
     for known in range(answer, len(ids) - 1):
-        state = cell(final[known - 1], teacher.embedding[ids[known]])
+        state = cell(final[known - 1], slow.teacher.embedding[ids[known]])
         q = torch.zeros(43)
-        q[vocab.to_target] = (teacher.head[vocab.to_target] @ cell.read(state)).softmax(-1)
-        found.append(float(torch.minimum(distributions(model, text)[known], q).sum()))
+        q[slow.vocab.to_target] = slow.logits(cell, state).softmax(-1)
+        found.append(float(torch.minimum(p[known], q).sum()))
     return found
 
 
 def test_held_out_figures_are_those_of_a_live_loop(
-    model: Any, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
+    slow: Slow, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
 ) -> None:
     cell = trained(teacher, vocab, tokens)
     found = HeldOut(teacher, tokens, 12, most=60).figures(cell, vocab)
@@ -290,17 +293,15 @@ def test_held_out_figures_are_those_of_a_live_loop(
         rows = np.flatnonzero(names == task)
         greedy = [row for row in rows if tokens.temperature[row] == 0][:12]
         drawn = [row for row in rows if tokens.temperature[row] > 0][:12]
-        with torch.no_grad():
-            counted = [
-                live_counts(model, teacher, cell, vocab, tokens.text(row), int(tokens.answer[row]))
-                for row in greedy
-            ]
+        counted = [
+            live_counts(slow, cell, tokens.text(row), int(tokens.answer[row])) for row in greedy
+        ]
         for deep, name in enumerate(("first", "two", "three")):
             right, possible = (sum(c[deep][part] for c in counted) for part in (0, 1))
             assert 0 < right < possible
             assert found[task][name] == pytest.approx(right / possible)
         overlaps = [
-            slow_overlap(model, teacher, cell, vocab, tokens.text(row), int(tokens.answer[row]))
+            slow_overlap(slow, cell, tokens.text(row), int(tokens.answer[row]))
             for row in (*greedy, *drawn)
         ]
         both = [value for one in overlaps for value in one]
@@ -314,38 +315,24 @@ def test_held_out_figures_are_those_of_a_live_loop(
 def test_a_long_held_out_text_keeps_its_end(
     teacher: Teacher, vocab: DraftVocab, tokens: Tokens
 ) -> None:
-    cell = a_cell(teacher)
-    cut = 6
-    ends = pack(
-        [
-            Text(
-                tokens.text(row)[-cut:],
-                max(0, int(tokens.answer[row]) - max(0, int(tokens.lengths[row]) - cut)),
-                str(tokens.names()[row]),
-                float(tokens.temperature[row]),
-            )
-            for row in range(len(tokens))
-        ]
-    )
+    cell, cut, ends = a_cell(teacher), 6, list[Text]()
+    for row in range(len(tokens)):
+        gone = max(0, int(tokens.lengths[row]) - cut)
+        answer, task = max(0, int(tokens.answer[row]) - gone), str(tokens.names()[row])
+        ends.append(Text(tokens.text(row)[gone:], answer, task, float(tokens.temperature[row])))
     one = HeldOut(teacher, tokens, 99, longest=cut).figures(cell, vocab)
-    other = HeldOut(teacher, ends, 99).figures(cell, vocab)
+    other = HeldOut(teacher, pack(ends), 99).figures(cell, vocab)
     assert one.keys() == other.keys()
     for task in one:
         assert one[task] == pytest.approx(other[task], rel=1e-5)
 
 
-def nothing(*args: Any) -> None:
-    pass
-
-
 def trained(teacher: Teacher, vocab: DraftVocab, tokens: Tokens, steps: int = 60) -> RecurrentCell:
-    student, lesson = (
-        DrafterModel(a_cell(teacher), teacher.dtype, RECIPE),
-        DistillationLoss(teacher, vocab, RECIPE),
-    )
+    student = DrafterModel(a_cell(teacher), teacher.dtype, RECIPE)
+    lesson = DistillationLoss(teacher, vocab, RECIPE)
     stream = Stream(tokens, 160, 64, 32, 0)
     for flat in itertools.islice(stream.batches(), steps):
-        lesson.loss(student.work, flat).backward()  # type: ignore[no-untyped-call]
+        lesson.loss(student.work, flat).backward()
         student.step(1.0)
     return student.work
 
@@ -357,20 +344,11 @@ def test_training_improves_agreement(
     """On texts at random, where the target is asked what it would say; judged on what it says."""
     held_out = HeldOut(teacher, tokens, 99)
     random = np.random.default_rng(0).integers(3, 43, (600, 12))
-    cell = a_cell(teacher)
+    texts = pack(Text(ids, 12, "none") for ids in random)
+    cell, seen = a_cell(teacher), list[Any]()
     before = held_out.figures(cell, vocab)["overall"]
-    seen: list[Any] = []
-    point = train(
-        cell,
-        vocab,
-        teacher,
-        pack(Text(ids, 12, "none") for ids in random),
-        held_out,
-        replace(RECIPE, epochs=6),
-        tmp_path,
-        nothing,
-        seen.append,
-    )
+    task = Drafting(cell, vocab, teacher, texts, held_out, RECIPE, nothing)
+    point = Point(**training.train(task, RECIPE, tmp_path, seen.append).curve[-1])
     after = point.figures["overall"]
     assert after["first"] > before["first"] + 0.1
     assert after["overlap"] > before["overlap"] + 0.05
@@ -391,7 +369,7 @@ def test_figures_take_a_small_share_of_the_time(
             clock[0] += 10
             return held_out.figures(*given)
 
-    task = Drafting(a_cell(teacher), vocab, teacher, tokens, Slow(), RECIPE, nothing)  # type: ignore[arg-type]
+    task = Drafting(a_cell(teacher), vocab, teacher, tokens, Slow(), RECIPE, nothing)
     state = TrainingState()
     for step, seconds in enumerate((60, 120, 240, 261, 300)):
         state.step, state.seconds = step, seconds
@@ -407,29 +385,14 @@ def test_figures_take_a_small_share_of_the_time(
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(
-    tmp_path: Path,
-    teacher: Teacher,
-    vocab: DraftVocab,
-    tokens: Tokens,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, course: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held_out = HeldOut(teacher, tokens, 2)
     monkeypatch.setattr(recurrent, "FIRST_POINT", 300)
     results: list[list[Tensor]] = []
 
     def run(folder: Path) -> None:
         saved: list[RecurrentCell] = []
-        train(
-            a_cell(teacher),
-            vocab,
-            teacher,
-            tokens,
-            held_out,
-            RECIPE,
-            folder,
-            lambda cell, _: saved.append(cell),
-            nothing,
-        )
+        course.train(folder, a_cell(course.teacher), save=lambda cell, _: saved.append(cell))
         results.append([p.detach().clone() for p in saved[-1].parameters()])
 
     run(tmp_path / "whole")
@@ -461,48 +424,32 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert counted == sorted(set(counted))
 
 
-def test_another_recipe_and_a_loss_that_is_none_are_refused(
-    tmp_path: Path, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
-) -> None:
-    held_out = HeldOut(teacher, tokens, 2)
-
-    def run(folder: Path, recipe: RecurrentRecipe, cell: RecurrentCell) -> None:
-        train(cell, vocab, teacher, tokens, held_out, recipe, folder, nothing, nothing)
-
-    run(tmp_path / "one", replace(RECIPE, epochs=1), a_cell(teacher))
+def test_another_recipe_and_a_loss_that_is_none_are_refused(tmp_path: Path, course: Course) -> None:
+    once, twice = (replace(RECIPE, epochs=epochs) for epochs in (1, 2))
+    course.train(tmp_path / "one", a_cell(course.teacher), once)
     with pytest.raises(DraftpickError, match="another recipe"):
-        run(tmp_path / "one", replace(RECIPE, epochs=2), a_cell(teacher))
-    broken = a_cell(teacher)
+        course.train(tmp_path / "one", a_cell(course.teacher), twice)
+    broken = a_cell(course.teacher)
     with torch.no_grad():
         broken.norm.fill_(torch.nan)
     with pytest.raises(DraftpickError, match="the loss is nan"):
-        run(tmp_path / "two", replace(RECIPE, epochs=1), broken)
+        course.train(tmp_path / "two", broken, once)
     assert not (tmp_path / "two" / "training.safetensors").exists()
 
 
 def test_minutes_bound_a_run(
-    tmp_path: Path,
-    teacher: Teacher,
-    vocab: DraftVocab,
-    tokens: Tokens,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, course: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that moves a tenth of a second whenever it is read."""
     ticks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: next(ticks) / 10)
     monkeypatch.setattr(training, "time", clock)
-    recipe = replace(RECIPE, minutes=0.1)
-    held_out = HeldOut(teacher, tokens, 1)
-    told: list[dict[str, float]] = []
-    point = train(
-        a_cell(teacher), vocab, teacher, tokens, held_out, recipe, tmp_path, nothing, told.append
-    )
+    recipe, told = replace(RECIPE, minutes=0.1), list[dict[str, float]]()
+    point = course.train(tmp_path, a_cell(course.teacher), recipe, 1, report=told.append)
     assert 6 <= point.seconds < 6.3
     assert 25 < point.step <= 60
     assert told and all(0 <= now["progress"] < 1 for now in told)
-    again = train(
-        a_cell(teacher), vocab, teacher, tokens, held_out, recipe, tmp_path, nothing, nothing
-    )
+    again = course.train(tmp_path, a_cell(course.teacher), recipe, 1)
     assert again.step == point.step  # its time is spent
     assert len((tmp_path / CURVE).read_text().splitlines()) == 1
 
@@ -584,19 +531,13 @@ def test_a_specialist_goes_on_from_a_generalist(
     ],
 )
 def test_mistakes_are_named(
-    tmp_path: Path,
-    teacher: Teacher,
-    tokens: Tokens,
-    stage: TrainingStage,
-    texts: list[Text] | None,
-    says: str,
-) -> None:
-    given = tokens if texts is None else pack(texts)
+    tmp_path: Path, teacher: Teacher, tokens: Tokens, stage: TrainingStage,
+    texts: list[Text] | None, says: str,
+) -> None:  # fmt: skip
+    given, held_out = tokens if texts is None else pack(texts), HeldOut(teacher, tokens, 1)
     stage = replace(stage, out=tmp_path / "out")
     with pytest.raises(DraftpickError, match=says):
-        run_stage(
-            stage, a_target(teacher), given, HeldOut(teacher, tokens, 1), RECIPE, "test", nothing
-        )
+        run_stage(stage, a_target(teacher), given, held_out, RECIPE, "test", nothing)
 
 
 def test_another_targets_drafter_is_no_start(
@@ -604,16 +545,9 @@ def test_another_targets_drafter_is_no_start(
 ) -> None:
     RecurrentCell(CellConfig(hidden=16, width=8)).save(tmp_path)
     DraftVocab([2, 3], 43).save(tmp_path)
+    stage, held_out = TrainingStage(tmp_path / "out", tmp_path), HeldOut(teacher, tokens, 1)
     with pytest.raises(DraftpickError, match="drafts for another target than toy"):
-        run_stage(
-            TrainingStage(tmp_path / "out", tmp_path),
-            a_target(teacher),
-            tokens,
-            HeldOut(teacher, tokens, 1),
-            RECIPE,
-            "test",
-            nothing,
-        )
+        run_stage(stage, a_target(teacher), tokens, held_out, RECIPE, "test", nothing)
 
 
 def test_align_makes_a_recurrent_drafter(

@@ -46,18 +46,10 @@ def t5(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("t5")
     AutoTokenizer.from_pretrained(target).save_pretrained(folder)
     config = T5Config(
-        vocab_size=43,
-        d_model=32,
-        d_kv=8,
-        d_ff=64,
-        num_heads=4,
-        num_layers=2,
-        num_decoder_layers=3,
-        dropout_rate=0.0,
-        decoder_start_token_id=0,
-        pad_token_id=0,
+        vocab_size=43, d_model=32, d_kv=8, d_ff=64, num_heads=4, num_layers=2,
+        num_decoder_layers=3, dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0,
         eos_token_id=2,
-    )
+    )  # fmt: skip
     model = T5ForConditionalGeneration(config)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2 and "bias" not in name:
@@ -95,14 +87,9 @@ def load(t5: Path) -> HFSeq2SeqBackend:
 
 def test_a_row_comes_apart() -> None:
     source, of_source, written, valid = apart(IDS, LABELS)
-    assert [row[kept].tolist() for row, kept in zip(source, of_source, strict=True)] == [
-        [5, 6, 7],
-        [4],
-    ]
-    assert [row[kept].tolist() for row, kept in zip(written, valid, strict=True)] == [
-        [8, 9],
-        [3, 2, 1],
-    ]
+    prompts = [row[kept].tolist() for row, kept in zip(source, of_source, strict=True)]
+    answers = [row[kept].tolist() for row, kept in zip(written, valid, strict=True)]
+    assert (prompts, answers) == ([[5, 6, 7], [4]], [[8, 9], [3, 2, 1]])
 
 
 def test_states_are_those_of_each_row_alone(t5: Path) -> None:

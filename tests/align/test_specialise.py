@@ -76,16 +76,8 @@ def refused(*given: object) -> str:
 def made(target: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made")
     given = ["--queries", queries, "--target", target, "--device", "cpu", "--minutes", 0.02]
-    given += [
-        "--max-new-tokens",
-        12,
-        "--timed",
-        2,
-        "--at-once",
-        1,
-        "--tracking-uri",
-        f"sqlite:///{out}/ml.db",
-    ]
+    given += ["--max-new-tokens", 12, "--timed", 2, "--at-once", 1]
+    given += ["--tracking-uri", f"sqlite:///{out}/ml.db"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saving, "MOST_LOST", 1.0)
         patch.setattr(saving, "EACH_ELSEWHERE", 2)
@@ -155,20 +147,12 @@ def test_a_log_gives_prompts_and_its_own_answers(target: Path, tmp_path: Path) -
     from router.engines.logs.options import TrafficOptions
     from router.engines.logs.replaying import model_of
 
-    rows = [
-        {
-            "request": {
-                "messages": [
-                    {"role": "user", "content": f"w{i // 2 % 20} w{20 + i // 40}"},
-                    *[{"role": "assistant", "content": "w3"}, {"role": "user", "content": "w4"}]
-                    * (i % 2),
-                ],
-                "temperature": 0,
-            },
-            "response": {"choices": [{"text": "w5 w6", "finish_reason": "stop"}]},
-        }
-        for i in range(2 * MIN_GROUP)
-    ]
+    rows, said = [], {"choices": [{"text": "w5 w6", "finish_reason": "stop"}]}
+    later = [{"role": "assistant", "content": "w3"}, {"role": "user", "content": "w4"}]
+    for i in range(2 * MIN_GROUP):
+        first = {"role": "user", "content": f"w{i // 2 % 20} w{20 + i // 40}"}
+        request = {"messages": [first, *later * (i % 2)], "temperature": 0}
+        rows.append({"request": request, "response": said})
     log = lines(tmp_path / "log.jsonl", rows)
     model = model_of(TrafficOptions(from_logs=[log], target=str(target)))
     traffic = of_logs(read_logs([log]), model, most=3, limit=None, show_words=False)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from collect_fakes import ARMS, FakeEngine, make_queries, sweep
-from stored_tables import rows_of, table_of
+from stored_tables import rows, rows_of, table_of
 
 from collect.queries import Query
 from collect.records import ArmInfo, OutcomeKey
-from collect.store import tables
 from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
 from collect.sweeps.batch import Prompt, Setup, SweepOptions
@@ -21,13 +22,7 @@ from decoders.common.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 1), at_once=(1, 8))
 NUMBERS = ("rounds", "drafted", "accepted")
-
-
-def rows(folder: Path) -> dict[tuple[str, str, float, int], dict[str, Any]]:
-    stored = tables.read_table(folder, "outcomes").to_pylist()
-    made = {(r["query_id"], r["arm"], r["temperature"], r["running"]): r for r in stored}
-    assert len(made) == len(stored)
-    return made
+LOADS = ("temperature", "running")
 
 
 @pytest.fixture
@@ -40,14 +35,8 @@ def test_a_row_for_each_arm_temperature_and_load(tmp_path: Path) -> None:
     queries = make_queries()
     report = sweep(FakeEngine(), queries, tmp_path, OPTIONS)
     assert (report.collected, report.errors, report.rows) == (12, 0, 12 * 3 * 2 * 2)
-    made = rows(tmp_path)
-    assert set(made) == {
-        (query.id, arm, at, running)
-        for query in queries
-        for arm in ARMS
-        for at in (0, 1)
-        for running in (0, 7)
-    }
+    made = rows(tmp_path, *LOADS)
+    assert set(made) == {*product((query.id for query in queries), ARMS, (0, 1), (0, 7))}
     one, query = "small", queries[3].id
     alone, beside = made[query, one, 0, 0], made[query, one, 0, 7]
     assert [alone[name] for name in NUMBERS] == [1, 4, 4]
@@ -68,11 +57,8 @@ def test_what_failed_alone_has_failed_beside_others(tmp_path: Path) -> None:
     queries += [Query("bad", "qa", ("short poison",)), Query("long", "qa", ("word " * 100,))]
     engine.batch.poison = {"hot small": bad}
     report = sweep(engine, queries, tmp_path, OPTIONS)
-    errors = {key for key, row in rows(tmp_path).items() if row["error"]}
-    assert {key for key in errors if key[0] == "bad"} == {
-        ("bad", "small", 1.0, 0),
-        ("bad", "small", 1.0, 7),
-    }
+    errors = {key for key, row in rows(tmp_path, *LOADS).items() if row["error"]}
+    assert {key for key in errors if key[0] == "bad"} == {("bad", "small", 1.0, n) for n in (0, 7)}
     assert sum(key[0] == "long" for key in errors) == 12
     assert report.errors == len(errors) == 14
 
@@ -87,7 +73,7 @@ def test_an_arm_that_fails_beside_others_alone() -> None:
             raise MemoryError("no room")
 
     engine.batch.hook = fail
-    done = collect_loads(Setup(engine, engine.batch, infos, OPTIONS), prompts)  # type: ignore[arg-type]
+    done = collect_loads(Setup(engine, engine.batch, infos, OPTIONS), prompts)
     failed = {(r.arm, r.temperature, r.running) for r in done.outcomes if r.error is not None}
     assert failed == {("small", 0.0, 7)}
     assert len(done.outcomes) == 2 * 3 * 2 * 2
@@ -137,16 +123,8 @@ def test_a_repetitive_answer_is_left_out_at_every_load(tmp_path: Path) -> None:
     sweep(FakeEngine(), make_queries(1), tmp_path, OPTIONS)
     assert Collection.open(tmp_path).repetitive == set()
     shard = tmp_path / "outcomes" / "00000.parquet"
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     stored = pq.read_table(shard)
-    flags = [
-        q == "qa-0" and at == 1
-        for q, at in zip(
-            stored["query_id"].to_pylist(), stored["temperature"].to_pylist(), strict=True
-        )
-    ]
+    flags = [row["query_id"] == "qa-0" and row["temperature"] == 1 for row in stored.to_pylist()]
     place = stored.schema.get_field_index("repetitive")
     pq.write_table(stored.set_column(place, "repetitive", pa.array(flags)), shard)
     table, left_out = rows_of(tmp_path, "modelled", repetitive="without")

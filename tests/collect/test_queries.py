@@ -157,7 +157,7 @@ def test_the_shipped_queries() -> None:
     assert not {q.turns[0] for q in train} & {q.turns[0] for q in test}
     assert not {q.id for q in train} & {q.id for q in test}
     with pytest.raises(DraftpickError, match="unknown split"):
-        shipped("dev")  # type: ignore[arg-type]
+        shipped("dev")
 
 
 def test_shipped_queries_that_share_a_passage_share_a_group() -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ from collect_fakes import (
     Killed,
     all_pairs,
     answer,
-    killed_at,
     make_queries,
     pairs,
     sweep,
 )
-from stored_tables import table_of
+from stored_tables import rows, table_of
 
 from collect.queries import Query
 from collect.store import tables
@@ -33,15 +32,11 @@ from collect.store.collection import Collection
 from collect.store.manifest import read_manifest
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.progress import SweepProgress
+from collect.sweeps.ray_cluster import cores_each
 from collect.sweeps.run import batches
 from decoders.common.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
-
-
-def outcomes(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    rows = tables.read_table(folder, "outcomes").to_pylist()
-    return {(row["query_id"], row["arm"]): row for row in rows}
 
 
 def test_rows_hold_what_the_engine_did(tmp_path: Path) -> None:
@@ -53,29 +48,33 @@ def test_rows_hold_what_the_engine_did(tmp_path: Path) -> None:
     assert [one.done for one in seen] == list(range(0, 37, 4))  # after each arm of a batch
     assert seen[-1].tokens == 36 * 5
     assert pairs(tmp_path / "out") == all_pairs(queries)
-    rows = outcomes(tmp_path / "out")
+    made = rows(tmp_path / "out")
     ids = engine.encode_chat([{"role": "user", "content": queries[3].turns[0]}])
-    small = rows[queries[3].id, "small"]
+    small = made[queries[3].id, "small"]
     assert small["target_ids"] == small["output_ids"] == answer(ids)
     assert small["target_ids"][-1] == EOS
     assert "w2 " not in small["text"] + " "
     assert (small["rouge_l"], small["rounds"], small["accepted"]) == (1.0, 1, 4)
     assert small["agree"] == [True] * 5
     assert (small["prefill_s"], small["decode_s"]) == (0.5 / 4, 1.0 / 4)
-    ngram = rows[queries[3].id, "ngram"]
+    ngram = made[queries[3].id, "ngram"]
     assert ngram["rouge_l"] == pytest.approx(0.5)  # two words of four are the same
-    plain = rows[queries[3].id, "autoregressive"]
+    plain = made[queries[3].id, "autoregressive"]
     assert plain["output_ids"] != plain["target_ids"]  # sampled
     assert plain["seed"] is not None
     assert small["seed"] is None
     assert (plain["rounds"], plain["drafted"], plain["new_tokens"]) == (4, 0, 5)
-    (row,) = [
-        row
-        for row in tables.read_table(tmp_path / "out", "queries").to_pylist()
-        if row["query_id"] == queries[3].id
-    ]
+    stored = tables.read_table(tmp_path / "out", "queries").to_pylist()
+    (row,) = [row for row in stored if row["query_id"] == queries[3].id]
     assert row["embedding"] == [sum(ids), len(ids), 1.0]
     assert (row["embedder"], row["prompt_ids"], row["source"]) == ("target:fake/3", ids, "tests")
+
+
+def test_cores_are_shared_evenly() -> None:
+    assert cores_each([{"CPU": 16, "GPU": 4}, {"CPU": 8, "GPU": 1}], 5, 5) == 4
+    assert cores_each([{"CPU": 16}, {"CPU": 8}], 2, 0) == 8
+    assert cores_each([{"CPU": 2}], 4, 0) == 1
+    assert cores_each([{"CPU": 64}, {"CPU": 8, "GPU": 2}], 2, 2) == 4
 
 
 def test_only_the_first_turn_is_collected(tmp_path: Path) -> None:
@@ -102,7 +101,7 @@ def test_a_query_that_does_not_fit_becomes_error_rows(tmp_path: Path) -> None:
     report = sweep(FakeEngine(), queries, tmp_path, OPTIONS)
     assert report.errors == len(ARMS)
     assert pairs(tmp_path) == all_pairs(queries)
-    row = outcomes(tmp_path)["long", "small"]
+    row = rows(tmp_path)["long", "small"]
     assert "the context holds 64" in row["error"]
     assert row["rouge_l"] is None
     assert row["rounds"] is None
@@ -115,11 +114,11 @@ def test_a_failing_arm_is_retried_alone(tmp_path: Path) -> None:
     queries.append(Query("bad", "qa", ("short poison",)))
     engine.batch.poison = {"small": bad}
     assert sweep(engine, queries, tmp_path, OPTIONS).errors == 1
-    rows = outcomes(tmp_path)
+    made = rows(tmp_path)
     assert pairs(tmp_path) == all_pairs(queries)
-    assert rows["bad", "small"]["error"] == "small cannot do this"
-    assert rows["bad", "small"]["rouge_l"] is None
-    assert [key for key, row in rows.items() if row["error"]] == [("bad", "small")]
+    assert made["bad", "small"]["error"] == "small cannot do this"
+    assert made["bad", "small"]["rouge_l"] is None
+    assert [key for key, row in made.items() if row["error"]] == [("bad", "small")]
     assert ("small", 1) in engine.batch.calls  # its neighbours were tried one by one
 
 
@@ -138,21 +137,10 @@ def test_a_backend_that_loses_a_result_is_an_error_not_a_shift(tmp_path: Path) -
     engine, queries = FakeEngine(), make_queries(1)
     engine.batch.loses = "small"
     sweep(engine, queries, tmp_path, OPTIONS)
-    rows = outcomes(tmp_path)
+    made = rows(tmp_path)
     assert pairs(tmp_path) == all_pairs(queries)
-    assert all(rows[q.id, "small"]["error"] for q in queries)
-    assert not any(rows[q.id, "autoregressive"]["error"] for q in queries)
-
-
-@pytest.mark.parametrize("moment", range(1, 40, 3))
-def test_killed_inside_any_engine_call_then_resumed(tmp_path: Path, moment: int) -> None:
-    engine, queries = FakeEngine(), make_queries(3)
-    with killed_at(engine.batch, moment) if moment <= 30 else nullcontext():
-        sweep(engine, queries, tmp_path / "out", OPTIONS)
-    sweep(engine, queries, tmp_path / "out", OPTIONS)
-    assert pairs(tmp_path / "out") == all_pairs(queries)
-    stored = tables.read_table(tmp_path / "out", "queries", ("query_id",)).to_pylist()
-    assert Counter(row["query_id"] for row in stored) == Counter(q.id for q in queries)
+    assert all(made[q.id, "small"]["error"] for q in queries)
+    assert not any(made[q.id, "autoregressive"]["error"] for q in queries)
 
 
 @pytest.mark.parametrize("step", range(1, 14))
@@ -281,7 +269,7 @@ def test_measuring_decodes_every_arm_in_a_seeded_random_order(tmp_path: Path) ->
     orders = [tuple(one.decoded[i : i + 3]) for i in range(3, len(one.decoded), 3)]
     assert all(sorted(order) == sorted(ARMS) for order in orders)
     assert len(set(orders)) > 1
-    row = outcomes(tmp_path / "a")["qa-0", "small"]
+    row = rows(tmp_path / "a")["qa-0", "small"]
     assert (row["measured_tokens"], row["measured_prefill_s"]) == (5, 0.25)
     assert row["measured_decode_s"] == pytest.approx(0.1)
 
@@ -296,19 +284,16 @@ def test_an_arm_that_fails_while_measured_is_an_error_row(tmp_path: Path) -> Non
     options = SweepOptions(max_new_tokens=8, measure=True)
     report = sweep(Breaking(), make_queries(1), tmp_path, options)
     assert report.errors == 6
-    row = outcomes(tmp_path)["qa-0", "ngram"]
+    row = rows(tmp_path)["qa-0", "ngram"]
     assert row["error"] == "while measuring: no table"
     assert row["rouge_l"] is None
 
 
 def test_the_same_seed_gives_the_same_table(tmp_path: Path) -> None:
-
-    tables = []
     for name in ("a", "b"):
         sweep(FakeEngine(), make_queries(), tmp_path / name, OPTIONS)
-        tables.append(table_of(tmp_path / name))
-    assert tables[0].digest == tables[1].digest
-    assert np.isfinite(tables[0].rewards).all()
+    one, other = table_of(tmp_path / "a"), table_of(tmp_path / "b")
+    assert one.digest == other.digest and np.isfinite(one.rewards).all()
 
 
 def test_without_similarity_no_drafter_writes(tmp_path: Path) -> None:
@@ -327,15 +312,9 @@ def test_without_similarity_no_drafter_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        SweepOptions(max_new_tokens=8, batch_size=4),
-        SweepOptions(max_new_tokens=8, batch_size=4, measure=True),
-        SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0.0, 1.0), at_once=(1, 8)),
-    ],
-    ids=["plain", "measured", "temperatures and loads"],
+    "more", [{}, {"measure": True}, {"temperatures": (0.0, 1.0), "at_once": (1, 8)}], ids=str
 )
-def test_progress_counts_every_answer_once(options: SweepOptions, tmp_path: Path) -> None:
+def test_progress_counts_every_answer_once(more: dict[str, Any], tmp_path: Path) -> None:
     """Also where a prompt, or an arm on a prompt, fails: what is seen before a batch is stored is
     what is stored."""
     engine, queries = FakeEngine(), make_queries()
@@ -343,7 +322,7 @@ def test_progress_counts_every_answer_once(options: SweepOptions, tmp_path: Path
     engine.batch.poison["target"] = ids[0][0]
     engine.batch.poison["replay small"] = ids[-1][0]
     seen: list[SweepProgress] = []
-    report = sweep(engine, queries, tmp_path, options, seen.append)
+    report = sweep(engine, queries, tmp_path, replace(OPTIONS, **more), seen.append)
     assert report.errors > 0
     made = [(one.done, one.errors, one.tokens) for one in seen]
     assert made == sorted(made)

@@ -89,7 +89,6 @@ def test_every_shape_gives_the_same_answer(shape: str, tmp_path: Path, words: An
     assert (made.ids[-1] == 1) == (shape != "draftpick's own")
     assert answer.limit in (9, None) and answer.temperature in (0.5, None)
     if shape.startswith(("vLLM", "draftpick")):
-        assert answer.started is not None and answer.ended is not None
         assert answer.ended - answer.started == 2.0
 
 

@@ -75,7 +75,6 @@ def test_a_limit_that_is_not_near_bounds_no_draft() -> None:
     bounded, free = (
         replay.replay("ngram-4", [replace(text, limit=limit)], [0])[0] for limit in (3, None)
     )
-    assert bounded is not None and free is not None
     assert (bounded.drafted, free.drafted) == (1, 4)
     assert bounded.accepted == 2 - 1 and bounded.rounds == 1
 
@@ -116,7 +115,6 @@ def test_lengths_by_cost_follow_the_engines_costs() -> None:
     for verify_s in ((1.0, 1.0, 1.0, 1.0, 1.0), (1.0, 2.0, 3.0, 4.0, 5.0)):
         costs = Costs(verify_s, {})
         (found,) = LoggedReplay(AbsentTarget(8), None, arms, costs).replay("a", [text], [0])
-        assert found is not None
         drafted.append(found.drafted)
     assert drafted[0] > drafted[1] == 0
 

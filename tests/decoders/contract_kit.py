@@ -34,6 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "neural": {"length": {"k": 3}, **SMALL},
     "neural-adaptive": {"length": {"kind": "adaptive", "k": 5}, **SMALL},
     "neural-scheduled": {"length": {"kind": "scheduled", "k": 2}, **SMALL},
+    "neural-near": {"length": {"k": 3}, "prompt_window": 4, **SMALL},
     "neural-unsure": {"length": {"k": 5, "min_confidence": 0.6}, **SMALL},
     "max-gram": {"length": {"k": 4}, **COPY},
     "max-gram-unsure": {"length": {"k": 6}, "stop_below": 0.4, **COPY},

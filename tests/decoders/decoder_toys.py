@@ -19,6 +19,7 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -81,6 +82,7 @@ CONFIGS: dict[str, type] = {
     "olmoe": OlmoeConfig,
     "mistral": MistralConfig,
     "mixtral": MixtralConfig,
+    "gpt_oss": GptOssConfig,
 }
 SIZES: dict[str, Any] = {
     "vocab_size": 16,
@@ -106,7 +108,7 @@ WINDOWS: dict[str, Any] = {  # of a Qwen2, behind one full layer
 def save_tiny(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> None:
     """A random model, sharp enough that no two logits are nearly equal."""
     extra: dict[str, Any] = {"sliding_window": None} if kind == "mistral" else {}
-    if kind == "mixtral":
+    if kind in ("mixtral", "gpt_oss"):
         extra = {"num_local_experts": 4, "num_experts_per_tok": 2}
     if kind in ("qwen3moe", "olmoe"):
         extra = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
@@ -116,7 +118,7 @@ def save_tiny(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> Non
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0, 0.3)  # transformers starts them at zero
-            elif "norm" in name:
+            elif "norm" in name or name.endswith("sinks"):
                 parameter.uniform_(0.5, 1.5)
     model.save_pretrained(folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,17 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 WORDS = ["</s>", *(chr(33 + i) for i in range(94)), "ab", "cd", "ef", "gh", "ij"]
 HALVES = {  # where a block holds numbers of two bytes, by kind
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2),
-    "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,),
+    "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "MXFP4": (),
 }  # fmt: skip
 STEPS = {"Q8_0": 127.0, "IQ4_NL": 127.0, "Q6_K": 4000.0, "Q4_K": 1000.0, "Q5_K": 2000.0}
 MIXED = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "attn_output": "Q5_0", "output": "Q8_0"}
 
-WINDOWS = {"gemma2": 100, "gemma3": 100, "phi3": 512}  # llama.cpp passes over those of Phi-3
+WINDOWS = {
+    "gemma2": 100,
+    "gemma3": 100,
+    "phi3": 512,
+    "gpt-oss": 100,
+}  # llama.cpp passes over those of Phi-3
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ SIZES = {
     "qwen3moe": Sizes(experts=8),
     "olmoe": Sizes(kv=8, experts=6),  # llama.cpp's has no groups
     "llama-experts": Sizes(experts=6),
+    "gpt-oss": Sizes(experts=6),
 }
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -52,7 +59,17 @@ def random_rows(kind: str, outputs: int, inputs: int, rng: np.random.Generator) 
     for at in HALVES[kind]:
         scales = rng.uniform(-most, most, blocks.shape[:2]).astype(np.float16)
         blocks[:, :, at : at + 2] = scales[..., None].view(np.uint8)
+    if kind == "MXFP4":  # an exponent: steps of an eighth of the most, or less
+        blocks[:, :, 0] = rng.integers(119, 122, blocks.shape[:2])
     return blocks.reshape(outputs, -1)
+
+
+def apart(architecture: str) -> tuple[str, str]:
+    """The name in files, and what sets this one apart."""
+    if architecture == "gpt-oss":
+        return architecture, ""
+    name, _, kept = architecture.partition("-")
+    return name, kept
 
 
 def save_gguf(
@@ -76,7 +93,7 @@ def save_gguf(
     """
     rng = np.random.default_rng(seed)
     sizes = sizes or SIZES.get(architecture, Sizes())
-    architecture, _, kept = architecture.partition("-")
+    architecture, kept = apart(architecture)
     writer = GGUFWriter(path, architecture)
     describe(writer, sizes, metadata or {})
     if kept == "long":
@@ -112,13 +129,14 @@ def save_gguf(
         own = f"blk.{i}."
         if architecture != "olmo2":
             vector(f"{own}attn_norm.weight", rng.uniform(0.5, 1.5, sizes.hidden))
-            vector(f"{own}ffn_norm.weight", rng.uniform(0.5, 1.5, sizes.hidden))
+            name = "post_attention_norm" if architecture == "gpt-oss" else "ffn_norm"
+            vector(f"{own}{name}.weight", rng.uniform(0.5, 1.5, sizes.hidden))
         parts = [("q", sizes.heads), ("k", sizes.kv), ("v", sizes.kv)]
         if architecture == "phi3":
             parts = [("qkv", sizes.heads + 2 * sizes.kv)]
         for part, heads in parts:
             matrix(f"{own}attn_{part}.weight", heads * sizes.head_dim, sizes.hidden)
-            if architecture == "qwen2":
+            if architecture in ("qwen2", "gpt-oss"):
                 vector(f"{own}attn_{part}.bias", rng.normal(0, 0.5, heads * sizes.head_dim))
         if architecture in ("qwen3", "gemma3", "olmo2", "qwen3moe", "olmoe"):
             for part, heads in (("q", sizes.heads), ("k", sizes.kv)):
@@ -130,6 +148,14 @@ def save_gguf(
             for name in ("post_attention_norm", "post_ffw_norm"):
                 vector(f"{own}{name}.weight", rng.uniform(0.5, 1.5, sizes.hidden))
         matrix(f"{own}attn_output.weight", sizes.hidden, sizes.heads * sizes.head_dim)
+        if architecture == "gpt-oss":
+            vector(f"{own}attn_output.bias", rng.normal(0, 0.5, sizes.hidden))
+            vector(f"{own}attn_sinks.weight", rng.normal(0, 2, sizes.heads))
+            vector(f"{own}ffn_gate_inp.bias", rng.normal(0, 1, sizes.experts))
+            for part in ("gate", "up", "down"):
+                outputs = sizes.hidden if part == "down" else sizes.width
+                biases = rng.normal(0, 3 if part != "down" else 0.3, (sizes.experts, outputs))
+                vector(f"{own}ffn_{part}_exps.bias", biases)
         if sizes.experts:
             vectors = rng.normal(0, 0.2, (sizes.experts, sizes.hidden))
             vector(f"{own}ffn_gate_inp.weight", vectors)
@@ -176,7 +202,7 @@ def describe(writer: GGUFWriter, sizes: Sizes, metadata: dict[str, Any]) -> None
     if sizes.experts:
         writer.add_expert_count(sizes.experts)
         writer.add_expert_used_count(sizes.taken)
-    if writer.arch == "qwen3moe":
+    if writer.arch in ("qwen3moe", "gpt-oss"):
         writer.add_expert_feed_forward_length(sizes.width)
     if writer.arch == "gemma2":
         writer.add_attn_logit_softcapping(0.5)
@@ -191,6 +217,13 @@ def describe(writer: GGUFWriter, sizes: Sizes, metadata: dict[str, Any]) -> None
     for name, value in metadata.items():
         writers = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
         writers[type(value)](name, value)
+
+
+def slower_by_llama3(pairs: int, factor: float, base: float) -> list[float]:
+    """What each pair's frequency is divided by: 1 for quick pairs, the factor for slow ones."""
+    turns = [8192 * base ** (-i / pairs) / (2 * math.pi) for i in range(pairs)]
+    least = 1 / factor
+    return [1 / min(max((turn - 1) / 3 * (1 - least) + least, least), 1) for turn in turns]
 
 
 TINY = Sizes(hidden=16, width=24, heads=2, kv=1, head_dim=8, layers=1, context=64)
@@ -215,8 +248,23 @@ def saying(path: Path, **said: str) -> Path:
 
 ARCHITECTURES = (
     *("llama", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "phi3", "qwen3moe", "olmoe"),
-    *("phi3-long", "llama-experts"),
+    *(
+        "gpt-oss",
+        "phi3-long",
+        "llama-experts",
+        "llama-linear",
+        "llama-yarn",
+        "qwen2-yarn",
+        "llama-llama3",
+    ),
 )
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+SCALED: dict[str, dict[str, Any]] = {
+    "llama-linear": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
+    "llama-yarn": {**YARN, "rope.scaling.original_context_length": 128},
+    "qwen2-yarn": {**YARN, "rope.scaling.original_context_length": 64},
+}
+SLOWER = {"llama-llama3": slower_by_llama3(16, 32.0, 10_000.0)}
 LONGER = [(7 * i * i + 3 * i) % 99 + 1 for i in range(150)]  # than the windows here
 GOLDEN_SIZES = {"gemma3": Sizes(layers=7)}
 GOLDEN = Path(__file__).with_name("llama_cpp_logits.json")  # of LONGER, by tests/engines
@@ -225,4 +273,9 @@ GOLDEN = Path(__file__).with_name("llama_cpp_logits.json")  # of LONGER, by test
 def save_golden_gguf(path: Path, architecture: str) -> Path:
     """In float32, with layers of every kind; of which GOLDEN has llama.cpp's chances."""
     sizes, tied = GOLDEN_SIZES.get(architecture), architecture == "gemma2"  # it has no other head
-    return save_gguf(path, architecture, "F32", tied=tied, sizes=sizes)
+    family, _ = apart(architecture)
+    said = {f"{family}.{key}": value for key, value in SCALED.get(architecture, {}).items()}
+    slower = SLOWER.get(architecture, ())
+    return save_gguf(
+        path, architecture, "F32", tied=tied, sizes=sizes, metadata=said, slower=slower
+    )

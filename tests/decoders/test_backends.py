@@ -245,7 +245,7 @@ def test_bfloat16_is_near(tiny: Tiny) -> None:
         ({"architectures": None}, "none named"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "longrope without original_max"),
-        ({"architectures": ["GptOssForCausalLM"]}, "GptOss"),
+        ({"architectures": ["Cohere2ForCausalLM"]}, "Cohere2"),
         (
             {
                 "architectures": ["Olmo3ForCausalLM"],

@@ -33,7 +33,9 @@ from decoders.records import Request
 
 State = dict[str, Tensor]
 LLAMAS = ("llama", "mistral", "qwen2", "qwen3")
-OTHERS = ("qwen3moe", "olmoe", "mixtral", "gemma2", "gemma3", "olmo2", "olmo3", "phi3")
+OTHERS = (
+    *("qwen3moe", "olmoe", "mixtral", "gpt_oss", "gemma2", "gemma3", "olmo2", "olmo3", "phi3"),
+)
 
 
 def changed(folder: Path, out: Path, change: Callable[[State], None], part: str = "model") -> Path:
@@ -291,14 +293,14 @@ def test_what_a_config_leaves_out_is_as_in_transformers(
     kind: str, field: str, tmp_path: Path
 ) -> None:
     """Sizes such that the weights fit both the default and what is left out."""
-    few = {"mistral": 8, "mixtral": 8, "qwen3moe": 4, "gemma2": 4, "gemma3": 4}
+    few = {"mistral": 8, "mixtral": 8, "gpt_oss": 8, "qwen3moe": 4, "gemma2": 4, "gemma3": 4}
     sizes: dict[str, Any] = {
         "hidden_size": 64,
         "num_hidden_layers": 1,
         "num_attention_heads": 32,
         "num_key_value_heads": few.get(kind, 32),
         "tie_word_embeddings": field != "tie_word_embeddings",
-    } | ({"head_dim": 128} if kind == "qwen3" else {})
+    } | {"qwen3": {"head_dim": 128}, "gpt_oss": {"head_dim": 64}}.get(kind, {})
     save_tiny(tmp_path / "model", kind, 0, sizes)
     path = tmp_path / "model" / "config.json"
     config = json.loads(path.read_text())

@@ -40,7 +40,7 @@ BOUNDED = (
 )
 NATIVE = (
     *("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3-MoE", "OLMoE", "Gemma 2", "Gemma 3", "Phi-3"),
-    *("OLMo2", "OLMo3", "Phi-4-mini", "Mixtral"),
+    *("OLMo2", "OLMo3", "Phi-4-mini", "Mixtral", "gpt-oss"),
 )
 WAYS = [*((name, "transformers") for name in FAMILIES), *((name, "native") for name in NATIVE)]
 WINDOWED = [way for way in WAYS if way[0] in BOUNDED]

@@ -277,6 +277,7 @@ def split(path: Path, folder: Path) -> None:
         ("qwen3moe", "Q4_K"),
         ("olmoe", "Q5_0"),
         ("llama-experts", "Q4_K"),
+        ("gpt-oss", "MXFP4"),
     ],
 )
 @pytest.mark.parametrize("backend", ["native", "compiled"])
@@ -332,13 +333,11 @@ def test_experts_are_not_rounded_again(tmp_path: Path, cache: Path, dtype: str) 
 
 @pytest.mark.instructions
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("architecture", ["qwen2", "gemma3", "qwen3moe"])
+@pytest.mark.parametrize("architecture", ["qwen2", "gemma3", "qwen3moe", "gpt-oss"])
 def test_a_prompt_is_read_with_the_same_bits_in_any_parts(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
+    tmp_path: Path, cache: Path, architecture: str
 ) -> None:
-    """One set of weights at every width, and the kernels' attention: where there are tiles (AMX),
-    PyTorch's attends to wide parts, faster and in other bits."""
-    monkeypatch.setattr("decoders.backends.cpp.layers.has_tiles", lambda: False)
+    """One set of weights at every width, and the kernels' attention."""
     path = save_gguf(tmp_path / "m.gguf", architecture, "Q4_K", MIXED)
     own = targets.load_backend(from_gguf(path), CPU, torch.bfloat16, "compiled", "file")
     assert isinstance(own, LlamaBackend)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.backends import cpp_kernels
-from decoders.backends.cpp.layers import KernelLayers
+from decoders.backends.cpp.layers import ACTIVATIONS, KernelLayers
 from decoders.backends.cpp.row_attention import AttentionSpans
 from decoders.backends.families import Attention, Experts
 from decoders.backends.llama.model import (
@@ -68,12 +68,16 @@ def test_what_lies_between_products_is_that_of_ordinary_operations(
     assert near(more, both[0]) and near(x, both[1])
     gate_up = some(rows, 2 * width, seed=seed) * 8
     gate_up[0, 0], gate_up[0, 1] = -3e38, 3e30
-    for kind in ("silu", "gelu"):
-        assert near(ops.gate_rows(gate_up, kind == "gelu"), gated(gate_up.double(), kind))
+    for kind in ACTIVATIONS:
+        made = ops.gate_rows(gate_up, ACTIVATIONS.index(kind))
+        assert near(made, gated(gate_up.double(), kind))
 
 
+@pytest.mark.parametrize("activation", ["silu", "clamped"])
 @pytest.mark.parametrize("whole", [True, False])
-def test_experts_are_those_of_ordinary_operations(kernel: None, whole: bool) -> None:
+def test_experts_are_those_of_ordinary_operations(
+    kernel: None, whole: bool, activation: str
+) -> None:
     """Each token's likeliest three of five, by their shares; alone, its bits are the same."""
     d, f, count = 64, 32, 5
 
@@ -82,15 +86,28 @@ def test_experts_are_those_of_ordinary_operations(kernel: None, whole: bool) -> 
         rows = [random_rows("Q8_0", outputs, inputs, rng) for _ in range(count * parts)]
         return to_file_blocks([FileRows(torch.from_numpy(each), 8, inputs) for each in rows])
 
-    shape = replace(SHAPE, hidden=d, experts=Experts(count, 3, whole, f))
+    shape = replace(SHAPE, hidden=d, experts=Experts(count, 3, whole, f), activation=activation)
     gate_up, down, router = blocks(f, d, 2), blocks(d, f, 1), some(count, d, seed=3)
     layer = LayerWeights(None, router, router, None, gate_up, down, router=router)
-    parts = (router, *gate_up.stored, *down.stored, 3, whole, False)
+    biases = [router.new_empty(0)] * 3
+    if activation == "clamped":
+        biases = [some(count, seed=4), some(count, 2 * f, seed=5), some(count, d, seed=6)]
+        names = ("router_bias", "gate_up_bias", "down_bias")
+        layer = replace(layer, **dict(zip(names, biases, strict=True)))
+    how = ACTIVATIONS.index(activation)
+    parts = (router, *gate_up.stored, *down.stored, 3, whole, how, biases)
     x, run = some(9, d, seed=1), torch.ops.draftpick.expert_rows
     made, exact = run(x, *parts), experts(x, layer, router, shape)
     assert torch.allclose(made.double(), exact.double(), rtol=0.05, atol=0.02 * exact.std())
     assert torch.equal(torch.cat([run(row[None], *parts) for row in x]), made)
-    for at, wrong in [(0, router[:, :32]), (2, gate_up.table[:-1]), (4, down.table[1:]), (5, 6)]:
+    for at, wrong in [
+        (0, router[:, :32]),
+        (2, gate_up.table[:-1]),
+        (4, down.table[1:]),
+        (5, 6),
+        (7, 3),
+        (8, [router, *biases[1:]]),
+    ]:
         with pytest.raises(RuntimeError):
             run(x, *parts[:at], wrong, *parts[at + 1 :])
 

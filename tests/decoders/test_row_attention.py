@@ -85,7 +85,13 @@ def test_a_long_chain_is_told_in_parts_and_a_large_tree_not_at_all() -> None:
 
 
 def exact(
-    q: Tensor, room: Tensor, rows: Tensor, begins: Tensor, bits: Tensor, lows: Tensor | None = None
+    q: Tensor,
+    room: Tensor,
+    rows: Tensor,
+    begins: Tensor,
+    bits: Tensor,
+    lows: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """The same in float64, a token after the other; [N, H * D]."""
     heads, tokens, d = q.shape
@@ -99,7 +105,10 @@ def exact(
             seen &= at >= lows[i]
         keys, values = room[rows[i], :, seen].double().tensor_split(2)
         scores = q[:, i].double().view(planes, group, d) @ keys.transpose(1, 2) * d**-0.5
-        made.append((scores.softmax(-1) @ values).view(-1))
+        if sinks is not None:
+            more = sinks.double().view(planes, group, 1)
+            scores = torch.cat([scores, more], -1)
+        made.append((scores.softmax(-1)[..., : keys.shape[1]] @ values).view(-1))
     return torch.stack(made)
 
 
@@ -126,10 +135,17 @@ def asked(
     counts=st.lists(st.integers(0, 21), min_size=1, max_size=5).filter(any),
     begin=st.integers(0, READ - 21),
     window=st.sampled_from([0, 64, 200]),
+    sunk=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_it_is_attention_and_a_token_does_not_depend_on_the_others(
-    kernel: None, shape: tuple[int, int, int], counts: list[int], begin: int, window: int, seed: int
+    kernel: None,
+    shape: tuple[int, int, int],
+    counts: list[int],
+    begin: int,
+    window: int,
+    sunk: bool,
+    seed: int,
 ) -> None:
     readings = [(2 * i, begin * (i + 1) // len(counts), n) for i, n in enumerate(counts)]
     given_ = asked(shape, readings, seed)
@@ -138,16 +154,18 @@ def test_it_is_attention_and_a_token_does_not_depend_on_the_others(
     if window:  # as in a chain
         nth = torch.cat([torch.arange(count) for count in counts])
         lows = (places[1] + nth - window + 1).clamp_min(0)
+    sinks = 4 * torch.randn(shape[0]).bfloat16() if sunk else None
     run, each = torch.ops.draftpick.attend_rows, [slice(i, i + 1) for i in range(q.shape[1])]
     with threads(2):
-        made = run(*given_, None, 0.0, lows)
+        made = run(*given_, None, 0.0, lows, sinks)
     with threads(1):
         alone = [
-            run(q[:, i], room, *(p[i] for p in places), None, 0.0, lows[i] if window else None)
+            run(q[:, i], room, *(p[i] for p in places), None, 0.0, low, sinks)
             for i in each
+            for low in [lows[i] if window else None]
         ]
     assert torch.equal(torch.cat(alone), made)
-    torch.testing.assert_close(made.double(), exact(*given_, lows), atol=0.03, rtol=0.02)
+    torch.testing.assert_close(made.double(), exact(*given_, lows, sinks), atol=0.03, rtol=0.02)
 
 
 def test_what_is_not_seen_is_not_felt(kernel: None) -> None:
@@ -235,8 +253,10 @@ def test_keys_and_values_in_8_bits(kernel: None, tiny: Tiny, kind: str, rounding
 
 
 def model(tiny: Tiny, kind: str, rounding: Rounding | None) -> LlamaBackend:
-    window = {"sliding_window": 70} if kind in ("gemma2", "gemma3", "phi3") else {}
-    folder = tiny(kind, **FITS_ROWS, max_position_embeddings=700, **window)
+    more = {"sliding_window": 70} if kind in ("gemma2", "gemma3", "phi3", "gpt_oss") else {}
+    if kind == "gpt_oss":
+        more["num_experts_per_tok"] = 4  # all: which ones are taken would depend on rounding
+    folder = tiny(kind, **FITS_ROWS, max_position_embeddings=700, **more)
     return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
 
 
@@ -261,7 +281,7 @@ KINDS: list[tuple[str, Rounding | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "rounding"), KINDS)
+@pytest.mark.parametrize(("kind", "rounding"), [*KINDS, ("gpt_oss", None)])
 def test_passes_are_those_of_ordinary_attention(
     kernel: None, tiny: Tiny, kind: str, rounding: Rounding | None
 ) -> None:

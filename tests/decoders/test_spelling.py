@@ -113,6 +113,31 @@ def test_stops_cut_at_the_first_however_the_pieces_fall(kind: str, data: st.Data
     assert stream.ended == bool(ends)
 
 
+HARMONY = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "thought"),
+    [
+        ("<|channel|>analysis<|message|>is a cat<|end|><|start|>assistant<|channel|>final"
+         "<|message|>日本 <|end|>", "日本 ", "is a cat"),
+        ("<|channel|>commentary<|message|>the cat.<|end|><|start|>assistant<|channel|>commentary "
+         "to=functions.cat <|constrain|>json<|message|>{}", "the cat.", "{}"),
+        ("<|channel|>analysis<|message|>is", "", "is"),
+        ("<|channel|>final", "", ""),
+        ("a cat, not in a channel", "a cat, not in a channel", ""),
+    ],
+)  # fmt: skip
+def test_an_answer_in_channels_is_those_for_the_user(answer: str, told: str, thought: str) -> None:
+    tokenizer = FILES["byte-level"]()
+    tokenizer.add_special_tokens({"additional_special_tokens": HARMONY})
+    ids = tokenizer.encode(answer, add_special_tokens=False)
+    stream = TextStream(tokenizer)
+    said = "".join(stream.add([token]) for token in ids) + stream.finish()
+    assert (said, stream.thought) == (told, thought)
+    assert text_of(tokenizer, ids) == told
+
+
 NAMED = ["<|im_end|>", "</s>"]
 WORDS = ["a", "b", "é", "<|im", "_end|>", *NAMED]
 

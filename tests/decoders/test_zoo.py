@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from gguf_toys import tiny_gguf
+from gguf_toys import slower_by_llama3, tiny_gguf
 from transformers import AutoModelForCausalLM
 
 from decoders.backends.native import LlamaBackend
@@ -319,10 +318,8 @@ def scaled_config(path: Path) -> dict[str, Any]:
 
 
 def test_a_gguf_file_keeps_its_scaled_positions(cache: Path, tmp_path: Path) -> None:
-    """Of Llama 3 it holds the divisors alone: 1 for quick pairs, the factor for slow ones."""
-    angles = [500000.0 ** (-2 * i / 8) for i in range(4)]
-    turns = [8192 * angle / (2 * math.pi) for angle in angles]  # within the context before
-    slower = [1 / min(max((turn - 1) / 3 * (1 - 1 / 32) + 1 / 32, 1 / 32), 1) for turn in turns]
+    """Of Llama 3 it holds the divisors alone."""
+    slower = slower_by_llama3(4, 32.0, 500000.0)
     assert slower[0] == 1 and 1 < slower[2] < 32 == slower[3]
     base = {"llama.rope.freq_base": 500000.0}
     found = scaled_config(tiny_gguf(tmp_path / "llama3.gguf", slower=slower, metadata=base))

@@ -89,7 +89,6 @@ def test_headroom_and_printed_intervals_include_them() -> None:
 
 def test_a_table_keeps_its_repeats_in_step() -> None:
     whole = banded(0.3)
-    assert whole.repeats is not None
     part = whole.rows([3, 1])
     np.testing.assert_array_equal(part.repeats, whole.repeats[:, [3, 1]])
     assert part.digest == replace(part, repeats=None).digest
@@ -98,7 +97,6 @@ def test_a_table_keeps_its_repeats_in_step() -> None:
     repeats = whole.repeats.copy()
     repeats[:, 0, 1] = np.nan
     filled = replace(whole, rewards=gap, repeats=repeats).filled()
-    assert filled.repeats is not None
     np.testing.assert_array_equal(filled.repeats[:, 0, 1], np.nanmin(repeats[:, 0], axis=1))
     with pytest.raises(PolicyError, match="repeats have shape"):
         replace(whole, repeats=whole.repeats[:, 1:])

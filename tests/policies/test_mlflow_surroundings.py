@@ -40,6 +40,12 @@ def tags(run_id: str, store: str | None = None) -> dict[str, str]:
         return dict(MlflowClient().get_run(run_id).data.tags)
 
 
+def is_loaded_by_all_its_uris(done: TrainedRun) -> bool:
+    """The registered version's among them."""
+    uris = [done.policy_uri, *filter(None, [done.registered])]
+    return {policies.load(each).fingerprint for each in uris} == {done.fitted.policy.fingerprint}
+
+
 def outer_of(done: TrainedRun) -> str | None:
     return tags(done.run_id, done.tracking_uri).get(PARENT)
 
@@ -74,13 +80,7 @@ def test_a_working_folder_may_have_any_name(
     assert sorted(path.name for path in Path().iterdir()) == ["mlruns"]
     assert os.listdir("..") == [folder.name]
     assert sqlite_path(done.tracking_uri) == Path.cwd() / "mlruns" / "mlflow.db"
-    uris = [
-        done.folder,
-        done.policy_uri,
-        *(f"models:/{name}@champion" for name in [register] if name),
-    ]
-    for uri in uris:
-        assert policies.load(uri).fingerprint == done.fitted.policy.fingerprint
+    assert is_loaded_by_all_its_uris(done)
 
 
 def files(folder: Path) -> dict[Path, bytes]:
@@ -101,11 +101,9 @@ def test_a_working_folder_may_move(
     (shutil.copytree if copied else shutil.move)(old, new)
     monkeypatch.chdir(new)
     before = files(old) if copied else {}
-    uris = [done.policy_uri, *(f"models:/{name}@champion" for name in [register] if name)]
-    for uri in uris:
-        assert policies.load(uri).fingerprint == done.fitted.policy.fingerprint
+    assert is_loaded_by_all_its_uris(done)
     again = train_run(task(register))
-    assert policies.load(again.policy_uri).fingerprint == done.fitted.policy.fingerprint
+    assert is_loaded_by_all_its_uris(again)
     assert files(old) == before and old.exists() == copied
     assert list((new / "mlruns" / "artifacts").rglob(f"{again.run_id}/**/policy.json"))
 
@@ -119,7 +117,7 @@ def test_artifacts_that_lie_elsewhere_stay_there(here: Path) -> None:
         MlflowClient().create_experiment("draftpick", artifact_location=place)
     done = train_run(task(), experiment="draftpick")
     assert list((here / "disk").rglob("policy.json"))
-    assert policies.load(done.policy_uri).fingerprint == done.fitted.policy.fingerprint
+    assert is_loaded_by_all_its_uris(done)
 
 
 def test_below_the_callers_run(here: Path) -> None:

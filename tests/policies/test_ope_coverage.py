@@ -97,27 +97,17 @@ def width(found: list[Comparison], name: str, what: str = "values") -> float:
 LEAST, MOST = binom.ppf(0.001, LOGS, CONFIDENCE - 0.03), binom.ppf(0.999, LOGS, CONFIDENCE + 0.02)
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    made, found = world(linear=True), runs(linear=True)
-    counted = hits(found, made.truth)
-    assert all(LEAST <= counted[name] <= MOST for name in CORRECTED), counted
-    assert width(found, "dr") < 0.7 * width(found, "ips")
-    assert width(found, "snips") < width(found, "ips")
-
-
-def test_so_do_those_of_gains() -> None:
-    made, found = world(linear=True), runs(linear=True)
-    logged = float((made.logger * made.table.rewards).sum(axis=1).mean())
-    counted = hits(found, made.truth - logged, "gains")
-    assert all(LEAST <= counted[name] <= MOST for name in CORRECTED), counted
-    assert width(found, "dr", "gains") < 0.7 * width(found, "ips", "gains")
-
-
-def test_so_do_they_where_half_of_an_arms_rewards_are_missing() -> None:
-    made, found = world(linear=True), runs(linear=True, missing=0.5)
+@pytest.mark.parametrize("missing", [0.0, 0.5])  # of an arm's rewards
+def test_intervals_hold_the_truth_as_often_as_they_say(missing: float) -> None:
+    """Of values and of gains."""
+    made, found = world(linear=True), runs(linear=True, missing=missing)
     logged = float((made.logger * made.table.rewards).sum(axis=1).mean())
     counted = hits(found, made.truth), hits(found, made.truth - logged, "gains")
     assert all(LEAST <= each[name] <= MOST for each in counted for name in CORRECTED), counted
+    if not missing:
+        assert width(found, "snips") < width(found, "ips")
+        for what in ("values", "gains"):
+            assert width(found, "dr", what) < 0.7 * width(found, "ips", what)
 
 
 def test_a_wrong_model_spoils_the_direct_method_alone() -> None:

@@ -47,21 +47,21 @@ def test_a_better_policy_passes_and_a_worse_one_does_not() -> None:
 
 def test_the_same_choices_pass() -> None:
     data = even()
-    same = compare_on(always("small", data), data, always("small", data))  # type: ignore[arg-type]
+    same = compare_on(always("small", data), data, always("small", data))
     assert same.passed and same.alike == 1 and "takes the same arms" in same.verdict("v")
 
 
 def test_what_is_not_sure_does_not_pass_and_the_margin_lets_it() -> None:
     data = even(gap=0.05, noise=0.3)
     small, plain = always("small", data), always("autoregressive", data)
-    found = compare_on(small, data, plain)  # type: ignore[arg-type]
+    found = compare_on(small, data, plain)
     assert found.gain.mean == pytest.approx(0.05) and not found.passed
     said = found.verdict("v")
     assert f"perhaps up to {-found.gain.low:.4g} less" in said
     assert f"about {found.gain.needed} queries would settle it" in said
-    wide = compare_on(small, data, plain, margin=-found.gain.low)  # type: ignore[arg-type]
+    wide = compare_on(small, data, plain, margin=-found.gain.low)
     assert wide.passed
-    narrow = compare_on(small, data, plain, margin=-found.gain.low - 1e-6)  # type: ignore[arg-type]
+    narrow = compare_on(small, data, plain, margin=-found.gain.low - 1e-6)
     assert not narrow.passed
 
 
@@ -70,7 +70,7 @@ def test_what_is_not_sure_does_not_pass_and_the_margin_lets_it() -> None:
 def test_it_passes_exactly_where_the_bound_allows(gap: float, seed: int) -> None:
     data = even(gap=gap, seed=seed)
     arms = always("small", data), always("autoregressive", data)
-    found = compare_on(arms[0], data, arms[1], margin=0.05)  # type: ignore[arg-type]
+    found = compare_on(arms[0], data, arms[1], margin=0.05)
     gains = data.rewards[:, 1] - 1
     from scipy.stats import t
 
@@ -81,9 +81,9 @@ def test_it_passes_exactly_where_the_bound_allows(gap: float, seed: int) -> None
 
 def test_without_a_champion_the_best_fixed_arm_stands_in() -> None:
     data = even(gap=0.4)
-    found = compare_on(always("autoregressive", data), data)  # type: ignore[arg-type]
+    found = compare_on(always("autoregressive", data), data)
     assert found.other == "the best fixed arm (small)" and not found.passed
-    assert compare_on(always("small", data), data).passed  # type: ignore[arg-type]
+    assert compare_on(always("small", data), data).passed
 
 
 def test_rows_of_one_query_count_once() -> None:
@@ -97,7 +97,7 @@ def test_rows_of_one_query_count_once() -> None:
         rewards=np.concatenate([data.rewards] * 2),
     )
     arms = always("small", data), always("autoregressive", data)
-    one, two = (compare_on(arms[0], each, arms[1]) for each in (data, twice))  # type: ignore[arg-type]
+    one, two = (compare_on(arms[0], each, arms[1]) for each in (data, twice))
     assert one.gain == two.gain
 
 
@@ -121,7 +121,7 @@ def test_failed_answers_count_as_the_worst() -> None:
     rewards = data.rewards.copy()
     rewards[:30, 1] = np.nan
     failing = replace(data, rewards=rewards)
-    found = compare_on(always("small", data), failing, always("autoregressive", data))  # type: ignore[arg-type]
+    found = compare_on(always("small", data), failing, always("autoregressive", data))
     assert found.gain.mean == pytest.approx((data.rewards[30:, 1] - 1).sum() / 80)
     assert found.left_out == "30 failed answers count as the worst of their query"
 
@@ -130,22 +130,19 @@ def test_what_is_refused() -> None:
     data = even()
     small = always("small", data)
     with pytest.raises(PolicyError, match="12 queries are too few"):
-        compare_on(always("small", tiny()), tiny())  # type: ignore[arg-type]
+        compare_on(always("small", tiny()), tiny())
     with pytest.raises(PolicyError, match="margin must be 0 or more, not -1"):
-        compare_on(small, data, margin=-1)  # type: ignore[arg-type]
+        compare_on(small, data, margin=-1)
     other = replace(data, reward_name="other@1")
     with pytest.raises(PolicyError, match="differ in reward"):
-        compare_on(small, data, small, other)  # type: ignore[arg-type]
+        compare_on(small, data, small, other)
 
 
 def test_a_later_look_asks_for_more() -> None:
     """The k-th of several has 1 / (k (k + 1)) of the errors, which sum to those of one."""
     data = even(gap=0.07)
     arms = always("small", data), always("autoregressive", data)
-    alone, first, tenth = (
-        compare_on(arms[0], data, arms[1], look=look)  # type: ignore[arg-type]
-        for look in (None, 1, 10)
-    )
+    alone, first, tenth = (compare_on(arms[0], data, arms[1], look=look) for look in (None, 1, 10))
     assert alone.gain.low > first.gain.low > tenth.gain.low
     assert alone.passed and not tenth.passed
     assert "over all looks, of which this is number 10" in replace(

@@ -69,11 +69,9 @@ def test_failures_count_as_the_worst_reward_when_learning() -> None:
 def test_split_is_by_task_and_repeatable() -> None:
     data = tiny()
     train, held = data.split(0.34, seed=5)
-    assert held is not None
     assert sorted(held.tasks) == ["math"] * 2 + ["qa"] * 2
     assert sorted(train.query_ids + held.query_ids) == sorted(data.query_ids)
     again = data.split(0.34, seed=5)[1]
-    assert again is not None
     assert again.digest == held.digest
     assert data.split(0.0, seed=5) == (data, None)
     with pytest.raises(PolicyError, match="held-out"):

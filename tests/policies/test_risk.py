@@ -29,6 +29,30 @@ def test_p_values_are_the_formula(n: int, alpha: float) -> None:
         assert hoeffding_bentkus(np.array([k / n]), n, alpha)[0] == pytest.approx(slow)
 
 
+@pytest.mark.parametrize("n", [60, 400])
+@pytest.mark.parametrize("alpha", [0.05, 0.2])
+def test_mapie_selects_the_same_thresholds(n: int, alpha: float) -> None:
+    """Among 20, of which the first loses nothing; losses need not rise from each to the next."""
+    others = pytest.importorskip("mapie.risk_control.methods", reason="needs the extra dev")
+    from mapie.risk_control import control_fwer
+
+    rng, counts = np.random.default_rng(n), set()
+    for power in np.geomspace(1, 100, 40):
+        losses = np.linspace(0, 1, 20) * rng.random((n, 20)) ** power
+        means, ours = losses.mean(axis=0), Risk(alpha, 0.9)
+        p_values = others.compute_hoeffding_bentkus_p_value(means, n, alpha)[:, 0]
+        np.testing.assert_allclose(hoeffding_bentkus(means, n, alpha), np.minimum(p_values, 1))
+        tested = control_fwer(p_values, 1 - 0.9, "fixed_sequence")
+        assert tested.tolist() == list(range(ours.controlled(means, n)))
+        rising, expected = np.maximum.accumulate(losses, axis=1), Risk(alpha, None)
+        np.testing.assert_array_equal(expected.comparable(losses), rising)
+        _, bounds = others.get_r_hat_plus(rising, np.arange(20), "crc", None, None, None)
+        (last,) = others.find_best_predict_param(np.arange(20), bounds, np.array([alpha]))
+        assert last == expected.controlled(rising.mean(axis=0), n) - 1
+        counts |= {len(tested), last + 1}
+    assert len(counts) > 8
+
+
 @given(n=st.integers(1, 80), alpha=ALPHAS, delta=st.floats(0.01, 0.5))
 def test_a_violated_bound_is_rarely_accepted(n: int, alpha: float, delta: float) -> None:
     """P(p <= delta) <= delta, over all samples of losses 0 and 1 whose expectation is alpha."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from policy_tables import table, with_features
 from scipy.stats import binom
 
 import policies
@@ -38,25 +39,12 @@ def world(n: int, seed: int = 0, lost: float = 1.0, temperature: float = 0.0) ->
     chance = np.minimum(lost / (1 + np.exp(3 - 2 * x[:, :1])) * [1, 2], 1)  # [n, 2]
     losses = np.concatenate([np.zeros((n, 2)), rng.random((n, 2)) < chance], axis=1)
     speed = np.array([1.0, 1.5, 2.0, 2.3]) + 0.2 * x + 0.1 * rng.normal(size=(n, 4))
-    return RewardTable(
-        query_ids=[f"q{seed}-{i}" for i in range(n)],
-        tasks=[("math", "qa")[i % 2] for i in range(n)],
-        embeddings=x,
-        arms=ARMS,
-        rewards=speed,
-        reward_name="speed/1",
-        embedder="toy/4",
-        arms_fingerprint="",
-        features=np.full((n, 1), temperature, dtype=np.float32),
-        feature_names=("temperature",),
-        losses=losses,
-    )
+    made = with_features(table(x, speed, ARMS), temperature=np.full(n, temperature))
+    return replace(made, losses=losses)
 
 
 def controlled(table: RewardTable, **options: object) -> RiskControlPolicy:
-    made = policies.fit("risk-control", table, None, 0, lossless=LOSSLESS, **options).policy
-    assert isinstance(made, RiskControlPolicy)
-    return made
+    return policies.fit("risk-control", table, None, 0, lossless=LOSSLESS, **options).policy
 
 
 def served(policy: RiskControlPolicy, table: RewardTable) -> np.ndarray:
@@ -64,7 +52,6 @@ def served(policy: RiskControlPolicy, table: RewardTable) -> np.ndarray:
 
 
 def true_loss(policy: RiskControlPolicy, table: RewardTable) -> float:
-    assert table.losses is not None
     return float(table.losses[np.arange(len(table)), served(policy, table)].mean())
 
 
@@ -145,27 +132,15 @@ def test_a_speed_up_that_the_error_of_costs_hides_is_not_taken() -> None:
 def test_an_easy_table_uses_lossy_arms() -> None:
     table, truth = world(1000, lost=0.1), world(3000, seed=1, lost=0.1)
     policy = controlled(table, max_loss=0.03)
-    lossless, best, arms = (
-        policy.guarantee.best_lossless,
-        policy.guarantee.best_controlled,
-        policy.arms,
-    )
-    assert (lossless, best) == ("copy", "bild")
-    rows = {row.name: row for row in losses_and_rewards(policy, truth, resamples=50)}
+    told = losses_and_rewards(policy, truth, resamples=50)
+    assert [row.arm for row in told] == [None, "copy", "bild", *policy.arms]
+    rows = {row.name: row for row in told}
     assert rows["policy"].lossy > 0.8
-    assert rows["policy"].loss.mean <= 0.03
-    assert (
-        rows["policy"].reward.mean
-        > rows["best-controlled"].reward.mean
-        > rows["lossless"].reward.mean
+    assert rows["policy"].loss.mean == true_loss(policy, truth) <= 0.03
+    one, other, ours = (
+        rows[name].reward.mean for name in ("lossless", "best-controlled", "policy")
     )
-    assert rows["policy"].loss.mean == true_loss(policy, truth)
-    assert [row.arm for row in losses_and_rewards(policy, truth, resamples=50)] == [
-        None,
-        "copy",
-        "bild",
-        *arms,
-    ]
+    assert one < other < ours
     assert rows["fixed/bild"].lossy == 1 and rows["fixed/plain"].lossy == 0
     assert "Guaranteed with 95% confidence" in str(policy.guarantee)
     assert "math" in str(policy.guarantee) and "other traffic voids" in str(policy.guarantee)
@@ -242,10 +217,9 @@ def test_losses_above_temperature_0_are_not_looked_at() -> None:
     greedy = world(400, lost=0.2)
     hot = replace(greedy, features=np.ones((400, 1), dtype=np.float32))
     spoilt = replace(hot, losses=np.tile([0.0, 0, 1, np.nan], (400, 1)))
-    z = {
-        controlled(both(greedy, other), max_loss=0.1).guarantee.threshold for other in (hot, spoilt)
-    }
-    assert len(z) == 1 and z != {None}
+    tables = both(greedy, hot), both(greedy, spoilt)
+    one, other = (controlled(each, max_loss=0.1).guarantee.threshold for each in tables)
+    assert one == other is not None
 
 
 def test_sampled_rows_do_not_dilute_the_calibration() -> None:
@@ -265,7 +239,6 @@ def test_rows_of_one_query_count_once() -> None:
 
 def test_a_failed_lossy_arm_loses_everything() -> None:
     table = world(400, lost=0.2)
-    assert table.losses is not None
     failed = np.array(table.losses)
     failed[::2, 2:] = np.nan
     policy = controlled(replace(table, losses=failed), max_loss=0.1)
@@ -301,7 +274,7 @@ def test_the_origin_holds_the_guarantee(tmp_path: object) -> None:
         ({"features": np.ones((100, 1))}, {}, "there are 0; collect"),
     ],
 )
-def test_mistakes_are_sentences(change: dict, options: dict, says: str) -> None:  # type: ignore[type-arg]
+def test_mistakes_are_sentences(change: dict, options: dict, says: str) -> None:
     given = {"lossless": LOSSLESS, "in_expectation": "model" in options} | options
     with pytest.raises(DraftpickError, match=says):
         policies.fit("risk-control", replace(world(100), **change), **given)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from policy_tables import table
 
 from policies import PolicyError, RewardTable
 from policies.selection.crossfit import subsample
 
 
-def table(tasks: list[str], rows: int = 1) -> RewardTable:
+def of_tasks(tasks: list[str], rows: int = 1) -> RewardTable:
     """`rows` rows a query."""
-    n = len(tasks)
-    return RewardTable(
-        query_ids=[f"{i}@{row}" for i in range(n) for row in range(rows)],
-        tasks=[task for task in tasks for _ in range(rows)],
-        embeddings=np.zeros((n * rows, 2)),
-        arms=["a", "b"],
-        rewards=np.arange(2.0 * n * rows).reshape(-1, 2),
-        reward_name="r",
-        embedder="e",
-        arms_fingerprint="",
-        groups=[str(i) for i in range(n) for _ in range(rows)],
-    )
+    n = len(tasks) * rows
+    made = table(np.zeros((n, 2)), np.arange(2.0 * n).reshape(-1, 2))
+    of = np.repeat(np.arange(len(tasks)), rows)
+    return replace(made, tasks=[tasks[i] for i in of], groups=[str(i) for i in of])
 
 
 @given(
@@ -36,7 +31,7 @@ def table(tasks: list[str], rows: int = 1) -> RewardTable:
 def test_so_many_whole_queries_and_nested(
     tasks: list[str], rows: int, seed: int, data: st.DataObject
 ) -> None:
-    whole = table(tasks, rows)
+    whole = of_tasks(tasks, rows)
     more = data.draw(st.integers(1, len(tasks)))
     fewer = data.draw(st.integers(1, more))
     large, small = subsample(whole, more, seed), subsample(whole, fewer, seed)
@@ -48,17 +43,17 @@ def test_so_many_whole_queries_and_nested(
 
 
 def test_every_task_in_its_proportion() -> None:
-    whole = table(["x"] * 60 + ["y"] * 30)
+    whole = of_tasks(["x"] * 60 + ["y"] * 30)
     counts = [subsample(whole, 30, seed).tasks.count("x") for seed in range(30)]
     assert max(abs(count - 20) for count in counts) <= 2
 
 
 def test_another_seed_takes_others() -> None:
-    whole = table(["x"] * 50)
+    whole = of_tasks(["x"] * 50)
     assert subsample(whole, 10, 0).groups != subsample(whole, 10, 1).groups
 
 
 @pytest.mark.parametrize("queries", [0, -1, 4])
 def test_a_number_that_cannot_be(queries: int) -> None:
     with pytest.raises(PolicyError, match="1 to 3, or collect more"):
-        subsample(table(["x"] * 3), queries, 0)
+        subsample(of_tasks(["x"] * 3), queries, 0)

@@ -7,14 +7,17 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+from mlflow.exceptions import MlflowException
 from policy_tables import separable, table, tiny, with_features
 
 import policies
@@ -46,30 +49,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def run(place: Path) -> TrainedRun:
     options = {"epochs": 2, "hidden": 8}
-    return trained(
-        separable(80),
-        policy="reinforce",
-        options=options,
-        guard=False,
-        register="router-test",
-        params={"alpha": 0.5},
-        log_model=LOG_MODEL,
-    )
+    asked = {"register": "router-test", "params": {"alpha": 0.5}, "log_model": LOG_MODEL}
+    return trained(separable(80), policy="reinforce", options=options, guard=False, **asked)
 
 
 def test_the_default_store_is_beside_you(place: Path, run: TrainedRun) -> None:
     assert run.tracking_uri == f"sqlite:///{place}/mlruns/mlflow.db" == default_uri()
-    assert sorted(p.name for p in (place / "mlruns").iterdir()) == [
-        "artifacts",
-        "mlflow.db",
-        "policies",
-    ]
+    kept = sorted(path.name for path in (place / "mlruns").iterdir())
+    assert kept == ["artifacts", "mlflow.db", "policies"]
     assert "MLFLOW_TRACKING_URI" not in os.environ
 
 
 def test_everything_is_logged(run: TrainedRun) -> None:
-    import mlflow
-
     client = mlflow.MlflowClient(tracking_uri=run.tracking_uri)
     logged = client.get_run(run.run_id)
     assert logged.info.status == "FINISHED"
@@ -95,8 +86,6 @@ def test_everything_is_logged(run: TrainedRun) -> None:
 
 
 def test_every_decision_is_logged(run: TrainedRun) -> None:
-    import mlflow
-
     with mlflow_store.using(run.tracking_uri):
         logged = mlflow.artifacts.load_dict(f"runs:/{run.run_id}/decisions.json")
     found = pd.DataFrame(logged["data"], columns=logged["columns"])
@@ -148,16 +137,9 @@ def test_every_uri_gives_the_same_policy(run: TrainedRun) -> None:
 
 
 def test_a_second_version_is_the_challenger(run: TrainedRun) -> None:
+    asked = {"held_out": 0, "register": "router-test", "log_model": LOG_MODEL}
     data = separable(40, seed=1)
-    again = trained(
-        data,
-        policy="knn",
-        options={"k": 2},
-        guard=False,
-        held_out=0,
-        register="router-test",
-        log_model=LOG_MODEL,
-    )
+    again = trained(data, policy="knn", options={"k": 2}, guard=False, **asked)
     assert again.evaluated_on == "train" and again.fitted.history == []
     assert again.registered == "models:/router-test/2" and not again.champion
     assert policies.load("models:/router-test@challenger").name == "knn"
@@ -165,8 +147,6 @@ def test_a_second_version_is_the_challenger(run: TrainedRun) -> None:
 
 
 def test_the_guard_is_on_record(place: Path) -> None:
-    import mlflow
-
     run = trained(separable(120), plain="autoregressive", seed=1)
     assert run.guarded is not None and run.guarded.saved == "regression"
     logged = mlflow.MlflowClient(tracking_uri=run.tracking_uri).get_run(run.run_id).data
@@ -259,17 +239,20 @@ def test_an_unreachable_store_is_refused_before_training(
     server.close()
 
 
-def test_a_store_that_breaks_keeps_the_policy(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stage", "error", "says"),
+    [
+        ("log_run", MlflowException("gone"), "stopped working.*gone; the trained policy is in"),
+        ("write_card", OSError(errno.ENOSPC, "No space left"), "No space left.*; free the disk"),
+    ],
+)
+def test_a_store_or_a_disk_that_fails_meanwhile_keeps_the_policy(
+    stage: str, error: Exception, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mlflow.exceptions import MlflowException
-
-    def broken(*_: object) -> None:
-        raise MlflowException("gone")
-
-    monkeypatch.setattr(tracking, "log_run", broken)
-    with pytest.raises(PolicyError, match=r"stopped working.*gone; the trained policy is in"):
-        trained(tiny(), policy="uniform", out=tmp_path / "kept")
+    monkeypatch.setattr(tracking, stage, Mock(side_effect=error))
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    with pytest.raises(PolicyError, match=says):
+        trained(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "kept")
     assert policies.load(tmp_path / "kept").name == "uniform"
 
 
@@ -279,16 +262,15 @@ def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> Non
     assert masked("http://a:b@c/d") == "http://a:***@c/d"
 
 
-def test_a_disk_that_fills_up_meanwhile_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(tracking, "write_card", full)
-    store = f"sqlite:///{tmp_path}/mlflow.db"
-    with pytest.raises(PolicyError, match="No space left on device; free the disk"):
-        trained(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
+def killed(module: Any, name: str, work: Callable[[], object]) -> None:
+    """Work in a copy of this process that is killed where it comes to the function."""
+    child = os.fork()
+    if child == 0:
+        setattr(module, name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        work()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
 @pytest.mark.usefixtures("stores_are_made")
@@ -298,15 +280,10 @@ def test_a_kill_while_the_store_is_made_leaves_none(tmp_path: Path) -> None:
     from mlflow.store.db import utils
 
     store = f"sqlite:///{tmp_path}/mlflow.db"
-    child = os.fork()
-    if child == 0:
-        utils._upgrade_db = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        trained(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) and not (tmp_path / "mlflow.db").exists()
-    made = trained(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
-    assert policies.load(made.policy_uri, store).name == "uniform"
+    asked = {"policy": "uniform", "tracking_uri": store, "out": tmp_path / "policy"}
+    killed(utils, "_upgrade_db", lambda: trained(tiny(), **asked))
+    assert not (tmp_path / "mlflow.db").exists()
+    assert policies.load(trained(tiny(), **asked).policy_uri, store).name == "uniform"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a copy of this process")
@@ -319,22 +296,11 @@ def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: 
     store, out = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "policy"
     asked = {"policy": "uniform", "tracking_uri": store, "register": "killed", "out": out,
              "log_model": LOG_MODEL}  # fmt: skip
-
-    def killed(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    child = os.fork()
-    if child == 0:
-        setattr(run_log if stage == "enrol" else tracking, stage, killed)
-        trained(tiny(), **asked)  # type: ignore[arg-type]
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    module = run_log if stage == "enrol" else tracking
+    killed(module, stage, lambda: trained(tiny(), **asked))
     assert policies.load(out).name == "uniform"
     assert not [path for path in out.iterdir() if path.name.endswith(".tmp")]
-    import mlflow
-
     with mlflow_store.using(store):
         assert versions_of(mlflow.MlflowClient(), "killed") == []
-    again = trained(tiny(), **asked)  # type: ignore[arg-type]
+    again = trained(tiny(), **asked)
     assert again.registered == "models:/killed/1" and again.champion

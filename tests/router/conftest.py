@@ -20,7 +20,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def router(engine: FakeEngine) -> Router:
-    return Router(engine, FakePolicy())  # type: ignore[arg-type]
+    return Router(engine, FakePolicy())
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
-"""A policy over the arms of the fake engine, and turns of its answers."""
+"""A policy over the arms of the fake engine, turns of its answers, and a narrow terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from decoders.records import DecodeResult
 from decoders.testing.fake_engine import TOKENS_A_ROUND, FakeEngine
@@ -53,6 +55,16 @@ RESULT = DecodeResult(
     verify_s=0.0, other_s=0.0,
 )  # fmt: skip
 TURN = Turn(RESULT, propensity=1.0, embed_s=0.0, policy_s=0.0, wall_s=1.0, retokenised=0)
+
+
+def at_eighty(tables: Iterable[Any]) -> str:
+    """What a terminal of 80 columns shows of tables."""
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    for table in tables:
+        console.print(table)
+    text = console.file.getvalue()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    return text
 
 
 def make_turn(**named: Any) -> Turn:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
+from log_lines import DecisionLog, decision
 
 from decoders.common.errors import DraftpickError
 from router import cli
+from router.logs.record import Result, Text
 from router.specbench.compare import FEWEST, Measured, compared
 
 
@@ -114,6 +117,84 @@ def test_checks_are_compared_and_the_exit_code_says_so(
     assert "Nothing fell beyond doubt." in capsys.readouterr().out
     assert cli.main(["compare", str(one), str(one), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fell"] is False
+
+
+SAID = {"sql": "Write a query that counts orders", "json": "Give the parsed invoice fields"}
+
+
+def log(folder: Path, speeds: dict[str, dict[str, float]], each: int = 40) -> Path:
+    """Answers by one policy after the other, named as in speeds, of every kind of work at its
+    tokens a second."""
+    log, noise = DecisionLog(folder, text=True), np.random.default_rng(0)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    for policy, by_kind in speeds.items():
+        for number in range(each):
+            for kind, speed in by_kind.items():
+                start += timedelta(seconds=1)
+                made = Result(
+                    new_tokens=41,
+                    rounds=20,
+                    drafted=40,
+                    accepted=20,
+                    prefill_s=0.1,
+                    decode_s=40 / speed * noise.uniform(0.9, 1.1),
+                    wall_s=1.0,
+                )
+                text = Text(prompt=f"{SAID[kind]} of customer {number}", answer="x")
+                log.add(
+                    decision(
+                        f"{policy}-{kind}-{number}/0",
+                        policy=policy,
+                        time=start,
+                        outcome=made,
+                        text=text,
+                    )
+                )
+        start += timedelta(hours=1)
+        log.add(
+            decision(
+                f"named-{policy}",
+                policy=None,
+                choice="forced",
+                propensity=1.0,
+                probabilities={},
+                arms_fingerprint="other",
+                time=start,
+            )
+        )
+    return folder  # fmt: skip
+
+
+def test_a_log_is_compared_before_and_since_a_promotion_by_kinds_of_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fall of one kind that a gain of another hides in the whole; arms that clients named do not
+    count."""
+    path = log(tmp_path / "log", {"old": {"sql": 20, "json": 20}, "new": {"sql": 40, "json": 16}})
+    assert cli.main(["compare", str(path), "--json", "--show-words"]) == 1
+    found = {
+        change["arm"]: change
+        for change in json.loads(capsys.readouterr().out)["changes"]
+        if change["figure"] == "tokens/s"
+    }
+    (sql,), (other,) = ([name for name in found if word in name] for word in ("orders", "invoice"))
+    assert found.keys() == {"all traffic", sql, other}
+    assert found["all traffic"]["low"] > 1 < 1.9 < found[sql]["ratio"] < 2.1
+    assert 0.78 < found[other]["ratio"] < 0.82 and found[other]["fell"]
+    assert found[sql]["sources"] == 40
+    assert cli.main(["compare", str(path), str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "group 2" in shown and "invoice" not in shown
+
+
+def test_a_log_of_one_policy_wants_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = log(tmp_path / "log", {"old": {"sql": 20}})
+    assert cli.main(["compare", str(path)]) == 2
+    assert "by one set of arms and one policy; name what" in capsys.readouterr().err
+    assert cli.main(["compare", str(report(tmp_path / "a.json", 0.01))]) == 2
+    assert "is not a logged decision; name a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no"])

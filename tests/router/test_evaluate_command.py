@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from log_lines import decision
+from policy_tables import table
+from router_fakes import at_eighty
 
 import policies
 from decoders.common.errors import DraftpickError
@@ -31,11 +33,14 @@ from router.logs.rows import usable
 from router.logs.writer import DecisionLog
 from router.routing.router import Router
 
-ARMS = ("autoregressive", "small", "wide")
+TWO = ("small", "wide")
+ARMS = ("autoregressive", *TWO)
 
 
-def constant(*probabilities: float) -> ConstantPolicy:
-    return ConstantPolicy(Origin("mixed", ARMS, ANY), np.array(probabilities))
+def constant(*probabilities: float, arms: tuple[str, ...] = ARMS, made_for: str = "") -> Any:
+    """made_for: the fingerprint of its arms' recipes."""
+    origin = Origin("mixed", arms, ANY, arms_fingerprint=made_for)
+    return ConstantPolicy(origin, np.array(probabilities))
 
 
 class Reading(policies.BasePolicy):
@@ -119,7 +124,6 @@ def test_every_arm_is_judged_as_if_always_taken(log: Path) -> None:
     assert [each.arm for each in found.arms] == list(ARMS)
     assert sum(each.taken for each in found.arms) == 300
     for each in found.arms:
-        assert each.always is not None
         assert each.always.value == pytest.approx(TRUTH[each.arm], abs=0.06)
     assert found.comparisons == {} and found.policy is None
 
@@ -158,7 +162,7 @@ def many(n: int, **named: Any) -> list[Any]:
     return found
 
 
-WIDE = fixed_policy(["small", "wide"], "wide")
+WIDE = fixed_policy(TWO, "wide")
 
 
 def test_what_does_not_count_is_counted() -> None:
@@ -268,15 +272,10 @@ def test_rows_of_other_recipes_are_not_mixed() -> None:
     found = judge(of(*older, *newer), uniform_policy(["small", "wide"]))
     assert found.excluded == {reasons.OTHERS: 60} and found.used == 60
     assert judge(of(*many(2, arms_fingerprint="b"), *older)).used == 60, "where most rows are"
-    trained = ConstantPolicy(
-        Origin("fixed", ("small", "wide"), ANY, arms_fingerprint="a"), np.array([0.0, 1.0])
-    )
+    trained, changed = (constant(0.0, 1.0, arms=TWO, made_for=each) for each in "ac")
     assert judge(of(*older, *newer), trained).used == 60, "the rows of its own recipes"
-    fewer = ConstantPolicy(Origin("fixed", ("wide",), ANY, arms_fingerprint="c"), np.ones(1))
+    fewer = constant(1.0, arms=("wide",), made_for="c")
     assert any("cannot be checked" in w for w in judge(of(*older), fewer).warnings)
-    changed = ConstantPolicy(
-        Origin("fixed", ("small", "wide"), ANY, arms_fingerprint="c"), np.array([0.0, 1.0])
-    )
     with pytest.raises(PolicyError, match=r"does not fit the policy.*fingerprint c"):
         judge(of(*older, *newer), changed)
 
@@ -300,7 +299,7 @@ def test_small_propensities_and_heavy_rows_are_pointed_out() -> None:
     rare = many(1, arm="wide", propensity=0.004, probabilities={"small": 0.996, "wide": 0.004})
     found = judge(of(*many(400), *rare), uniform_policy(["small", "wide"]))
     assert any("1 row with a propensity below 0.01" in w for w in found.warnings)
-    heavy = judge(of(*many(200), *rare), constant_two(0.9, 0.1)).warnings
+    heavy = judge(of(*many(200), *rare), constant(0.9, 0.1, arms=TWO)).warnings
     assert any("one row carries" in w or "is worth" in w for w in heavy)
     assert not judge(of(*many(400)), WIDE).warnings
     cut = judge(of(*many(400)), WIDE, tau=1.5)
@@ -308,10 +307,6 @@ def test_small_propensities_and_heavy_rows_are_pointed_out() -> None:
     values = cut.comparisons["greedy"].values
     assert values["switch-dr"].value == values["dm"].value
     assert [each.always for each in judge(of(*many(18))).arms] == [None, None], "nine rows each"
-
-
-def constant_two(*probabilities: float) -> ConstantPolicy:
-    return ConstantPolicy(Origin("two", ("small", "wide"), ANY), np.array(probabilities))
 
 
 def test_a_difference_within_chance_says_how_many_rows_would_settle_it() -> None:
@@ -329,7 +324,7 @@ def test_what_could_not_have_been_drawn_is_not_known() -> None:
                 probabilities={"small": 1.0, "wide": 0.0})  # fmt: skip
     with pytest.raises(PolicyError, match="more exploration"):
         judge(of(*best), WIDE)
-    found = judge(of(*best), constant_two(0.6, 0.4))
+    found = judge(of(*best), constant(0.6, 0.4, arms=TWO))
     assert found.unknown["dynamic"] == pytest.approx(0.4)
     assert any("40% of the policy's choices" in w for w in found.warnings)
     small, wide = found.arms
@@ -349,9 +344,7 @@ def test_what_a_policy_reads_must_be_in_the_log() -> None:
     assert found.excluded == {reasons.NO_EMBEDDING: 60}
     with pytest.raises(PolicyError, match="embeddings toy@abcdef"):
         judge(of(*many(60, **(space | {"embedder": "elsewhere@123456"}))), reading)
-    hot = ConstantPolicy(
-        Origin("hot", ("small", "wide"), ANY, features=("temperature",)), np.array([0.5, 0.5])
-    )
+    hot = ConstantPolicy(Origin("hot", TWO, ANY, features=("temperature",)), np.ones(2) / 2)
     with pytest.raises(PolicyError, match="reads the features temperature"):
         judge(of(*many(60)), hot)
     some = judge(of(*many(60), *many(50, features={"temperature": 1.0})), hot)
@@ -360,12 +353,8 @@ def test_what_a_policy_reads_must_be_in_the_log() -> None:
 
 def toy_table() -> policies.RewardTable:
     rng = np.random.default_rng(0)
-    return policies.RewardTable(
-        query_ids=[str(i) for i in range(30)], tasks=["qa"] * 30,
-        embeddings=rng.normal(size=(30, 3)).astype(np.float32), arms=["small", "wide"],
-        rewards=rng.random((30, 2)), reward_name="saved-passes@1", embedder="toy@abcdef",
-        arms_fingerprint="arms-1",
-    )  # fmt: skip
+    made = table(rng.normal(size=(30, 3)).astype(np.float32), rng.random((30, 2)), [*TWO])
+    return replace(made, reward_name="saved-passes@1", embedder="toy@abcdef")
 
 
 def test_embeddings_of_two_widths_are_refused() -> None:
@@ -415,11 +404,8 @@ def test_generate_then_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.main([*command, "--log", log]) == 0
     capsys.readouterr()
     found = read_log(log).decisions
-    assert [(each.id, each.group) for each in found[:3]] == [
-        ("0/0", "0"),
-        ("0/1", "0"),
-        ("1/0", "1"),
-    ]
+    named = [(each.id, each.group) for each in found[:3]]
+    assert named == [("0/0", "0"), ("0/1", "0"), ("1/0", "1")]
     arguments = ["evaluate", "--logs", log, "--policy", "p", "--reward", "saved-passes"]
     assert cli.main([*arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -464,9 +450,8 @@ def test_a_full_table_gives_the_exact_value(
     captured = capsys.readouterr()
     assert f"{exact:.4f}" in captured.out and "these very queries" in captured.err
     assert "optimistic" not in captured.out
-    monkeypatch.setattr(
-        collected, "reward_table", lambda *_: replace(known, drawn=known.rewards[None])
-    )
+    drawn = replace(known, drawn=known.rewards[None])
+    monkeypatch.setattr(collected, "reward_table", lambda *_: drawn)
     assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 0
     captured = capsys.readouterr()
     assert "oracle (optimistic)" in captured.out
@@ -522,41 +507,12 @@ def test_exploring_gives_every_arm_a_chance(
     assert all(each.always is not None for each in judged.arms)
 
 
-@pytest.mark.usefixtures("no_models")
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--explore", "1.5"], "a share from 0 to 1"),
-        (["--explore", ".1", "--arm", "wide"], "either"),
-    ],
-)
-def test_exploring_wrongly(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["generate", "hi", *arguments]) == 2
-    assert words in capsys.readouterr().err
+def test_exploring_wrongly() -> None:
     with pytest.raises(DraftpickError, match="no policy to explore"):
         Router(FakeEngine(), None).exploring(0.1)
     with pytest.raises(PolicyError, match=r"must be in \(0, 1\]"):
         Router(FakeEngine(), constant(0.2, 0.3, 0.5)).exploring(0)
 
 
-@pytest.mark.usefixtures("no_models")
-def test_what_is_kept_needs_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["generate", "hi", "--log-text"]) == 2
-    assert "need --log FOLDER" in capsys.readouterr().err
-
-
 def test_tables_fit_eighty_columns(log: Path) -> None:
-    import io
-
-    from rich.console import Console
-
-    found: Judgement = judge(read_log(log), constant(0.2, 0.3, 0.5))
-    console = Console(width=80, file=io.StringIO(), force_terminal=False)
-    for table in judgement_tables(found, 80):
-        console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    assert all(len(line) <= 80 for line in text.splitlines()) and "…" not in text
-    print(text)
+    assert "…" not in at_eighty(judgement_tables(judge(read_log(log), constant(0.2, 0.3, 0.5)), 80))

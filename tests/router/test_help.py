@@ -29,3 +29,4 @@ def test_help_is_a_paragraph_examples_and_options(command: tuple[str, ...]) -> N
     assert any(part.startswith("Options:") for part in rest)
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert not re.search(r"\{\w+\.\w+", result.stdout), "a list of names was not filled in"
+    assert command or all(name in result.stdout for name in GROUP.commands)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from log_lines import decision
+from policy_tables import table
 
 import policies
 from decoders.common.errors import Cancelled, DraftpickError
+from decoders.records import Request
 from decoders.testing.fake_engine import TOKENS_A_ROUND, FakeEngine
 from policies import PolicyError, RewardTable
 from policies.online import OnlinePolicy
@@ -33,23 +35,15 @@ def offline(reward: str = "saved-passes", noise: float = 0.2) -> RewardTable:
     embeddings = np.zeros((60, 4), dtype=np.float32)
     embeddings[:, 0], embeddings[:, 1] = np.arange(60) % 2, 1
     means = [0.5 if arm == "small" else 0.3 for arm in ARMS]
-    return RewardTable(
-        query_ids=[str(i) for i in range(60)],
-        tasks=["toy"] * 60,
-        embeddings=embeddings,
-        arms=ARMS,
-        rewards=rng.normal(means, noise, size=(60, 3)),
-        reward_name=f"{reward}@1",
-        embedder=FakeEngine.embedder,
-        arms_fingerprint="",
+    made = table(embeddings, rng.normal(means, noise, size=(60, 3)), ARMS)
+    return replace(
+        made, reward_name=f"{reward}@1", embedder=FakeEngine.embedder, arms_fingerprint=""
     )
 
 
 def learner(reward: str = "saved-passes", **options: Any) -> OnlinePolicy:
     """One that is not sure of what the table says."""
-    policy = policies.fit("thompson", offline(reward), prior=20.0, kept=1.0, **options).policy
-    assert isinstance(policy, OnlinePolicy)
-    return policy
+    return policies.fit("thompson", offline(reward), prior=20.0, kept=1.0, **options).policy
 
 
 def ask(router: Router, many: int, start: int = 0) -> list[str]:
@@ -128,7 +122,7 @@ def test_learning_never_reaches_an_answer(capsys: pytest.CaptureFixture[str]) ->
     def broken(*_: Any, **__: Any) -> None:
         raise OSError("no memory")
 
-    policy.update = broken  # type: ignore[method-assign]
+    policy.update = broken
     router = Router(FakeEngine(), policy).learning()
     assert len(ask(router, 3)) == 3
     told = capsys.readouterr().err
@@ -170,11 +164,9 @@ def test_what_was_learned_is_saved_every_so_often(tmp_path: Path) -> None:
     ask(router, 9)
     assert not folder.exists()
     ask(router, 16, 9)
-    saved = policies.load(folder)
-    assert isinstance(saved, OnlinePolicy) and saved.status.requests == 20
+    assert policies.load(folder).status.requests == 20
     router.save_learned()
-    saved = policies.load(folder)
-    assert isinstance(saved, OnlinePolicy) and saved.status.requests == 25
+    assert policies.load(folder).status.requests == 25
 
 
 def test_tokens_a_second_are_learned_in_the_unit_of_the_offline_reward() -> None:
@@ -211,10 +203,7 @@ def test_policies_that_do_not_learn_are_refused() -> None:
         Router(FakeEngine(), learner()).learning().exploring(0.1)
 
 
-def test_generate_learns_and_saves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-
+def test_generate_learns_and_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from router.routing import loading
 
     monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
@@ -222,10 +211,7 @@ def test_generate_learns_and_saves(
     prompts.write_text('{"prompt": "hello there"}\n' * 3)
     words = ["generate", "--prompts", prompts, "--policy", saved, "--learn", out, "--seed", 1]
     assert cli.main([str(word) for word in words]) == 0
-    again = policies.load(out)
-    assert isinstance(again, OnlinePolicy) and again.status.requests == 3
-    assert cli.main(["generate", "hello", "--learn", str(out), "--arm", "wide"]) == 2
-    assert "--learn samples arms itself" in capsys.readouterr().err
+    assert policies.load(out).status.requests == 3
 
 
 # -- the command ----------------------------------------------------------------------------------
@@ -253,8 +239,7 @@ def test_the_command(tmp_path: Path, saved: Path, capsys: pytest.CaptureFixture[
     assert (told["used"], told["own"], told["reward"]) == (12, 12, "saved-passes")
     assert told["status"]["requests"] == 12
     assert any("a drift detector needs" in words for words in told["remarks"])
-    again = policies.load(out)
-    assert isinstance(again, OnlinePolicy) and again.status.requests == 12
+    assert policies.load(out).status.requests == 12
     assert run("--logs", tmp_path / "log", "--policy", saved, "--out", out) == 0
     seen = capsys.readouterr()
     assert "12 of 12 decisions taught the policy, 12 of them its own" in seen.err
@@ -295,35 +280,22 @@ def test_a_policy_that_cannot_learn_is_told(
 
 
 def test_a_server_learns_from_what_it_answers(tmp_path: Path) -> None:
-    from decoders.records import Request
-    from router.records import RouteChoice
+    from serve_toys import Heard, generation
+
     from router.serve.queue import FairQueue
-    from router.serve.scheduler import DEFAULT, GenerationRequest, Scheduler
-
-    class Ended(threading.Event):
-        def began(self, choice: Any) -> None: ...
-
-        def wrote(self, ids: list[int], accepted: int, drafted: int) -> None: ...
-
-        def done(self, result: Any) -> None:
-            self.set()
-
-        def failed(self, error: Exception) -> None:
-            raise error
+    from router.serve.scheduler import DEFAULT, Scheduler
 
     policy = learner()
     router = Router(FakeEngine(), policy).learning(tmp_path / "learned", every=4)
     scheduler = Scheduler({DEFAULT: router}, FairQueue(16))
-    ended = [Ended() for _ in range(6)]
-    for number, heard in enumerate(ended):
-        request = Request(8, seed=number)
+    told = [Heard() for _ in range(6)]
+    for number, heard in enumerate(told):
         scheduler.submit(
-            GenerationRequest([1, 2, 3 + number], request, None, RouteChoice(), str(number), "a"),
-            heard,
+            generation("bc" + "defghi"[number], request=Request(8, seed=number)), heard
         )
-    assert all(heard.wait(10) for heard in ended)
+    assert all(heard.ended.wait(10) and heard.result for heard in told)
     scheduler.close()
     assert policy.status.requests == 6
-    assert policies.load(tmp_path / "learned").status.requests == 4  # type: ignore[attr-defined]
+    assert policies.load(tmp_path / "learned").status.requests == 4
     router.save_learned()
-    assert policies.load(tmp_path / "learned").status.requests == 6  # type: ignore[attr-defined]
+    assert policies.load(tmp_path / "learned").status.requests == 6

@@ -93,11 +93,10 @@ def writers(folder: Path, many: int, lines: int) -> list[subprocess.Popen[str]]:
         for name in range(many)
     ]  # fmt: skip
     for each in made:
-        assert each.stdout is not None and each.stdin is not None
         assert each.stdout.readline() == "ready\n"
     for each in made:
-        each.stdin.write("go\n")  # type: ignore[union-attr]
-        each.stdin.flush()  # type: ignore[union-attr]
+        each.stdin.write("go\n")
+        each.stdin.flush()
     return made
 
 
@@ -152,7 +151,7 @@ def test_a_full_disk_is_told_once_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log, write = DecisionLog(tmp_path), os.write
-    router = Router(FakeEngine(), FakePolicy(), log=log)  # type: ignore[arg-type]
+    router = Router(FakeEngine(), FakePolicy(), log=log)
 
     def full(stream: int, content: bytes) -> int:
         if len(failures) % 2:
@@ -178,7 +177,7 @@ def test_standard_error_may_be_full_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = DecisionLog(tmp_path)
-    router = Router(FakeEngine(), FakePolicy(), log=log)  # type: ignore[arg-type]
+    router = Router(FakeEngine(), FakePolicy(), log=log)
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -193,8 +192,7 @@ def test_standard_error_may_be_full_as_well(
 def test_nothing_that_goes_wrong_in_the_log_reaches_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    router = Router(FakeEngine(), FakePolicy(), log=tmp_path)  # type: ignore[arg-type]
-    assert router.log is not None
+    router = Router(FakeEngine(), FakePolicy(), log=tmp_path)
 
     def broken(_: Any) -> None:
         raise RuntimeError("a mistake of ours")
@@ -305,7 +303,6 @@ def test_neither_text_nor_embedding_unless_asked(tmp_path: Path, engine: FakeEng
     asked = DecisionLog(tmp_path / "asked", embeddings=True, text=True)
     routed = Router(engine, constant(), log=asked).generate(secret)
     (line,) = read_log(asked.folder).decisions
-    assert line.text is not None and line.embedding is not None
     assert (line.text.prompt, line.text.answer) == (secret, routed.result.text)
     assert line.embedding.array().tolist() == [len(f"u:{secret}") % 2, 1.0, 0.0, 0.0]
 
@@ -356,7 +353,7 @@ def test_the_benchmark_logs_what_it_measures_and_not_its_warm_up(
     from decoders.records import Request
     from router.specbench.bench import load_questions, specbench
 
-    router = Router(FakeEngine(), FakePolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
+    router = Router(FakeEngine(), FakePolicy(), log=tmp_path / "log")
     asked = load_questions([question_file])
     specbench(router, asked, Request(8), tmp_path / "b", policy_label="p", quiet=True)
     found = read_log(tmp_path / "log").decisions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,14 +24,10 @@ arms:
 """
 
 
-@pytest.fixture(scope="module")
-def methods() -> Any:
-    path = Path(__file__).parents[2] / "benchmarks" / "methods.py"
-    spec = spec_from_file_location("methods", path)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def methods(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    return import_module("methods")
 
 
 @pytest.fixture

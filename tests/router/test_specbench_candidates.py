@@ -38,7 +38,7 @@ class Always(FakePolicy):
 
 
 def bench(engine: FakeEngine, questions: Path, out: Path, *named: Any, **how: Any) -> Any:
-    router = Router(engine, None)  # type: ignore[arg-type]
+    router = Router(engine, None)
     beside = candidates_of(router, named, how.pop("dynamic", False))
     asked = load_questions([questions])
     return specbench(router, asked, REQUEST, out, candidates=beside, quiet=True, **how)
@@ -60,9 +60,7 @@ def test_every_dynamic_policy_draws_for_itself(
 ) -> None:
     """Seeds of one policy that drew the same number would have no deviation."""
     same = [(f"p{i}", FakePolicy()) for i in range(4)]
-    found = bench(
-        engine, question_file, tmp_path, *same, dynamic=True
-    )  # fmt: skip
+    found = bench(engine, question_file, tmp_path, *same, dynamic=True)
     rows = read_rows(tmp_path)
     drawn = {
         method: [turn.result.arm for row in rows for turn in row.answers[method].turns]
@@ -87,22 +85,16 @@ def test_a_run_goes_on_with_the_same_policies_only(
         bench(engine, question_file, tmp_path, ("p", Always("wide")))
 
 
-@pytest.mark.parametrize("name", ["small", "routed", "oracle"])
-def test_a_name_that_is_another_row_s(engine: FakeEngine, name: str) -> None:
-    with pytest.raises(DraftpickError, match=f"'{name}' is named like another row"):
-        candidates_of(Router(engine, None), [(name, FakePolicy())])  # type: ignore[arg-type, list-item]
-
-
-def test_a_name_that_comes_twice(engine: FakeEngine) -> None:
-    named = [("p", FakePolicy()), ("p", FakePolicy())]
-    with pytest.raises(DraftpickError, match="'p' is named like another row"):
-        candidates_of(Router(engine, None), named)  # type: ignore[arg-type]
+@pytest.mark.parametrize("names", [["small"], ["routed"], ["oracle"], ["p", "p"]])
+def test_a_name_that_is_another_row_s(engine: FakeEngine, names: list[str]) -> None:
+    with pytest.raises(DraftpickError, match=f"'{names[0]}' is named like another row"):
+        candidates_of(Router(engine, None), [(name, FakePolicy()) for name in names])
 
 
 def test_a_policy_that_does_not_fit(engine: FakeEngine) -> None:
     other = FakePolicy(("autoregressive", "small", "unheard-of"))
     with pytest.raises(PolicyError, match="unheard-of"):
-        candidates_of(Router(engine, None), [("p", other)])  # type: ignore[arg-type, list-item]
+        candidates_of(Router(engine, None), [("p", other)])
 
 
 @pytest.mark.parametrize("pair", ["knn", "=policies/knn", "knn=", "a b=x"])

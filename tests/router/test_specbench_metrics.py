@@ -37,7 +37,6 @@ PAIRS = [
 
 def test_the_cell_of_two_questions() -> None:
     found = cell(PAIRS, samples=200)
-    assert found is not None
     assert found.tokens == 32
     assert found.tokens_per_s == pytest.approx(32 / 4)
     assert found.speedup_vs_ar == pytest.approx((32 / 4) / (32 / 6))
@@ -65,17 +64,14 @@ def test_three_averages_of_one_speed_up() -> None:
         Pair("qa", "5", None, answer(10, 1.0, 5), answer(10, 4.0, 10)),  # 4
     ]
     found = cell([long_, *short], samples=10)
-    assert found is not None
     assert found.speedup_vs_ar == pytest.approx((120 / 12) / (120 / 17))
     assert found.speedup_mean_over_tasks == pytest.approx((1.1 + 6 / 2) / 2)
     assert found.speedup_mean_over_questions == pytest.approx((1.1 + 2 + 4) / 3)
     one_task = cell(short, samples=10)
-    assert one_task is not None
     assert one_task.speedup_mean_over_tasks == one_task.speedup_vs_ar == pytest.approx(3)
     assert one_task.speedup_mean_over_questions == pytest.approx(3)
     still = Pair("math", "6", None, answer(0, 0.0, 0), answer(0, 0.0, 0))  # no ratio of its own
     again = cell([long_, *short, still], samples=10)
-    assert again is not None
     assert again.speedup_mean_over_tasks == found.speedup_mean_over_tasks
     assert again.speedup_mean_over_questions == found.speedup_mean_over_questions
 
@@ -89,7 +85,7 @@ def test_failed_answers_are_left_out_on_both_sides() -> None:
 
 def test_the_official_formula_flatters_when_text_shrinks() -> None:
     ours = [p.baseline for p in PAIRS]
-    assert official_speedup(ours, ours) > 1.0  # type: ignore[operator]
+    assert official_speedup(ours, ours) > 1.0
     assert official_speedup([], []) is None
 
 
@@ -103,10 +99,9 @@ def test_bootstrap_covers_and_narrows() -> None:
 
     small, large = table(20), table(2000)
     for some in (small, large):
-        low, high = bootstrap(some, apart(some), 0, 500)  # type: ignore[misc]
-        assert low < speedup(some) < high  # type: ignore[operator]
+        low, high = bootstrap(some, apart(some), 0, 500)
+        assert low < speedup(some) < high
     wide, narrow = (bootstrap(each, apart(each), 0, 500) for each in (small, large))
-    assert wide is not None and narrow is not None
     assert wide[1] - wide[0] > 4 * (narrow[1] - narrow[0])
     assert bootstrap(small, apart(small), 0, 500) == wide, "the same seed gives the same interval"
     assert bootstrap(small[:1], ["a"], 0, 500) == pytest.approx((speedup(small[:1]),) * 2)
@@ -173,7 +168,6 @@ def test_speedups_with_and_without_repetition() -> None:
     repetitive = Pair("qa", "9", None, Answer((turn(0, 1.0, 4, ids=[5] * 40),)),
                    Answer((turn(0, 8.0, 39, ids=[5] * 40),)))  # fmt: skip
     found = cell([*PAIRS, repetitive], samples=50)
-    assert found is not None
     assert found.repetitive_share == pytest.approx(1 / 3)
     assert found.speedup_without_repetition == pytest.approx((32 / 4) / (32 / 6))
     assert found.speedup_vs_ar == pytest.approx((72 / 5) / (72 / 14))

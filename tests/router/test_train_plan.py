@@ -93,6 +93,7 @@ def test_what_learns_while_it_serves_is_not_guarded() -> None:
         ({"max_loss": 0.1, "policy": "knn"}, "leave --policy knn out"),
         ({"max_loss": 0.1, "confidence": 0.9, "in_expectation": True}, "leave one out"),
         ({"confidence": 0.9}, "give the largest loss, for instance"),
+        ({"in_expectation": True}, "give the largest loss, for instance"),
         ({"policy": "risk-control"}, "give the largest loss, for instance"),
         ({"max_loss": 1.5}, "must be above 0 and below 1"),
     ],

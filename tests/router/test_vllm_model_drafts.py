@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from policy_tables import table
 from tiny_models import WORDS, target_model
 from vllm_stand_in import Asked, Batch, answers, vllm_config
 
+from collect.embedders import load_embedder
 from decoders.backends.batched.slots import BatchSlots
 from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from policies import fit_regression
-from policies.records import RewardTable
 from router.engines.vllm import Proposer
 
 
@@ -27,9 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target_model(tmp_path_factory.mktemp("model"))
 
 
-def proposer(folder: Path, place: Path, **length: float | str) -> Proposer:
-    arm = {"kind": "neural", "drafter": str(folder), "length": {"k": 3, **length}}
-    (place / "options.json").write_text(json.dumps({"arms": {"draft": arm}, "policy": "draft"}))
+def proposer(folder: Path, place: Path, options: dict[str, Any]) -> Proposer:
+    (place / "options.json").write_text(json.dumps(options))
     config = vllm_config(str(place / "options.json"))
     config.model_config.tokenizer = str(folder)
     config.model_config.max_model_len = 256
@@ -37,24 +40,22 @@ def proposer(folder: Path, place: Path, **length: float | str) -> Proposer:
     return Proposer(config)
 
 
-def model_of(folder: Path) -> tuple[object, dict[tuple[int, ...], int]]:
+def drafting(drafter: Path | str, **length: float | str) -> dict[str, Any]:
+    arm = {"kind": "neural", "drafter": str(drafter), "length": {"k": 3, **length}}
+    return {"arms": {"draft": arm}, "policy": "draft"}
+
+
+def model_of(folder: Path) -> Callable[[Sequence[int]], int]:
     """The greedy next token, remembered."""
     backend = targets.load_backend(folder, torch.device("cpu"), torch.bfloat16, context=256)
-    known = dict[tuple[int, ...], int]()
-
-    def following(ids: Sequence[int]) -> int:
-        key = tuple(ids)
-        if key not in known:
-            known[key] = int(backend.prefill(list(ids)).logits.argmax())
-        return known[key]
-
-    return following, known
+    following = cache(lambda ids: int(backend.prefill(list(ids)).logits.argmax()))
+    return lambda ids: following(tuple(ids))
 
 
 def test_what_the_target_itself_would_say_is_accepted(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, _ = model_of(folder)
+    model = model_of(folder)
     chance = random.Random(0)
     asked = [
         Asked(str(at), [chance.randrange(3, 100) for _ in range(chance.randrange(1, 12))], 12)
@@ -65,11 +66,11 @@ def test_what_the_target_itself_would_say_is_accepted(
 
     def counted(self: BatchSlots, wanted: Sequence[object]) -> list[torch.Tensor]:
         widths.append(len(wanted))
-        return read(self, wanted)  # type: ignore[arg-type]
+        return read(self, wanted)
 
     monkeypatch.setattr(BatchSlots, "read", counted)
-    one = proposer(folder, tmp_path)
-    answers(Batch(asked, 4, random.Random(1), model=model), one)  # type: ignore[arg-type]
+    one = proposer(folder, tmp_path, drafting(folder))
+    answers(Batch(asked, 4, random.Random(1), model=model), one)
     assert one.failures == 0
     drafted = sum(each.drafted for each in asked)
     # All but where a pass of several rows rounds otherwise than one alone.
@@ -78,10 +79,10 @@ def test_what_the_target_itself_would_say_is_accepted(
 
 
 def test_a_draft_ends_before_a_token_that_is_doubted(folder: Path, tmp_path: Path) -> None:
-    model, _ = model_of(folder)
-    one = proposer(folder, tmp_path, min_confidence=0.99)
+    model = model_of(folder)
+    one = proposer(folder, tmp_path, drafting(folder, min_confidence=0.99))
     asked = [Asked("a", [5, 6, 7], 8)]
-    answers(Batch(asked, 1, random.Random(1), 0, model=model), one)  # type: ignore[arg-type]
+    answers(Batch(asked, 1, random.Random(1), 0, model=model), one)
     assert one.failures == 0 and asked[0].drafted == 0
 
 
@@ -94,16 +95,11 @@ def test_a_draft_ends_before_a_token_that_is_doubted(folder: Path, tmp_path: Pat
     ],
 )
 def test_drafts_are_as_long_as_they_pay(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    pass_s: float,
-    agrees: bool,
-    least: float,
-    most: float,
-) -> None:
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pass_s: float, agrees: bool,
+    least: float, most: float,
+) -> None:  # fmt: skip
     """By what steps take, a second each, and what the draft model's passes do."""
-    following, _ = model_of(folder)
+    following = model_of(folder)
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
     monkeypatch.setattr("router.engines.vllm.proposer.time", clock)
@@ -112,7 +108,7 @@ def test_drafts_are_as_long_as_they_pay(
 
     def slow(self: BatchSlots, wanted: Sequence[object]) -> list[torch.Tensor]:
         now[0] += pass_s
-        return read(self, wanted)  # type: ignore[arg-type]
+        return read(self, wanted)
 
     class Steps(Batch):
         def run(self) -> list[list[int]]:
@@ -120,11 +116,11 @@ def test_drafts_are_as_long_as_they_pay(
             return super().run()
 
     def model(ids: Sequence[int]) -> int:
-        said = int(following(ids))  # type: ignore[operator]
+        said = int(following(ids))
         return said if agrees else (said + 1) % 100 + 3
 
     monkeypatch.setattr(BatchSlots, "read", slow)
-    one = proposer(folder, tmp_path, kind="adaptive")
+    one = proposer(folder, tmp_path, drafting(folder, kind="adaptive"))
     asked = [Asked(str(at), [5 + at, 6, 7], 60) for at in range(4)]
     answers(Steps(asked, 2, random.Random(1), 0, model=model), one)
     assert one.failures == 0
@@ -134,28 +130,15 @@ def test_drafts_are_as_long_as_they_pay(
 
 def test_a_policy_may_read_the_text_of_the_prompt(folder: Path, tmp_path: Path) -> None:
     """By `hashing`, which needs the words and no model: prompts about the sea are copied."""
-    from collect.embedders import load_embedder
-
     hashing = load_embedder("hashing")
-    assert hashing is not None
     texts = [f"{word} {other}" for word in WORDS for other in WORDS]
     sea = np.array(["sea" in text for text in texts])
-    table = RewardTable(
-        query_ids=texts,
-        tasks=["t"] * len(texts),
-        embeddings=hashing.embed(texts),
-        arms=["autoregressive", "copy"],
-        rewards=np.stack([np.ones(len(texts)), np.where(sea, 2.0, 0.5)], axis=1),
-        reward_name="modelled@5",
-        embedder=hashing.name,
-        arms_fingerprint="",
-    )
-    fit_regression(table).policy.save(tmp_path / "policy")
+    rewards = np.stack([np.ones(len(texts)), np.where(sea, 2.0, 0.5)], axis=1)
+    known = table(hashing.embed(texts), rewards, ["autoregressive", "copy"])
+    known = replace(known, embedder=hashing.name, arms_fingerprint="")
+    fit_regression(known).policy.save(tmp_path / "policy")
     options = {"arms": {"copy": {"kind": "max_gram"}}, "policy": "policy"}
-    (tmp_path / "options.json").write_text(json.dumps(options))
-    config = vllm_config(str(tmp_path / "options.json"))
-    config.model_config.tokenizer = str(folder)
-    one = Proposer(config)
+    one = proposer(folder, tmp_path, options)
     tokenizer = targets.load_tokenizer(folder)
     for text, arm in [("river sea", "copy"), ("river city", "autoregressive")]:
         ids = np.array(tokenizer(text)["input_ids"], dtype=np.int32)
@@ -164,9 +147,5 @@ def test_a_policy_may_read_the_text_of_the_prompt(folder: Path, tmp_path: Path) 
 
 
 def test_a_model_of_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
-    arm = {"kind": "neural", "drafter": "draft-general", "length": {"k": 3}}
-    (tmp_path / "options.json").write_text(json.dumps({"arms": {"draft": arm}}))
-    config = vllm_config(str(tmp_path / "options.json"))
-    config.model_config.tokenizer = str(folder)
     with pytest.raises(DraftpickError, match="vocabulary"):
-        Proposer(config)
+        proposer(folder, tmp_path, drafting("draft-general"))

@@ -99,7 +99,6 @@ def test_alike_requests_that_change_rows_are_told_by_their_drafts() -> None:
     ids = np.zeros((2, 16), dtype=np.int32)
     ids[:, :9] = [*PROMPT, 1]
     (first, second), _ = rows.step([[1], [1]], [9, 9], ids)
-    assert first is not None and second is not None
     first.draft, second.draft = [5], [6]
     ids[:, 9:11] = [[6, 9], [5, 9]]  # each draft was accepted, in the other's row
     assert rows.step([[6, 9], [5, 9]], [11, 11], ids)[0] == [second, first]
@@ -108,7 +107,6 @@ def test_alike_requests_that_change_rows_are_told_by_their_drafts() -> None:
 def test_a_preempted_request_comes_back_and_its_draft_was_dropped() -> None:
     rows = RequestRows()
     (one, _), _ = rows.step([[3], [3]], [3, 3], array([7, 8, 3], [9, 8, 3]))
-    assert one is not None
     one.draft = [4]
     rows.step([[4]], [4], array([9, 8, 3, 4]))
     found, _ = rows.step([[4], [4]], [5, 4], array([9, 8, 3, 4, 4], [7, 8, 3, 4]))

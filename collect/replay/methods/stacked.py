@@ -17,7 +17,7 @@ from ..writer import write
 
 
 class StackedReplay(ChainReplay):
-    """stack: None where the drafter's model is not a native one.
+    """stack: None where the drafter's model is not a native one, or reads only a part of prompts.
     parts: the objects that it is made of, which arms may share.
     """
 
@@ -51,7 +51,9 @@ class NeuralReplay(StackedReplay):
     @property
     def stack(self) -> Stack | None:
         model = self.drafter.backend
-        return Stack.of_backend(model, self.drafter.vocab) if type(model) is LlamaBackend else None
+        if self.drafter.prompt_window is not None or type(model) is not LlamaBackend:
+            return None
+        return Stack.of_backend(model, self.drafter.vocab)
 
     @property
     def parts(self) -> tuple[object, ...]:

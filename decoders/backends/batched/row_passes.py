@@ -132,6 +132,7 @@ class RowPasses:
                 masks[w.kind],
                 shape.attention_scale,
                 shape.score_cap,
+                w.sinks,
             )
             h = after_attention(h, a.flatten(1), w, shape)
         return h

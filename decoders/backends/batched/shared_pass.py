@@ -72,7 +72,7 @@ def shared_layer(
     qkv = queries_keys_values(h, w, shape, ropes, pointwise)  # [H + 2 KV, N, D]
     rows, slots = places
     room[rows, :, slots] = to_store(qkv[heads:].transpose(0, 1), room)
-    made, how = [], (shape.attention_scale, shape.score_cap)
+    made, how = [], (shape.attention_scale, shape.score_cap, w.sinks)
     for kept, group in groups:
         near = to_read(kept, shape.head_dim, h.dtype)
         q = qkv[:heads, group.tokens].transpose(0, 1)  # [B', H, T, D]

@@ -48,6 +48,7 @@ struct Pass {
   const int64_t* bits;
   const int8_t* bytes = nullptr;
   const int64_t* lows = nullptr;  // [N], the first position that a token's window holds
+  const uint16_t* sinks = nullptr;  // [H], a score of nothing, part of every sum
 
   int64_t group() const { return heads / kv; }
   int64_t tiles(const Reading& r) const { return (r.count * group() + LANES - 1) / LANES; }
@@ -193,6 +194,11 @@ void attend(const Pass& p, const Reading& r, int64_t plane, Room& room) {
   room.total.assign(tiles, Line{});
   room.top.resize(tiles);
   for (Line& top : room.top) std::fill_n(floats_of(&top), LANES, UNSEEN);
+  for (int64_t lane = 0; p.sinks && lane < r.count * p.group(); ++lane) {
+    const float sink = lines::number_of(p.sinks[plane * p.group() + lane % p.group()]);
+    floats_of(&room.top[lane / LANES])[lane % LANES] = p.cap ? sink : sink / p.scale;
+    floats_of(&room.total[lane / LANES])[lane % LANES] = 1;
+  }
   for (int64_t at = room.low / BLOCK * BLOCK; at < r.end; at += BLOCK) {
     const int64_t steps = (std::min(BLOCK, r.end - at) + STEP - 1) / STEP;
     const int64_t open = std::clamp<int64_t>(r.begin - at, 0, steps * STEP);
@@ -290,11 +296,12 @@ void check_lows(const at::Tensor& lows, const at::Tensor& begins) {
 // rows, begins, bits: int64 [N]: a token sees the positions of its row below its begin, and of those
 // from there on the i-th where its i-th bit is set, one at least. scale: of scores; none is 1 /
 // sqrt(D). cap: as of Pass. lows: int64 [N], the first positions that tokens' windows hold, not above
-// their begins; none without windows. Gives [N, H * D].
+// their begins; none without windows. sinks: bfloat16 [H], as of Pass. Gives [N, H * D].
 at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Tensor& rows,
                        const at::Tensor& begins, const at::Tensor& bits,
                        std::optional<double> scale, double cap,
-                       const std::optional<at::Tensor>& lows) {
+                       const std::optional<at::Tensor>& lows,
+                       const std::optional<at::Tensor>& sinks) {
   TORCH_CHECK(q.dim() == 3 && q.scalar_type() == at::kBFloat16 && q.stride(2) == 1);
   TORCH_CHECK(room.dim() == 4 && room.stride(3) == 1);
   const int64_t heads = q.size(0), tokens = q.size(1), d = q.size(2), kv = room.size(1) / 2;
@@ -302,6 +309,9 @@ at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Te
   TORCH_CHECK(kv > 0 && room.size(1) == 2 * kv && heads % kv == 0);
   check_places({rows, begins, bits}, tokens);
   if (lows) check_lows(*lows, begins);
+  if (sinks)
+    TORCH_CHECK(sinks->scalar_type() == at::kBFloat16 && sinks->is_contiguous() &&
+                sinks->numel() == heads);
   at::Tensor out = at::empty({tokens, heads * d}, q.options());
   const Pass p{(const uint16_t*)q.const_data_ptr(),
                (const uint16_t*)room.const_data_ptr(),
@@ -318,7 +328,8 @@ at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Te
                (float)cap,
                bits.const_data_ptr<int64_t>(),
                eight_bits::bytes_of(room),
-               lows ? lows->const_data_ptr<int64_t>() : nullptr};
+               lows ? lows->const_data_ptr<int64_t>() : nullptr,
+               sinks ? (const uint16_t*)sinks->const_data_ptr() : nullptr};
   attend(p, Plan(p, rows.const_data_ptr<int64_t>(), begins.const_data_ptr<int64_t>(), tokens,
                  room.size(0), room.size(2)));
   return out;

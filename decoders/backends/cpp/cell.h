@@ -73,7 +73,8 @@ struct Cell {
       }
       block.gate_up.times(x.data(), rows, wide.data());
       by_rows(rows, 4 * width, [&](int64_t row) {
-        layers::gate(wide.data() + 2 * row * width, width, false, narrow.data() + row * width);
+        uint16_t* own = wide.data() + 2 * row * width;
+        layers::gate(own, width, layers::SILU, narrow.data() + row * width);
       });
       block.down.times(narrow.data(), rows, made.data());
       for (int64_t row = 0; row < rows; ++row)

@@ -18,6 +18,7 @@ struct Experts {
   int64_t count, taken;
   bool whole;                             // whether shares are made to sum to 1
   file_products::Matrix gate_up, down;    // those of all, below each other
+  const uint16_t *router_bias, *gate_up_bias, *down_bias;  // of all, or null
 
   file_products::Matrix part(const file_products::Matrix& of, int64_t nth) const {
     const int64_t parts = of.parts / count;
@@ -30,7 +31,7 @@ struct Experts {
       Floats sum = all(0);
       for (int64_t i = 0; i < hidden; i += LANES)
         sum = fma(floats(x + i), floats(router + expert * hidden + i), sum);
-      shares[expert] = sum_of(sum);
+      shares[expert] = sum_of(sum) + (router_bias ? number_of(router_bias[expert]) : 0);
     }
     const float top = *std::max_element(shares, shares + count);
     float total = 0;
@@ -49,7 +50,8 @@ struct Experts {
   }
 
   // x [rows, hidden] -> made [rows, hidden]
-  void answer(const uint16_t* x, int64_t rows, int64_t hidden, bool gelu, uint16_t* made) const {
+  void answer(const uint16_t* x, int64_t rows, int64_t hidden, Activation how,
+              uint16_t* made) const {
     const int64_t width = part(down, 0).inputs();
     std::vector<float> shares(rows * count), sums(rows * hidden);
     by_rows(rows, count * hidden, [&](int64_t row) {
@@ -67,10 +69,13 @@ struct Experts {
         std::copy_n(x + whose[i] * hidden, hidden, read.data() + i * hidden);
       part(gate_up, expert).times(read.data(), n, wide.data());
       by_rows(n, 4 * width, [&](int64_t i) {
-        gate(wide.data() + 2 * i * width, width, gelu, narrow.data() + i * width);
+        uint16_t* own = wide.data() + 2 * i * width;
+        if (gate_up_bias) add(own, gate_up_bias + 2 * expert * width, 2 * width);
+        gate(own, width, how, narrow.data() + i * width);
       });
       part(down, expert).times(narrow.data(), n, read.data());
       by_rows(n, hidden, [&](int64_t i) {
+        if (down_bias) add(read.data() + i * hidden, down_bias + expert * hidden, hidden);
         const Floats share = all(shares[whose[i] * count + expert]);
         float* sum = sums.data() + whose[i] * hidden;
         for (int64_t at = 0; at < hidden; at += LANES)
@@ -82,32 +87,39 @@ struct Experts {
 };
 
 // router: bfloat16 [E, d]. gate_up, down: values and table of E matrices each, below each other.
+// biases: bfloat16 [E], [E, 2 f] and [E, d], of the router and of these, nothing for none.
 Experts experts_of(const at::Tensor& router, const at::Tensor& gate_up, const at::Tensor& gate_table,
                    const at::Tensor& down, const at::Tensor& down_table, int64_t taken,
-                   bool whole) {
+                   bool whole, at::TensorList biases) {
   file_products::check_matrix(gate_up, gate_table);
   file_products::check_matrix(down, down_table);
   const Experts made{data(router), router.size(0), taken, whole,
                      file_products::matrix_of(gate_up, gate_table),
-                     file_products::matrix_of(down, down_table)};
+                     file_products::matrix_of(down, down_table),
+                     data(biases[0]), data(biases[1]), data(biases[2])};
   TORCH_CHECK(router.dim() == 2 && router.scalar_type() == at::kBFloat16 && router.is_contiguous());
   TORCH_CHECK(made.count > 0 && taken > 0 && taken <= made.count);
   TORCH_CHECK(made.gate_up.parts % made.count == 0 && made.down.parts % made.count == 0);
   const auto first = made.part(made.gate_up, 0), last = made.part(made.down, 0);
   TORCH_CHECK(first.inputs() == router.size(1) && last.outputs() == router.size(1));
   TORCH_CHECK(first.outputs() == 2 * last.inputs() && router.size(1) % LANES == 0);
+  const int64_t sizes[] = {1, first.outputs(), last.outputs()};
+  for (int i = 0; i < 3; ++i)
+    TORCH_CHECK(!biases[i].numel() || biases[i].numel() == made.count * sizes[i]);
   return made;
 }
 
 // x bfloat16 [N, d] -> [N, d]
 at::Tensor expert_rows(const at::Tensor& x, const at::Tensor& router, const at::Tensor& gate_up,
                        const at::Tensor& gate_table, const at::Tensor& down,
-                       const at::Tensor& down_table, int64_t taken, bool whole, bool gelu) {
+                       const at::Tensor& down_table, int64_t taken, bool whole, int64_t how,
+                       at::TensorList biases) {
+  TORCH_CHECK(how >= SILU && how <= CLAMPED && biases.size() == 3);
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
-  const Experts of = experts_of(router, gate_up, gate_table, down, down_table, taken, whole);
+  const Experts of = experts_of(router, gate_up, gate_table, down, down_table, taken, whole, biases);
   TORCH_CHECK(x.size(1) == router.size(1));
   at::Tensor made = at::empty_like(x);
-  of.answer(data(x), x.size(0), x.size(1), gelu, (uint16_t*)made.data_ptr());
+  of.answer(data(x), x.size(0), x.size(1), (Activation)how, (uint16_t*)made.data_ptr());
   return made;
 }
 

@@ -179,6 +179,28 @@ struct IQ4_NL : Plain<4, false> {
   static int8_t number(uint8_t step) { return TABLE[step]; }
 };
 
+// The numbers of four bits of the OCP Microscaling Formats, twice as large, with a power of two.
+struct MXFP4 : Plain<4, false> {
+  static constexpr int ZERO = 0, FILE_BYTES = 1 + GROUP / 2;
+  static constexpr bool SIGNED = true;
+  static constexpr int8_t TABLE[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                       0, -1, -2, -3, -4, -6, -8, -12};
+
+  static Floats scale(const uint8_t* head, const uint8_t*, int) {
+    return floats((const uint16_t*)head);
+  }
+  // 2^(exponent - 128) as bfloat16
+  static void put_head(const uint8_t* from, uint8_t* to, int output) {
+    const uint16_t scale = *from > 1 ? (*from - 1) << 7 : 32 << *from;
+    std::memcpy(to + 2 * output, &scale, sizeof scale);
+  }
+  static void steps_of(const uint8_t* from, int, uint8_t* steps) { unpack_halves(from + 1, steps); }
+  static Words line(const uint8_t* from, int i) {
+    return looked_up(Steps<4>::line(from, i), TABLE);
+  }
+  static int8_t number(uint8_t step) { return TABLE[step]; }
+};
+
 // Q4_K and Q5_K: of 256 inputs a scale and a least one, each times six bits of every group.
 template <int BITS>
 struct Nested : Steps<BITS> {
@@ -253,6 +275,7 @@ bool of_kind(int64_t number, const Work& work) {
     case 13: work(Q5_K{}); return true;
     case 14: work(Q6_K{}); return true;
     case 20: work(IQ4_NL{}); return true;
+    case 39: work(MXFP4{}); return true;
   }
   return false;
 }

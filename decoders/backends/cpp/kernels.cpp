@@ -20,20 +20,20 @@ TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def("file_bytes", &file_products::file_bytes);
   library.def(
       "attend_rows(Tensor q, Tensor room, Tensor rows, Tensor begins, Tensor bits, "
-      "float? scale=None, float cap=0, Tensor? lows=None) -> Tensor");
+      "float? scale=None, float cap=0, Tensor? lows=None, Tensor? sinks=None) -> Tensor");
   library.def(
       "run_layers(Tensor h, Tensor cos, Tensor sin, Tensor rows, Tensor slots, Tensor begins, "
       "Tensor bits, Tensor lows, Tensor(a!) rooms, Tensor[] weights, int[] kinds, float eps, "
-      "float scale, float cap, bool gelu, int taken=0, bool whole=False) -> Tensor");
+      "float scale, float cap, int how=0, int taken=0, bool whole=False) -> Tensor");
   library.def(
       "expert_rows(Tensor x, Tensor router, Tensor gate_up, Tensor gate_table, Tensor down, "
-      "Tensor down_table, int taken, bool whole, bool gelu) -> Tensor");
+      "Tensor down_table, int taken, bool whole, int how, Tensor[] biases) -> Tensor");
   library.def(
       "turn_rows(Tensor(a!) qkv, Tensor? head_norms, Tensor cos, Tensor sin, int heads, int kv, "
       "float eps) -> ()");
   library.def(
       "add_norm_rows(Tensor h, Tensor a, Tensor weight, float eps) -> (Tensor, Tensor)");
-  library.def("gate_rows(Tensor gate_up, bool gelu=False) -> Tensor");
+  library.def("gate_rows(Tensor gate_up, int how=0) -> Tensor");
   library.def(
       "cell_step(Tensor states, Tensor tokens, Tensor embedding, Tensor[] weights, float eps) -> "
       "(Tensor, Tensor)");

@@ -17,10 +17,11 @@ namespace layers {
 using namespace lines;
 using products::Matrix;
 
-constexpr int64_t TENSORS = 15;  // of a layer, in the order of LayerWeights, two of a matrix
+constexpr int64_t TENSORS = 20;  // of a layer, in the order of LayerWeights, two of a matrix
 
 struct Layer {
   const uint16_t *attention_norm, *mlp_norm, *bias, *head_norms, *attention_out_norm, *mlp_out_norm;
+  const uint16_t *out_bias, *sinks;
   Matrix qkv, out, gate_up, down;
   bool norms_at_once;  // of all heads
   std::optional<Experts> experts;
@@ -28,9 +29,11 @@ struct Layer {
   Layer(at::TensorList w, int64_t taken, bool whole)
       : attention_norm(data(w[0])), mlp_norm(data(w[5])), bias(data(w[10])),
         head_norms(data(w[11])), attention_out_norm(data(w[12])), mlp_out_norm(data(w[13])),
+        out_bias(data(w[15])), sinks(data(w[16])),
         qkv{w[1], w[2]}, out{w[3], w[4]}, gate_up{w[6], w[7]}, down{w[8], w[9]},
         norms_at_once(w[11].dim() == 1) {
-    if (w[14].numel()) experts = experts_of(w[14], w[6], w[7], w[8], w[9], taken, whole);
+    if (w[14].numel())
+      experts = experts_of(w[14], w[6], w[7], w[8], w[9], taken, whole, w.slice(17, 3));
   }
 
   int64_t width() const { return experts ? 0 : down.inputs(); }
@@ -45,7 +48,7 @@ struct Run {
   int64_t rows, hidden, heads, kv, d;
   double eps;
   float scale, cap;
-  bool gelu;
+  Activation how;
   const int64_t *of_rows, *slots, *bits;  // [rows]
 
   // h and what is made of it, normed where there are weights, as what is read next.
@@ -59,11 +62,13 @@ struct Run {
     });
   }
 
-  // What was made, normed where there are weights, added to h; and h as `read` gives it.
-  void add_made(uint16_t* h, const uint16_t* out_norm, const uint16_t* weight, bool last,
-                Scratch& s) const {
+  // What was made, with its bias and normed where there are weights, added to h; and h as `read`
+  // gives it.
+  void add_made(uint16_t* h, const uint16_t* bias, const uint16_t* out_norm,
+                const uint16_t* weight, bool last, Scratch& s) const {
     by_rows(rows, hidden, [&](int64_t row) {
       uint16_t *made = s.made.data() + row * hidden, *own = h + row * hidden;
+      if (bias) add(made, bias, hidden);
       if (out_norm) norms::norm_row(made, out_norm, hidden, eps, made);
       add(own, made, hidden);
       uint16_t* x = s.x.data() + row * hidden;
@@ -100,34 +105,35 @@ struct Run {
     });
     const attention::Pass p{s.qkv.data(), cache,          s.seen.data(),  d, all * d,
                             room.stride(0), room.stride(1), room.stride(2), heads, kv, d, scale,
-                            cap, bits, bytes, lows};
+                            cap, bits, bytes, lows, w.sinks};
     attention::attend(p, plan);
     w.out.times(s.seen.data(), rows, s.made.data());
-    add_made(h, w.attention_out_norm, w.mlp_norm, false, s);
+    add_made(h, w.out_bias, w.attention_out_norm, w.mlp_norm, false, s);
     if (w.experts) {
-      w.experts->answer(s.x.data(), rows, hidden, gelu, s.made.data());
+      w.experts->answer(s.x.data(), rows, hidden, how, s.made.data());
     } else {
       w.gate_up.times(s.x.data(), rows, s.wide.data());
       by_rows(rows, 4 * width, [&](int64_t row) {
-        gate(s.wide.data() + 2 * row * width, width, gelu, s.narrow.data() + row * width);
+        gate(s.wide.data() + 2 * row * width, width, how, s.narrow.data() + row * width);
       });
       w.down.times(s.narrow.data(), rows, s.made.data());
     }
-    add_made(h, w.mlp_out_norm, nullptr, true, s);
+    add_made(h, nullptr, w.mlp_out_norm, nullptr, true, s);
   }
 };
 
 // h: [N, d]. cos, sin: [K, N, D] of every kind of layer, sin's first half negated. rows, slots,
 // begins, bits: int64 [N], as of `attend_rows`, and where in its row a token lies. lows: int64
 // [K, N], likewise. rooms: [L, B, 2 KV, S, D], or in 8 bits. weights: TENSORS of each layer. kinds:
-// of every layer. scale, cap: of scores. taken, whole: as of Experts. Gives [N, d].
+// of every layer. scale, cap: of scores. how: an Activation. taken, whole: as of Experts. Gives
+// [N, d].
 at::Tensor run_layers(const at::Tensor& h, const at::Tensor& cos, const at::Tensor& sin,
                       const at::Tensor& rows, const at::Tensor& slots, const at::Tensor& begins,
                       const at::Tensor& bits, const at::Tensor& lows, const at::Tensor& rooms,
                       at::TensorList weights, at::IntArrayRef kinds, double eps, double scale,
-                      double cap, bool gelu, int64_t taken, bool whole) {
+                      double cap, int64_t how, int64_t taken, bool whole) {
   TORCH_CHECK(h.dim() == 2 && h.scalar_type() == at::kBFloat16 && rooms.dim() == 5);
-  TORCH_CHECK(cos.dim() == 3);
+  TORCH_CHECK(cos.dim() == 3 && how >= SILU && how <= CLAMPED);
   const int64_t n = h.size(0), hidden = h.size(1), of_kinds = cos.size(0), d = cos.size(2);
   const int64_t kv = rooms.size(2) / 2, count = TENSORS;
   TORCH_CHECK(eight_bits::fits(rooms, d) && rooms.stride(4) == 1 && d % 32 == 0);
@@ -150,7 +156,7 @@ at::Tensor run_layers(const at::Tensor& h, const at::Tensor& cos, const at::Tens
   const int64_t width = weights[14].numel() ? 0 : Matrix{weights[8], weights[9]}.inputs();
   TORCH_CHECK(kv > 0 && heads > 0 && heads % kv == 0 && width % LANES == 0);
   const int64_t* of_bits = bits.const_data_ptr<int64_t>();
-  const Run run{n, hidden, heads, kv, d, eps, (float)scale, (float)cap, gelu,
+  const Run run{n, hidden, heads, kv, d, eps, (float)scale, (float)cap, (Activation)how,
                 rows.const_data_ptr<int64_t>(), slots.const_data_ptr<int64_t>(), of_bits};
   for (int64_t i = 0; i < n; ++i)
     TORCH_CHECK(run.slots[i] >= 0 && run.slots[i] < rooms.size(3));
@@ -168,12 +174,13 @@ at::Tensor run_layers(const at::Tensor& h, const at::Tensor& cos, const at::Tens
     const Layer one(weights.slice(layer * count, count), taken, whole);
     const int64_t of_kind = kinds[layer] * n;
     TORCH_CHECK(of_kind >= 0 && kinds[layer] < of_kinds && one.width() <= width);
-    for (size_t i : {0, 5, 12, 13}) {
+    for (size_t i : {0, 5, 12, 13, 15}) {
       const int64_t size = weights[layer * count + i].numel();
       TORCH_CHECK(!size || size == hidden);
     }
     const at::Tensor& norms = weights[layer * count + 11];
     TORCH_CHECK(!norms.numel() || norms.numel() == (norms.dim() == 1 ? (heads + kv) * d : 2 * d));
+    TORCH_CHECK(!one.sinks || weights[layer * count + 16].numel() == heads);
     TORCH_CHECK(!one.experts || weights[layer * count + 14].size(1) == hidden);
     run(one, rooms.select(0, layer), data(cos) + of_kind * d, data(sin) + of_kind * d,
         lows.const_data_ptr<int64_t>() + of_kind, plans[kinds[layer]], (uint16_t*)made.data_ptr(), s);
@@ -223,13 +230,15 @@ std::tuple<at::Tensor, at::Tensor> add_norm_rows(const at::Tensor& h, const at::
 }
 
 // [N, 2 f] -> [N, f]
-at::Tensor gate_rows(const at::Tensor& gate_up, bool gelu) {
+at::Tensor gate_rows(const at::Tensor& gate_up, int64_t how) {
   check_rows({gate_up});
+  TORCH_CHECK(how >= SILU && how <= CLAMPED);
   const int64_t width = gate_up.size(1) / 2;
   TORCH_CHECK(width % LANES == 0);
   at::Tensor made = at::empty({gate_up.size(0), width}, gate_up.options());
   by_rows(made.size(0), 4 * width, [&](int64_t row) {
-    gate(data(gate_up) + 2 * row * width, width, gelu, (uint16_t*)made.data_ptr() + row * width);
+    gate(data(gate_up) + 2 * row * width, width, (Activation)how,
+         (uint16_t*)made.data_ptr() + row * width);
   });
   return made;
 }

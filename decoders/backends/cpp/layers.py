@@ -4,7 +4,7 @@ A pass over a few tokens is one call: nothing is started by PyTorch between its 
 is nothing to compile for a model. The same kernels read one sequence and several, and a token's
 bits do not depend on what is read with it. Of wider passes, prompts, the products are those of
 `packed.linear`, PyTorch's where rounded weights have others next to them, and what lies between
-them is run by the same kernels, attention too where there are no tiles.
+them is run by the same kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..cpp_kernels import has_tiles
 from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, PointwiseOps, Rope, RopeTables, experts
 from ..llama.reading import SequenceSlice
@@ -27,6 +26,8 @@ from ..weights.file_blocks import FileBlocks
 from ..weights.int4 import GROUP
 from ..weights.kernel_weight import KernelWeight
 from .row_attention import HEAD, SPAN, AttentionSpans, RowPass
+
+ACTIVATIONS = ("silu", "gelu", "clamped")  # in the order of pointwise.h
 
 
 def unsupported_reason(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
@@ -86,13 +87,12 @@ class KernelLayers:
         return other
 
     def through(self, h: Tensor, first: int, last: int, reading: SequenceSlice) -> Tensor | None:
-        """h [T, d] through the layers first..last-1; None where a tree is too large for bits, and
-        where PyTorch attends faster: to many tokens by tiles."""
-        wide = len(h) > self.most
-        spans = None if wide and has_tiles() else AttentionSpans.of([reading])
+        """h [T, d] through the layers first..last-1; None where a tree is too large for bits."""
+        spans = AttentionSpans.of([reading])
         if spans is None:
             return None
-        return self._wider(h, first, last, spans) if wide else self.read(h, first, last, spans)
+        read = self._wider if len(h) > self.most else self.read
+        return read(h, first, last, spans)
 
     def _wider(self, h: Tensor, first: int, last: int, spans: AttentionSpans) -> Tensor:
         wider = RowPass(spans, self._shape, self._rope, self._cache, pointwise=self.pointwise)
@@ -118,7 +118,7 @@ class KernelLayers:
             self._shape.norm_eps,
             self._scale,
             self._shape.score_cap or 0.0,
-            self._shape.activation == "gelu",
+            ACTIVATIONS.index(self._shape.activation),
             *_taken(self._shape),
         )
         return made
@@ -138,14 +138,23 @@ def _taken(shape: Shape) -> tuple[int, bool]:
 
 def _experts(x: Tensor, w: LayerWeights, router: Tensor, shape: Shape) -> Tensor:
     assert isinstance(w.gate_up, FileBlocks) and isinstance(w.down, FileBlocks)
-    parts, gelu = (*w.gate_up.stored, *w.down.stored), shape.activation == "gelu"
+    parts, how = (*w.gate_up.stored, *w.down.stored), ACTIVATIONS.index(shape.activation)
+    biases = w.router_bias, w.gate_up_bias, w.down_bias
     rows = x.reshape(-1, x.shape[-1])
-    made: Tensor = torch.ops.draftpick.expert_rows(rows, router, *parts, *_taken(shape), gelu)
+    run = torch.ops.draftpick.expert_rows
+    made: Tensor = run(
+        rows,
+        router,
+        *parts,
+        *_taken(shape),
+        how,
+        [x.new_empty(0) if each is None else each for each in biases],
+    )
     return made.view_as(x)
 
 
 def _gated(gate_up: Tensor, activation: str) -> Tensor:
-    made: Tensor = torch.ops.draftpick.gate_rows(gate_up, activation == "gelu")
+    made: Tensor = torch.ops.draftpick.gate_rows(gate_up, ACTIVATIONS.index(activation))
     return made
 
 

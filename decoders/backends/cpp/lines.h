@@ -28,6 +28,8 @@ inline float as_float(uint32_t bits) {
   return made;
 }
 
+inline float number_of(uint16_t half) { return as_float(uint32_t{half} << 16); }
+
 inline Floats floats(const void* halves) { return floats(load_halves(halves)); }
 
 inline void store(void* to, Floats values) { put_halves(to, rounded(values)); }

@@ -43,15 +43,26 @@ inline void turn_heads(uint16_t* own, const uint16_t* of_heads, bool at_once, co
   }
 }
 
+// In the order of ACTIVATIONS (layers.py).
+enum Activation : int64_t { SILU, GELU, CLAMPED };
+
+inline Floats at_most(Floats x, float limit) { return all(0) - larger(all(0) - x, all(-limit)); }
+
 // gate / (1 + exp(-gate)) * up; or of GELU, where the exponent is twice that of its hyperbolic
-// tangent (Hendrycks and Gimpel, Gaussian Error Linear Units, section 2).
-inline void gate(const uint16_t* gate_up, int64_t size, bool gelu, uint16_t* to) {
-  const Floats one = all(1), by = all(gelu ? -2.30220819f : -1.44269504f), cube = all(0.044715f);
+// tangent (Hendrycks and Gimpel, Gaussian Error Linear Units, section 2); or of both clamped, where
+// it is 1.702 times as large, and 1 is added to up.
+inline void gate(const uint16_t* gate_up, int64_t size, Activation how, uint16_t* to) {
+  constexpr float EXPONENTS[] = {-1.44269504f, -2.30220819f, -2.45546696f}, LIMIT = 7;
+  const Floats one = all(1), by = all(EXPONENTS[how]), cube = all(0.044715f);
   for (int64_t i = 0; i < size; i += LANES) {
-    const Floats g = floats(gate_up + i);
-    const Floats of = gelu ? fma(g * g * g, cube, g) : g;
+    Floats g = floats(gate_up + i), up = floats(gate_up + size + i);
+    if (how == CLAMPED) {
+      g = at_most(g, LIMIT);
+      up = one + at_most(larger(up, all(-LIMIT)), LIMIT);
+    }
+    const Floats of = how == GELU ? fma(g * g * g, cube, g) : g;
     const Floats share = one + exp2_of(of * by);
-    store(to + i, g / share * floats(gate_up + size + i));
+    store(to + i, g / share * up);
   }
 }
 

@@ -113,7 +113,7 @@ def row_layer(
     window, places = shape.kinds[w.kind].window, (spans.rows, spans.begins, spans.bits)
     lows = spans.lows(window) if window else None
     how = shape.attention_scale, shape.score_cap or 0.0
-    a = torch.ops.draftpick.attend_rows(q, room, *places, *how, lows)
+    a = torch.ops.draftpick.attend_rows(q, room, *places, *how, lows, w.sinks)
     return after_attention(h, a, w, shape, pointwise)
 
 

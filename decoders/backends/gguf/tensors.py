@@ -26,6 +26,12 @@ NORMS = {  # in the file -> the field of Norms (families.py) that names it
     "ffn_norm.weight": "mlp",
     "post_ffw_norm.weight": "mlp_out",
 }
+OF_ALL = {  # biases that families have whose products all have some, and sinks
+    "attn_output.bias": "self_attn.o_proj.bias",
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_gate_inp.bias": "mlp.gate.bias",
+    **{f"ffn_{part}_exps.bias": f"mlp.experts.{part}_proj.bias" for part in ("gate", "up", "down")},
+}
 NAMES = {  # in the file -> in a transformers checkpoint, of a layer and of the rest
     **{
         f"attn_{part}.{kind}": f"self_attn.{part}_proj.{kind}"
@@ -41,6 +47,7 @@ NAMES = {  # in the file -> in a transformers checkpoint, of a layer and of the 
         for part in ("gate", "up", "down")
     },
     "ffn_gate_inp.weight": "mlp.gate.weight",
+    **OF_ALL,
     "token_embd.weight": "embed_tokens.weight",
     "output_norm.weight": "norm.weight",
     "output.weight": "lm_head.weight",
@@ -80,10 +87,14 @@ def _names(family: Family) -> dict[str, str]:
     made = NAMES | {name: own for name, own in norms.items() if own is not None}
     own = [name for name in made if name.startswith("ffn_") and name not in NORMS]
     for name in own:  # of a layer with one MLP, or with several
-        if (name.endswith("_exps.weight") or name == "ffn_gate_inp.weight") != family.experts:
+        if ("_exps." in name or name.startswith("ffn_gate_inp.")) != family.experts:
             del made[name]
+    if family.biased != "all":
+        made = {name: own for name, own in made.items() if name not in OF_ALL}
     if family.fused:  # gate and up are in one
         made["ffn_up.weight"] = f"{family.gate_up[0]}.weight"
+    if family.sinks:  # in files of gpt-oss the MLP's norm goes by this name
+        made["post_attention_norm.weight"] = made.pop("ffn_norm.weight")
     return made
 
 

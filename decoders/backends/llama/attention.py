@@ -66,13 +66,15 @@ def attend(
     mask: Tensor | None,
     scale: float | None = None,
     cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """q: [B, H, T, D], or [H, T, D] for a B of 1; k and v: [B, KV, S, D] -> [B, H, T, D]; mask as
-    in `Place`, scale as `Shape.attention_scale`, cap as `Shape.score_cap`."""
+    in `Place`, scale as `Shape.attention_scale`, cap as `Shape.score_cap`, sinks as
+    `LayerWeights.sinks`."""
     b, kv_heads = k.shape[:2]
     heads, t, d = q.shape[-3:]
-    if cap is not None:
-        return _capped(q.reshape(b, heads, t, d), k, v, mask, scale or d**-0.5, cap)
+    if cap is not None or sinks is not None:
+        return _by_scores(q.reshape(b, heads, t, d), k, v, mask, scale or d**-0.5, cap, sinks)
     long = t > QUERIES // 2 and q.dtype == torch.bfloat16 and q.device.type == "cpu"
     if long and not has_tiles():
         q = q.reshape(b, kv_heads, -1, t, d)
@@ -98,21 +100,32 @@ def attend(
     return a[:, :, :own].reshape(b, heads, t, d).to(q.dtype)
 
 
-def _capped(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, cap: float
+def _by_scores(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    cap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
-    """`attend` with scores of cap * tanh(score / cap), as Gemma 2 has them."""
+    """`attend` with scores of cap * tanh(score / cap), as Gemma 2 has them, or with sinks."""
     b, heads, t, d = q.shape
     own = heads // k.shape[1] * t
     wide = torch.promote_types(q.dtype, torch.float32)  # scores of 50 in bfloat16 are off by 0.1
     scores = q.reshape(b, -1, own, d).to(wide) @ k.to(wide).transpose(-1, -2) * scale
-    scores = (scores / cap).tanh() * cap
+    if cap is not None:
+        scores = (scores / cap).tanh() * cap
     if mask is None:
         later = scores.new_full((t, t), -torch.inf).triu(1)
         scores = scores + later.repeat(own // t, 1)
     else:
         scores = scores + mask[:, :, :own]
-    return (scores.softmax(-1).to(v.dtype) @ v).view(b, heads, t, d)
+    if sinks is not None:
+        more = sinks.to(wide).view(k.shape[1], -1, 1).expand(-1, -1, t).reshape(1, -1, own, 1)
+        scores = torch.cat([scores, more.expand(b, -1, -1, -1)], -1)
+    shares = scores.softmax(-1)[..., : k.shape[2]].to(v.dtype)
+    return (shares @ v).view(b, heads, t, d)
 
 
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:

@@ -19,7 +19,7 @@ def needed(config: dict[str, Any], joined: bool = False) -> dict[str, Shape]:
     layer = of_layer(shape, int(config["intermediate_size"]), family)
     if shape.experts is not None:
         layer = {name: each for name, each in layer.items() if not name.startswith("mlp.")}
-        layer |= _of_experts(shape.experts, shape.hidden, joined)
+        layer |= _of_experts(shape.experts, shape.hidden, family, joined)
     d = shape.hidden
     whole: dict[str, Shape] = {"embed_tokens.weight": (shape.vocab, d), "norm.weight": (d,)}
     if not config.get("tie_word_embeddings", family.tied):
@@ -44,7 +44,11 @@ def of_layer(shape: Model, intermediate: int, family: Family) -> dict[str, Shape
         **{f"{name}.weight": (2 * f // len(family.gate_up), d) for name in family.gate_up},
         "mlp.down_proj.weight": (d, f),
     }
-    if family.biased:
+    if family.biased == "all":
+        layer["self_attn.o_proj.bias"] = (d,)
+    if family.sinks:
+        layer["self_attn.sinks"] = (shape.heads,)
+    if family.biased is not None:
         layer |= {f"{name}.bias": (n,) for name, n in zip(family.qkv, rows, strict=True)}
     if family.head_norms is not None:
         sizes = (q, kv) if family.head_norms == "all" else (shape.head_dim, shape.head_dim)
@@ -52,11 +56,19 @@ def of_layer(shape: Model, intermediate: int, family: Family) -> dict[str, Shape
     return layer
 
 
-def _of_experts(experts: Experts, d: int, joined: bool) -> dict[str, Shape]:
-    f = experts.width
+def _of_experts(experts: Experts, d: int, family: Family, joined: bool) -> dict[str, Shape]:
+    count, f = experts.count, experts.width
     sizes = {"gate_proj": (f, d), "up_proj": (f, d), "down_proj": (d, f)}
-    made: dict[str, Shape] = {"mlp.gate.weight": (experts.count, d)}
+    made: dict[str, Shape] = {"mlp.gate.weight": (count, d)}
+    if family.biased == "all":
+        made["mlp.gate.bias"] = (count,)
     if joined:
-        return made | {f"mlp.experts.{n}.weight": (experts.count, *s) for n, s in sizes.items()}
-    numbers = range(experts.count)
+        made |= {f"mlp.experts.{n}.weight": (count, *s) for n, s in sizes.items()}
+        biases = {f"mlp.experts.{n}.bias": (count, s[0]) for n, s in sizes.items()}
+        return made | (biases if family.biased == "all" else {})
+    if family.joint:
+        of = {"gate_up_proj": (d, 2 * f), "down_proj": (f, d)}
+        made |= {f"mlp.experts.{n}": (count, *s) for n, s in of.items()}
+        return made | {f"mlp.experts.{n}_bias": (count, s[1]) for n, s in of.items()}
+    numbers = range(count)
     return made | {f"mlp.experts.{i}.{n}.weight": s for i in numbers for n, s in sizes.items()}

@@ -155,6 +155,7 @@ def _layer(
 
     biases = [one(f"{name}.bias") for name in family.qkv]
     router = one("mlp.gate.weight") if family.experts else None
+    gates = [one(f"mlp.experts.{part}_proj.bias") for part in ("gate", "up")]
     mlp = whole if router is None else several
     norms = [one(f"self_attn.{name}_norm.weight") for name in "qk"]
     return LayerWeights(
@@ -168,6 +169,11 @@ def _layer(
         gate_up=mlp(*family.gate_up),
         down=mlp("mlp.down_proj"),
         router=router,
+        out_bias=one("self_attn.o_proj.bias"),
+        sinks=one("self_attn.sinks"),
+        router_bias=one("mlp.gate.bias"),
+        gate_up_bias=_joined(gates, partial(torch.cat, dim=1)),
+        down_bias=one("mlp.experts.down_proj.bias"),
         mlp_out_norm=norm(family.norms.mlp_out),
         kind=kind,
     )
@@ -184,6 +190,8 @@ def layer_of(
     """One layer of a transformers state dict, by the names of its parts. order: as of
     `order_of`."""
     stored = {family.usual(name): tensor for name, tensor in stored.items()}
+    if family.joint:
+        stored = _taken_apart(stored)
 
     def one(name: str) -> Tensor | None:
         found = stored.get(name)
@@ -201,6 +209,17 @@ def layer_of(
         return matrix(*whole)
 
     return _layer(one, matrix, experts, "", family, kind, order)
+
+
+def _taken_apart(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A layer whose experts are `joint`, by the usual names."""
+    made = {name: each for name, each in stored.items() if ".experts." not in name}
+    for end, kept in (("", "weight"), ("_bias", "bias")):
+        both = stored[f"mlp.experts.gate_up_proj{end}"]
+        parts = {"gate": both[..., 0::2], "up": both[..., 1::2]}
+        for name, part in {**parts, "down": stored[f"mlp.experts.down_proj{end}"]}.items():
+            made[f"mlp.experts.{name}_proj.{kept}"] = part.mT if part.dim() == 3 else part
+    return made
 
 
 def load(
@@ -234,7 +253,7 @@ def load(
         stored = Stored(folder, device, dtype, wanted)
     else:
         stored = FileStored(header, device, dtype, wanted)
-        family = replace(family, norms_from_one=False)  # a file has them whole
+        family = replace(family, norms_from_one=False, joint=False)  # a file has neither
     how = layout(rounding, blocked, by)
     layers = [
         packed_layer(layer_of(stored.tensors(f"layers.{i}."), family, kind, order), how)

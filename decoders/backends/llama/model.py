@@ -22,6 +22,7 @@ from .kv import Slot
 from .shape import Shape
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
+GAIN, LIMIT = 1.702, 7.0  # of the activation "clamped"
 RopeTables = Sequence[Rope]  # of the whole context, one for each of `Shape.kinds`
 Part = tuple[slice, int]  # of a batch, and how many positions it reads
 
@@ -34,7 +35,10 @@ class LayerWeights:
     head_norms: [2, D], of every query head and of every key head; or [(H + KV) * D], of all queries
         and of all keys at once.
     attention_out_norm, mlp_out_norm: [d], of what attention and the MLP add.
-    router: [E, d], of a layer whose gate_up and down are those of E MLPs below each other.
+    router: [E, d], of a layer whose gate_up and down are those of E MLPs below each other; its
+        biases, and theirs, are of each.
+    sinks: [H], a head's score of nothing: part of every softmax's sum (OpenAI, gpt-oss-120b &
+        gpt-oss-20b Model Card).
     kind: its number in `Shape.kinds`.
     """
 
@@ -49,6 +53,11 @@ class LayerWeights:
     attention_out_norm: Tensor | None = None
     mlp_out_norm: Tensor | None = None
     router: Tensor | None = None
+    out_bias: Tensor | None = None  # [d]
+    sinks: Tensor | None = None
+    router_bias: Tensor | None = None  # [E]
+    gate_up_bias: Tensor | None = None  # [E, 2 * f]
+    down_bias: Tensor | None = None  # [E, d]
     kind: int = 0
 
     def tensors(self) -> dict[str, Matrix]:
@@ -107,6 +116,9 @@ def added(h: Tensor, a: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Ten
 def gated(gate_up: Tensor, activation: str) -> Tensor:
     """[..., 2 f] -> [..., f]."""
     gate, up = gate_up.chunk(2, -1)
+    if activation == "clamped":
+        gate = gate.clamp(max=LIMIT)
+        return gate * torch.sigmoid(GAIN * gate) * (up.clamp(-LIMIT, LIMIT) + 1)
     return (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
 
 
@@ -116,7 +128,8 @@ def experts(x: Tensor, w: LayerWeights, router: Tensor, shape: Shape) -> Tensor:
     assert shape.experts is not None
     rows, count = x.reshape(-1, x.shape[-1]), shape.experts.count
     wide = torch.promote_types(x.dtype, torch.float32)
-    chances = F.linear(rows.to(wide), router.to(wide)).softmax(-1)
+    bias = None if w.router_bias is None else w.router_bias.to(wide)
+    chances = F.linear(rows.to(wide), router.to(wide), bias).softmax(-1)
     shares, taken = chances.topk(shape.experts.taken)
     if shape.experts.whole:
         shares = shares / shares.sum(-1, keepdim=True)
@@ -124,7 +137,11 @@ def experts(x: Tensor, w: LayerWeights, router: Tensor, shape: Shape) -> Tensor:
     for expert in sorted(set(taken.flatten().tolist())):
         token, nth = torch.where(taken == expert)
         gate_up, down = (part_of(each, expert, count) for each in (w.gate_up, w.down))
-        answer = linear(gated(linear(rows[token], gate_up), shape.activation), down)
+        of_gate_up, of_down = (
+            None if each is None else each[expert] for each in (w.gate_up_bias, w.down_bias)
+        )
+        wider = linear(rows[token], gate_up, of_gate_up)
+        answer = linear(gated(wider, shape.activation), down, of_down)
         made.index_add_(0, token, answer.to(wide) * shares[token, nth].unsqueeze(-1))
     return made.to(x.dtype).view_as(x)
 
@@ -207,7 +224,7 @@ def attended(
         k, v = (x[..., : q.shape[-2], :] for x in (k, v))
     else:
         mask = mask[..., : k.shape[-2]]
-    how = shape.attention_scale, shape.score_cap
+    how = shape.attention_scale, shape.score_cap, w.sinks
     if parts is None or mask is None:
         a = attend(q, k, v, mask, *how)
     else:
@@ -222,7 +239,7 @@ def after_attention(
 ) -> Tensor:
     """The rest of a layer: h [..., d], what came into it, and a [..., H * D], what its attention
     gave."""
-    more = linear(a, w.out)
+    more = linear(a, w.out, w.out_bias)
     if w.attention_out_norm is not None:
         more = pointwise.normed(more, w.attention_out_norm, shape.norm_eps)
     if w.mlp_norm is None:
@@ -340,7 +357,8 @@ def capped(logits: Tensor, cap: float | None) -> Tensor:
 
 
 def not_as_llama(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
-    """A reason why layers are not Llama's, biases aside; None where they are."""
+    """A reason why layers are not Llama's, biases of queries, keys and values aside; None where
+    they are."""
     if shape.experts is not None:
         return "its layers choose among experts"
     if any(kind.window for kind in shape.kinds):
@@ -349,7 +367,8 @@ def not_as_llama(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
         return "its query heads are normed"
     scales = shape.attention_scale or shape.embedding_scale != 1.0
     more = shape.activation != "silu" or scales or shape.score_cap or shape.logit_cap
-    if more or any(w.attention_norm is None or w.attention_out_norm is not None for w in layers):
+    strange = [part for w in layers for part in (w.attention_out_norm, w.out_bias, w.sinks)]
+    if more or any(w.attention_norm is None for w in layers) or strange.count(None) < len(strange):
         return "its layers are not Llama's"
     return None
 

@@ -24,7 +24,7 @@ class Shape:
     """Sizes of a model, and what it computes between its products.
 
     kinds: how layers attend; `LayerWeights.kind` says which of them a layer is.
-    activation: of the MLP, "silu" or "gelu".
+    activation: of the MLP, "silu", "gelu" or "clamped".
     attention_scale: of scores; None for one over the root of head_dim.
     embedding_scale: of embeddings.
     score_cap, logit_cap: what scores and logits are bent to stay below; None where they are not.

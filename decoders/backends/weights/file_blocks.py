@@ -22,7 +22,7 @@ from .kernel_weight import KernelWeight
 
 KINDS = {
     2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
-    20: "IQ4_NL",
+    20: "IQ4_NL", 39: "MXFP4",
 }  # fmt: skip
 LARGE_PAGE = 1 << 21  # bytes of a large page
 DEQUANTISED_AT_ONCE = 1 << 24  # weights

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...device_rounds import WIDEST, DeviceSequence, RecordedModel
-from ...protocols import Backend, DraftRequest, RequestScope
+from ...protocols import Backend, DraftRequest, EncoderDecoder, RequestScope
 from ...records import Proposal
 from ...requests.reading import PromptReader
 from ...sampling.draft_vocab import DraftVocab
@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 
 
 class NeuralDrafter:
-    """Any backend that shares the target's tokenizer, or a part of its vocabulary (`vocab`)."""
+    """Any backend that shares the target's tokenizer, or a part of its vocabulary (`vocab`).
 
-    def __init__(self, backend: Backend, vocab: DraftVocab | None = None) -> None:
-        self.backend, self.vocab = backend, vocab
+    prompt_window: tokens of a prompt that it reads, the last ones; None for all.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        vocab: DraftVocab | None = None,
+        prompt_window: int | None = None,
+    ) -> None:
+        self.backend, self.vocab, self.prompt_window = backend, vocab, prompt_window
+        self._skipped = 0  # tokens of the prompt before those
         self.parameters = backend.parameters
         self.context = backend.context
         self.calls = 0
@@ -35,11 +44,15 @@ class NeuralDrafter:
         self._scope = scope
 
     def reset(self, prompt_ids: list[int]) -> None:
-        self._prompts.read(prompt_ids, self._scope)
+        whole = self._recorded or isinstance(self.backend, EncoderDecoder)
+        window = None if whole else self.prompt_window
+        self._skipped = 0 if window is None else max(0, len(prompt_ids) - window)
+        self._prompts.read(prompt_ids[self._skipped :], self._scope)
         self.calls = 1
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
-        unread = torch.tensor(context[self.backend.length :], device=self._device)
+        held = self._skipped + self.backend.length
+        unread = torch.tensor(context[held:], device=self._device)
         if self._recorded and asked.likeliest and len(unread) <= WIDEST:
             return self._replayed(unread, asked.k)
         proposal, steps = draft_chain(self._feed(unread), self._feed, context, self.vocab, asked)
@@ -70,6 +83,7 @@ class NeuralDrafter:
         return Chain(make, self.parameters, self.reset)
 
     def commit(self, context: list[int]) -> None:
+        context = context[self._skipped :]
         self.calls += roll_back(self.backend, context, self._feed, LATER)
         self._prompts.holds(context)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import Field
+
 from ...recipes.base import DraftingRecipe
 from ...recipes.model_name import ModelName
 
@@ -54,10 +56,13 @@ class NeuralRecipe(DraftModelRecipe):
     translate: how the drafts of a model with another tokenizer are carried over: "text" encodes
         the text of its likeliest tokens, "tokens" keeps to those that both vocabularies have, and
         "auto" takes text at temperature 0 and tokens above it. Unused where the tokenizers agree.
+    prompt_window: tokens of a prompt that the model reads, the last ones; None for all. A model
+        with another tokenizer, an encoder, and one whose rounds are recorded on a GPU read all.
     """
 
     kind: Literal["neural"] = "neural"
     translate: Literal["auto", "text", "tokens"] = "auto"
+    prompt_window: int | None = Field(default=None, ge=1)
 
     def check_target(self, target: TargetInfo) -> None:
         from .translation import foreign
@@ -73,4 +78,4 @@ class NeuralRecipe(DraftModelRecipe):
         model = foreign(self.name, self.found, TargetInfo.of(target, tokenizer))
         if model is not None:
             return model.load(target, self.translate)
-        return NeuralDrafter(*self.load_model(target, tokenizer))
+        return NeuralDrafter(*self.load_model(target, tokenizer), self.prompt_window)

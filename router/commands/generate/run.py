@@ -137,13 +137,14 @@ def _report_failure(error: Exception, prompt: Prompt, number: int, as_json: bool
 class _Printed:
     """A streamer, as transformers' `generate` takes one, that prints the text which a server would
     send; the prompt comes first and is left out. How far a long one is read is told on standard
-    error.
+    error, and what the model thinks.
 
     progress: ends what is shown of it.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self._text, self._prompted = TextStream(tokenizer), False
+        self._thinks = False
         self.progress = ExitStack()
         self._tick: Callable[..., None] | None = None
 
@@ -158,7 +159,14 @@ class _Printed:
 
     def put(self, ids: Any) -> None:
         if self._prompted:
-            print(self._text.add(ids.tolist()), end="", flush=True)
+            text = self._text.add(ids.tolist())
+            thought, self._text.thought = self._text.thought, ""
+            self._thinks |= bool(thought)
+            if self._thinks:  # a blank line before the answer
+                end = "\n\n" if text else ""
+                print(thought, end=end, file=sys.stderr, flush=True)
+                self._thinks = not text
+            print(text, end="", flush=True)
         self._prompted = True
 
     def end(self) -> None:

@@ -14,6 +14,6 @@ from router.serve.scheduler import DEFAULT, Scheduler
 from router.serve.server import bound, serve
 
 plugins.load()
-router = Router(toy_engine(pause_s=0.05), ToyPolicy())  # type: ignore[arg-type]
+router = Router(toy_engine(pause_s=0.05), ToyPolicy())
 scheduler = Scheduler({DEFAULT: router}, FairQueue(8))
 serve(make_app(scheduler), scheduler, bound("127.0.0.1", 0), float(sys.argv[1]))

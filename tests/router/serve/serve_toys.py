@@ -208,7 +208,7 @@ class Heard:
         self.result: RoutedResult | None = None
         self.error: Exception | None = None
         self.ended = threading.Event()
-        self.leave_after, self.handle = leave_after, None  # type: ignore[var-annotated]
+        self.leave_after, self.handle = leave_after, None
 
     def began(self, decision: RouteDecision) -> None:
         assert not self.rounds
@@ -249,11 +249,10 @@ def process(words: list[str], within_s: float) -> Iterator[tuple[subprocess.Pope
     started = subprocess.Popen(
         [sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True
     )
-    assert started.stderr is not None
     told: list[str] = []
 
     def read() -> None:
-        told.extend(iter(started.stderr.readline, ""))  # type: ignore[union-attr]
+        told.extend(iter(started.stderr.readline, ""))
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()

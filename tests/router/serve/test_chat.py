@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import openai
 import pytest
@@ -31,10 +32,9 @@ def joined(chunks: list[Any], index: int = 0) -> str:
 def test_an_answer_is_what_the_router_gives(toy: Served) -> None:
     wanted = toy.engine.decode("copy", IDS, Request(24))
     made = chat(toy)
-    assert made.choices[0].message.content == wanted.text
-    assert (
-        made.choices[0].finish_reason == {"eos": "stop", "length": "length"}[wanted.finish_reason]
-    )
+    (told,) = made.choices
+    assert told.message.content == wanted.text
+    assert told.finish_reason == {"eos": "stop", "length": "length"}[wanted.finish_reason]
     usage = made.usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (8, len(wanted.ids))
     assert usage.total_tokens == 8 + len(wanted.ids)
@@ -53,6 +53,15 @@ def test_a_stream_may_end_with_its_token_counts(toy: Served) -> None:
     *_, end, counts = chat(toy, stream=True, stream_options={"include_usage": True})
     assert counts.choices == [] and counts.usage == chat(toy).usage
     assert end.choices[0].finish_reason and end.usage is None
+
+
+def test_a_stream_may_tell_its_token_counts_all_along(toy: Served) -> None:
+    told = {"include_usage": True, "continuous_usage_stats": True}
+    first, *chunks, end, last = chat(toy, stream=True, stream_options=told)
+    counts = [each.usage.completion_tokens for each in (first, *chunks)]
+    assert counts[0] == 0 and counts == sorted(counts) and len(set(counts)) > 3
+    assert {each.usage.prompt_tokens for each in chunks} == {last.usage.prompt_tokens}
+    assert end.usage == last.usage == chat(toy).usage
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -118,7 +127,7 @@ def test_logprobs_are_the_targets(toy: Served) -> None:
     assert [each.token for each in told] == [toy.engine.tokenizer.decode([i]) for i in result.ids]
     at = IDS[-2:]
     for each, token in zip(told, result.ids, strict=True):
-        wanted = toy.engine.target.table[at[0], at[1]].log_softmax(-1)  # type: ignore[attr-defined]
+        wanted = toy.engine.target.table[at[0], at[1]].log_softmax(-1)
         assert each.logprob == pytest.approx(float(wanted[token]))
         assert [top.logprob for top in each.top_logprobs] == pytest.approx(
             wanted.topk(3).values.tolist()
@@ -202,3 +211,34 @@ def test_a_completion_keeps_its_first_space(logprobs: int | None) -> None:
         chat = {"role": "user", "content": prompt}
         said = toy.client().chat.completions.create(model="copy", messages=[chat], max_tokens=5)
         assert said.choices[0].message.content == made.text[1:]
+
+
+class InChannels(Letters):
+    """Its letters a to e are <|channel|>, by turns analysis and final, <|message|>, a word of its
+    own each time, and <|start|>."""
+
+    names: ClassVar = dict(
+        zip(
+            Letters(LETTERS).encode("ace"), ("<|channel|>", "<|message|>", "<|start|>"), strict=True
+        )
+    )
+
+    def spelled(self, token: int, before: Sequence[int] = ()) -> bytes:
+        letter, nth = LETTERS[token : token + 1], list(before).count(token)
+        if letter == "b":
+            return (b"analysis", b"final")[nth % 2]
+        return b"" if token in self.names else f"{letter}{nth} ".encode()
+
+
+def test_what_a_model_thinks_is_told_apart() -> None:
+    engine = toy_engine()
+    engine.tokenizer = InChannels(LETTERS)
+    with served(engine=engine) as toy:
+        made, chunks = chat(toy), list(chat(toy, stream=True))
+        text = toy.client().completions.create(model="auto", prompt="abcabcab", max_tokens=24)
+    message = made.choices[0].message
+    deltas = [choice.delta.model_dump() for chunk in chunks for choice in chunk.choices]
+    thought = "".join(delta.get("reasoning_content") or "" for delta in deltas)
+    assert (joined(chunks), thought) == (message.content, message.reasoning_content)
+    assert (message.content, thought) == ("d2 d4 ", "d0 d1 d3 ")
+    assert text.choices[0].text.startswith("d0 finald1")  # completions have all channels

@@ -16,7 +16,6 @@ from serve_toys import ROOT, process, until
 from tiny_models import target_model
 from typer.testing import CliRunner
 
-from decoders.common.errors import DraftpickError
 from policies import fixed_policy
 from router.cli import main, make_app
 from router.commands.serve import plan, served
@@ -78,22 +77,12 @@ def test_at_sighup_arms_and_policies_are_read_anew(tmp_path: Path) -> None:
         server.send_signal(signal.SIGHUP)
         assert until(lambda: names() == ["auto", "autoregressive", "two"])
         after = answered()
-        assert (
-            after.headers["x-draftpick-arm"] == "two" and before.headers["x-draftpick-arm"] == "one"
-        )
-        said = [each.json()["choices"][0]["message"]["content"] for each in (before, after)]
-        assert said[0] == said[1]
+        assert [each.headers["x-draftpick-arm"] for each in (before, after)] == ["one", "two"]
+        said = {each.json()["choices"][0]["message"]["content"] for each in (before, after)}
+        assert len(said) == 1
 
 
 # -- options --------------------------------------------------------------------------------------
-
-
-def test_policies_have_names() -> None:
-    assert plan.policies_of(["here", "mine=runs:/1/policy"]) == {
-        "default": "here", "mine": "runs:/1/policy"
-    }  # fmt: skip
-    with pytest.raises(DraftpickError, match="NAME=there"):
-        plan.policies_of(["here", "there"])
 
 
 def test_an_address_that_is_taken_is_told_before_anything_loads(
@@ -112,15 +101,8 @@ def test_mistakes_are_told_before_anything_loads(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served, "load_routers", None)
-    for words, told in (
-        (["--temperature", "-1"], "temperature"),
-        (["--log-text"], "--log FOLDER"),
-        (["--api-key", ""], "the key in --api-key or DRAFTPICK_API_KEY is empty"),
-        (["--api-key", "ab cd"], "holds a space, a line break"),
-        (["--policy", "a=b", "--policy", "a=c"], "two policies called a"),
-    ):
-        assert main(["serve", *words]) == 2
-        assert told in capsys.readouterr().err
+    assert main(["serve", "--api-key", "ab cd"]) == 2
+    assert "holds a space, a line break" in capsys.readouterr().err
     monkeypatch.setattr(plan, "find_spec", lambda name: None if name == "uvicorn" else 1)
     assert main(["serve"]) == 2
     assert "serving needs uvicorn; install" in capsys.readouterr().err

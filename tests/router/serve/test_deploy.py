@@ -67,7 +67,7 @@ def parsed(words: list[str]) -> dict[str, Any]:
     assert words[0] == "/opt/draftpick/bin/draftpick"
     group = typer.main.get_command(make_app())
     with group.make_context("draftpick", words[1:], resilient_parsing=False) as context:
-        _, command, rest = group.resolve_command(context, words[1:])  # type: ignore[attr-defined]
+        _, command, rest = group.resolve_command(context, words[1:])
         return dict(command.make_context(words[1], rest).params)
 
 

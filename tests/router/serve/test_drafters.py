@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from decoder_toys import native, save_tiny
 from serve_toys import EOS, LETTERS, ToyPolicy, served
@@ -21,7 +20,6 @@ from decoders.arms import arms_of
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import batch_engine
 from decoders.testing.tokenizers import Letters
-from router.commands.serve.plan import bytes_of
 from router.commands.serve.served import warm_up
 from router.routing.router import Router
 
@@ -47,7 +45,12 @@ def engine_of(folders: dict[str, Path]) -> Engine:
     }
     arms = arms_of({"arms": kinds}, Path("toys"))
     own = {"tokenizer": Letters(LETTERS), "eos_ids": (EOS,)}
-    return Engine(native(folders["target"]), arms, name="tiny", **own)  # type: ignore[arg-type]
+    return Engine(native(folders["target"]), arms, name="tiny", **own)
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the log below the folder."""
+    return [json.loads(line) for file in (folder / "log").iterdir() for line in file.open()]
 
 
 def asked(prompt: str, **named: Any) -> dict[str, Any]:
@@ -56,6 +59,7 @@ def asked(prompt: str, **named: Any) -> dict[str, Any]:
 
 def test_a_wait_for_a_drafter_is_told_and_counted(folders: dict[str, Path]) -> None:
     with served(engine=engine_of(folders), slots=2) as server, server.http() as http:
+        assert "draftpick_drafter_load_seconds" in http.get("/metrics").text  # before any
         told = asked("ab", explain=True)  # of even length: the policy picks `copy`
         first, second = (http.post(CHAT, json=told) for _ in range(2))
         assert first.headers["x-draftpick-arm"] == "copy"
@@ -83,7 +87,7 @@ def test_an_arm_that_cannot_be_loaded_is_passed_over(
 ) -> None:
     engine = engine_of(broken)
     engine.strategy("autoregressive")  # so that only the failed attempt takes time
-    router = Router(engine, ToyPolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
+    router = Router(engine, ToyPolicy(), log=tmp_path / "log")
     result = router.generate("ab", max_new_tokens=6)
     assert result.arm == "autoregressive"
     assert result.skipped is not None and "holds no config.json" in result.skipped["copy"]
@@ -95,7 +99,7 @@ def test_an_arm_that_cannot_be_loaded_is_passed_over(
     assert again.result.load_s is None
     with pytest.raises(DraftpickError, match=r"holds no config\.json"):
         router.generate("ab", arm="copy")
-    lines = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
+    lines = logged(tmp_path)
     assert [line["arm"] for line in lines] == ["autoregressive", "autoregressive", "copy"]
     assert lines[0]["outcome"]["wall_s"] == pytest.approx(result.wall_s)  # without the wait
 
@@ -114,7 +118,7 @@ def test_an_arm_that_the_prompt_outgrows_is_passed_over(
     engine = engine_of({**folders, "copy": short})
     if not from_its_config:
         engine.arms["copy"] = engine.arms["copy"].model_copy(update={"context_to": 9})
-    router = Router(engine, ToyPolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
+    router = Router(engine, ToyPolicy(), log=tmp_path / "log")
     brief = router.generate("ab", max_new_tokens=12)
     assert brief.arm == "copy" and brief.skipped is None
     assert brief.result.drafted > 0  # until prompt and answer have nine tokens
@@ -128,13 +132,8 @@ def test_an_arm_that_the_prompt_outgrows_is_passed_over(
     assert (named.arm, named.result.drafted, named.result.draft_work) == ("copy", 0, 0)
     drawn = [router.generate(long, max_new_tokens=2, dynamic=True, seed=s) for s in range(4)]
     assert {(each.arm, each.propensity) for each in drawn} == {("autoregressive", 1.0)}
-    lines = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
-    assert [line["arm"] for line in lines[:4]] == [
-        "copy",
-        "autoregressive",
-        "autoregressive",
-        "copy",
-    ]
+    arms = [line["arm"] for line in logged(tmp_path)[:4]]
+    assert arms == ["copy", "autoregressive", "autoregressive", "copy"]
 
 
 class Reads(ToyPolicy):
@@ -152,12 +151,11 @@ class Reads(ToyPolicy):
 
 def test_a_policy_knows_what_of_a_prompt_is_kept(folders: dict[str, Path], tmp_path: Path) -> None:
     policy = Reads()
-    router = Router(engine_of(folders), policy, log=tmp_path / "log")  # type: ignore[arg-type]
+    router = Router(engine_of(folders), policy, log=tmp_path / "log")
     for prompt in ("abcdef", "abcdefgh"):
         router.generate(prompt, max_new_tokens=1, reuse=True)
-    lines = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
-    logged = [line["features"]["prefix-share"] for line in lines]
-    assert logged == policy.shares == [0.0, 0.75]
+    shares = [line["features"]["prefix-share"] for line in logged(tmp_path)]
+    assert shares == policy.shares == [0.0, 0.75]
 
 
 def test_a_forced_arm_that_cannot_be_loaded_is_the_servers_fault(broken: dict[str, Path]) -> None:
@@ -178,13 +176,13 @@ def test_the_reward_is_not_charged_for_loading(
         return build(*given)
 
     monkeypatch.setattr(type(engine.arms["copy"]), "build", slow)
-    router = Router(engine, ToyPolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
+    router = Router(engine, ToyPolicy(), log=tmp_path / "log")
     started = time.perf_counter()
     result = router.generate("ab", max_new_tokens=6)
     took_s = time.perf_counter() - started
     assert result.arm == "copy"
     assert result.result.load_s is not None and result.result.load_s >= 0.5
-    (line,) = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
+    (line,) = logged(tmp_path)
     assert line["outcome"]["wall_s"] <= took_s - 0.5
 
 
@@ -193,18 +191,6 @@ def test_every_arm_answers_once_in_all_slots(
 ) -> None:
     engine = engine_of({**folders, "other": tmp_path})
     batch = batch_engine(engine, 2)
-    warm_up({"default": Router(engine, ToyPolicy())}, batch)  # type: ignore[arg-type]
+    warm_up({"default": Router(engine, ToyPolicy())}, batch)
     assert "arm other cannot answer" in capsys.readouterr().err
     assert all(slot.engine.made("copy") is not None for slot in batch.slots)
-
-
-def test_sizes() -> None:
-    assert bytes_of(None, "--x") is None
-    assert bytes_of("2GB", "--x") == 2_000_000_000 and bytes_of("512MiB", "--x") == 2**29
-    for wrong in ("much", "-1GB", ""):
-        with pytest.raises(DraftpickError, match="for instance 2GB"):
-            bytes_of(wrong, "--prefix-memory")
-
-
-def test_the_metric_is_there_before_anything_was_loaded(toy: Any) -> None:
-    assert "draftpick_drafter_load_seconds" in httpx.get(f"{toy.url}/metrics").text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,12 @@ def three() -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint]]:
         yield running
 
 
+def ask(server: Served, prompt: str) -> str:
+    with server.http() as http:
+        message = {"role": "user", "content": prompt}
+        return text_of(http.post(CHAT, json=asked(messages=[message])))
+
+
 def test_a_whole_answer_has_the_endpoints_own_counts(three: tuple[Any, ...]) -> None:
     server, first, _ = three
     first.counted = 9
@@ -42,9 +49,8 @@ def test_a_whole_answer_has_the_endpoints_own_counts(three: tuple[Any, ...]) -> 
         assert (told["temperature"], told["seed"], told["max_tokens"]) == (0.5, 3, 16)
         assert "vllm:prompt_tokens_total 5.0" in http.get("/metrics").text
         assert http.get("/stats").json()["arms"]["first"]["requests"] == 1
-        assert http.post(CHAT, json=asked(max_tokens=2)).json()["choices"][0]["finish_reason"] == (
-            "length"
-        )
+        (cut,) = http.post(CHAT, json=asked(max_tokens=2)).json()["choices"]
+        assert cut["finish_reason"] == "length"
 
 
 def test_a_streamed_answer_by_the_official_client(three: tuple[Any, ...]) -> None:
@@ -71,14 +77,10 @@ def test_several_are_answered_at_once(three: tuple[Any, ...]) -> None:
         return [f"you said {prompt}"]
 
     first.words = words
-
-    def ask(number: int) -> str:
-        message = {"role": "user", "content": f"word{number}"}
-        with server.http() as http:
-            return text_of(http.post(CHAT, json=asked(messages=[message])))
-
+    prompts = [f"word{number}" for number in range(6)]
     with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(ask, range(6))) == [f"you said word{number}" for number in range(6)]
+        told = list(pool.map(partial(ask, server), prompts))
+    assert told == [f"you said {prompt}" for prompt in prompts]
     with server.http() as http:
         made = http.post(CHAT, json=asked(n=3)).json()
         assert [one["message"]["content"] for one in made["choices"]] == [f"you said {PROMPT}"] * 3
@@ -101,17 +103,11 @@ def test_a_request_that_comes_while_others_are_answered_is_begun_at_once(
         return ["done"]
 
     first.words = words
-
-    def ask(prompt: str) -> str:
-        message = {"role": "user", "content": prompt}
-        with server.http() as http:
-            return text_of(http.post(CHAT, json=asked(messages=[message])))
-
     with ThreadPoolExecutor(2) as pool:
-        waits = pool.submit(ask, "the first")
+        waits = pool.submit(ask, server, "the first")
         until(lambda: len(first.asked) == 1)
-        assert pool.submit(ask, "another").result(30) == waits.result(30) == "done"
-    assert [ask(f"later {n}") for n in range(5)] == ["done"] * 5
+        assert pool.submit(ask, server, "another").result(30) == waits.result(30) == "done"
+    assert [ask(server, f"later {n}") for n in range(5)] == ["done"] * 5
 
 
 def test_the_next_turn_of_a_long_conversation_stays(three: tuple[Any, ...]) -> None:
@@ -161,10 +157,8 @@ def test_a_stream_that_breaks_off_ends_with_the_servers_error(
         *told, last = events(http.post(CHAT, json=asked(stream=True)))
         words = [chunk["choices"][0]["delta"].get("content") for chunk in told]
         assert words == ["", "WHY", " IS"]
-        assert (last["error"]["type"], last["error"]["code"]) == (
-            "server_error",
-            "upstream_broke_off",
-        )
+        error = last["error"]
+        assert (error["type"], error["code"]) == ("server_error", "upstream_broke_off")
         assert "in the middle of its answer" in caplog.text
         again = http.post(CHAT, json=asked(stream=True))  # it is known to be down
         assert again.headers["x-draftpick-arm"] == "second"

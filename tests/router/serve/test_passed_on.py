@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,17 @@ WEATHER = {
     },
 }
 CALLS = [
-    {
-        "id": "call_7",
-        "type": "function",
-        "function": {"name": "weather", "arguments": '{"city": 1}'},
-    },
-    {"id": "call_8", "type": "function", "function": {"name": "now", "arguments": ""}},
+    {"id": f"call_{n}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    for n, name, arguments in ((7, "weather", '{"city": 1}'), (8, "now", ""))
 ]
+
+
+@contextmanager
+def over(fake: FakeEndpoint) -> Iterator[EndpointEngine]:
+    """Two arms that are one server."""
+    with listening(fake):
+        body = {"kind": "endpoint", "model": "m", "url": fake.url}
+        yield EndpointEngine({name: recipe(name=name, **body) for name in FirstBest.arms})
 
 
 def part(index: int, arguments: str | None = None, **more: Any) -> dict[str, Any]:
@@ -66,7 +71,7 @@ def test_calls_come_back_unchanged(stream: bool, tmp_path: Path) -> None:
         if stream:
             with server.client().chat.completions.stream(
                 model="auto", tools=[WEATHER], **asked(stream_options={"include_usage": True})
-            ) as told:  # type: ignore[call-overload]
+            ) as told:
                 made = told.get_final_completion()
         else:
             made = server.client().chat.completions.create(model="auto", tools=[WEATHER], **asked())
@@ -139,9 +144,8 @@ def test_the_fields_go_on_as_they_came() -> None:
         assert made.choices[0].message.parsed == Trip(city="oslo")
         first.refuses = ("response_format",)
         refused = http.post(CHAT, json=asked(response_format={"type": "json_object"}))
-        assert (
-            refused.status_code == 400 and "response_format" in refused.json()["error"]["message"]
-        )
+        assert refused.status_code == 400
+        assert "response_format" in refused.json()["error"]["message"]
         assert http.post(CHAT, json=asked()).status_code == 200
 
 
@@ -164,17 +168,12 @@ def test_log_probabilities_and_reasons_are_the_endpoints(stream: bool) -> None:
 
 @pytest.mark.parametrize("counts", [True, False])
 def test_a_line_in_the_log_counts_what_was_written(counts: bool, tmp_path: Path) -> None:
-    fake = FakeEndpoint(choices=STREAM, counted=21, counts=counts)
-    with listening(fake):
-        arms = {
-            name: recipe(name=name, kind="endpoint", model="m", url=fake.url)
-            for name in ("first", "second")
-        }
-        with (
-            served(engine=EndpointEngine(arms), policy=FirstBest(), log=tmp_path) as server,
-            server.http() as http,
-        ):
-            assert http.post(CHAT, json=asked(tools=[WEATHER])).status_code == 200
+    with (
+        over(FakeEndpoint(choices=STREAM, counted=21, counts=counts)) as engine,
+        served(engine=engine, policy=FirstBest(), log=tmp_path) as server,
+        server.http() as http,
+    ):
+        assert http.post(CHAT, json=asked(tools=[WEATHER])).status_code == 200
     (row,) = read_log(tmp_path).decisions
     assert row.outcome.error is None and row.outcome.wall_s
     speed = pytest.approx(21 / row.outcome.wall_s) if counts else None
@@ -183,13 +182,9 @@ def test_a_line_in_the_log_counts_what_was_written(counts: bool, tmp_path: Path)
 
 
 def test_the_texts_of_calls_are_an_answers() -> None:
-    fake = FakeEndpoint(choices=STREAM, counted=3)
-    with listening(fake):
-        arm = recipe(name="a", kind="endpoint", model="m", url=fake.url)
-        engine = EndpointEngine({"a": arm})
-        made = engine.decode(
-            "a", chat_ids(asked()["messages"]), Request(passed={"tools": [WEATHER]})
-        )
+    with over(FakeEndpoint(choices=STREAM, counted=3)) as engine:
+        request = Request(passed={"tools": [WEATHER]})
+        made = engine.decode("first", chat_ids(asked()["messages"]), request)
     text, *calls = made.text.splitlines()
     assert text == "one moment" and [json.loads(each) for each in calls] == CALLS
     assert len(made.ids) == 3 and engine.tokenizer.decode(made.ids) == "one moment"
@@ -267,10 +262,8 @@ def test_the_first_thought_is_the_first_token() -> None:
             yield each
             time.sleep(0.01)
 
-    fake = FakeEndpoint(choices=paced(), counted=30)  # type: ignore[arg-type]
-    with listening(fake):
-        arm = recipe(name="a", kind="endpoint", model="m", url=fake.url)
-        made = EndpointEngine({"a": arm}).decode("a", chat_ids(asked()["messages"]), Request())
+    with over(FakeEndpoint(choices=paced(), counted=30)) as engine:
+        made = engine.decode("first", chat_ids(asked()["messages"]), Request())
     assert made.text == "42" and made.decode_s > 0.2 > made.prefill_s
     assert made.upstream and made.upstream.fields == {"reasoning": "hm" + " hm" * 20}
 

@@ -34,7 +34,7 @@ def test_the_defaults() -> None:
 
 def test_options_reach_what_is_served() -> None:
     found = planned(
-        policy=["here", "mine=there"],
+        policy=["here", "mine=runs:/1/there"],
         api_key=" key\n",  # as a file that holds it ends
         allow_origin=["https://Chat.example"],
         max_tokens=32,
@@ -53,7 +53,7 @@ def test_options_reach_what_is_served() -> None:
         ray_address="auto",
     )
     asked, settings = found.asked, found.settings
-    assert found.named == {"default": "here", "mine": "there"} and asked.queue == 3
+    assert found.named == {"default": "here", "mine": "runs:/1/there"} and asked.queue == 3
     assert (asked.log.folder, asked.log.text) == (Path("log"), True)
     assert asked.options.device == "cpu"
     assert settings.api_key is not None and settings.timeout_s == 5.0
@@ -64,6 +64,7 @@ def test_options_reach_what_is_served() -> None:
     assert settings.isolate_by == "x-user" and found.earlier == (99, 7200.0)
     assert planned(earlier_tokens=0).earlier is None
     assert (found.prefix_memory, planned().prefix_memory) == (2_000_000, None)
+    assert planned(prefix_memory="512MiB").prefix_memory == 2**29
     assert (asked.on_ray, asked.replicas, asked.ray_address) == (True, 2, "auto")
     assert " key" not in repr(found)
     assert not Path("log").exists()
@@ -78,14 +79,17 @@ def test_options_reach_what_is_served() -> None:
         ({"engine": "ray", "learn": Path("p")}, "each replica would learn for itself"),
         ({"api_key": ""}, "DRAFTPICK_API_KEY is empty"),
         ({"policy": ["a=b", "a=c"]}, "two policies called a"),
+        ({"policy": ["here", "there"]}, "NAME=there"),
         ({"allow_origin": ["chat.example"]}, "--allow-origin is a scheme and a host"),
         ({"prefix_memory": "much"}, "--prefix-memory is a size"),
-        ({"prefix_memory": "-1GB"}, "--prefix-memory is a size"),
+        ({"prefix_memory": "-1GB"}, "--prefix-memory is a size, for instance 2GB"),
+        ({"prefix_memory": ""}, "--prefix-memory is a size"),
         ({"temperature": -1.0}, "temperature"),
-        ({"isolate_by": "a b"}, "--isolate-by is key, none or the name of a header"),
+        *(({"isolate_by": wrong}, "--isolate-by is key, none or the name of a header")
+          for wrong in ("", "x user", "größe", "x:y")),
         ({"text": True}, "--log FOLDER"),
     ],
-)
+)  # fmt: skip
 def test_options_that_do_not_go_together(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DraftpickError, match=words):
         planned(**options)

@@ -29,14 +29,6 @@ def test_clients_take_turns_and_nothing_is_lost(clients: list[str]) -> None:
         assert own_items == sorted(own_items)  # first come first served within each
 
 
-def test_a_hog_does_not_make_others_wait() -> None:
-    queue: FairQueue[str] = FairQueue(10)
-    for number in range(5):
-        queue.put("hog", f"hog {number}")
-    queue.put("late", "late 0")
-    assert [queue.take() for _ in range(4)] == ["hog 0", "late 0", "hog 1", "hog 2"]
-
-
 def test_a_full_queue_refuses_and_has_room_again() -> None:
     queue: FairQueue[int] = FairQueue(2)
     queue.put("a", 1)

@@ -12,11 +12,9 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 from serve_toys import ASKED, CHAT, Served
-from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
-from router.cli import main, make_app
 from router.commands.options import LogOptions
 from router.commands.serve import served as loading
 from router.commands.serve.options import ServeOptions
@@ -92,9 +90,8 @@ def test_wrong_args_are_told(
 def test_the_file_in_the_docs_is_one_of_serve(planned: list[loading.Served]) -> None:
     from ray.serve.schema import ServeDeploySchema
 
-    (text,) = re.findall(
-        r"```yaml\n(proxy_location.*?)```", (DOCS / "serving.md").read_text(), re.S
-    )
+    page = (DOCS / "serving.md").read_text()
+    (text,) = re.findall(r"```yaml\n(proxy_location.*?)```", page, re.S)
     parsed = ServeDeploySchema.model_validate(yaml.safe_load(text))
     (one,) = parsed.applications
     module, _, name = one.import_path.partition(":")
@@ -105,20 +102,6 @@ def test_the_file_in_the_docs_is_one_of_serve(planned: list[loading.Served]) -> 
 
 
 # -- the command ----------------------------------------------------------------------------------
-
-
-def test_options_of_the_cluster(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loading, "load_routers", None)
-    for words, told in (
-        (["--engine", "rays"], "unknown engine 'rays'; known: local, ray"),
-        (["--replicas", "2"], "add --engine ray"),
-        (["--ray-address", "auto"], "add --engine ray"),
-    ):
-        assert main(["serve", *words]) == 2
-        assert told in capsys.readouterr().err
-    assert "--replicas" in CliRunner().invoke(make_app(), ["serve", "--help"]).output
 
 
 def test_paths_hold_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def test_what_is_no_request(strict: Served) -> None:
         parts = iter([long[:3000].encode(), long[3000:].encode()])  # chunked: no length is told
         assert refused(http.post(CHAT, content=parts, headers=JSON), 413)
     with pytest.raises(openai.NotFoundError) as missing:
-        strict.client().chat.completions.create(model="gpt", messages=[USER])  # type: ignore[list-item]
+        strict.client().chat.completions.create(model="gpt", messages=[USER])
     assert missing.value.code == "model_not_found"
 
 
@@ -191,8 +191,9 @@ def test_a_key_is_asked_for() -> None:
             assert http.get(path).status_code == 200
         for path in ("/v1/models", "/stats", "/metrics"):
             assert refused(http.get(path), 401)["code"] == "invalid_api_key"
-            wrong = {"Authorization": "Bearer geheim"}
-            assert refused(http.get(path, headers=wrong), 401)
+            for wrong in ("Bearer geheim", "Basic geheim"):
+                made = http.get(path, headers={"Authorization": wrong})
+                assert refused(made, 401) and made.headers["www-authenticate"] == "Bearer"
         right = {"Authorization": "Bearer geheim-ß".encode()}
         assert http.get("/stats", headers=right).status_code == 200
         with pytest.raises(openai.AuthenticationError):
@@ -229,7 +230,7 @@ def test_while_it_drains_new_requests_are_refused_and_old_ones_end() -> None:
         with ThreadPoolExecutor(2) as pool:
             asked = pool.submit(http.post, CHAT, json={"messages": [USER], "max_tokens": 60})
             assert until(lambda: toy.scheduler.running == 1)
-            pool.submit(toy.scheduler.drain, 10)
+            drained = pool.submit(toy.scheduler.drain, 10)
             assert until(lambda: toy.scheduler.draining)
             assert httpx.get(f"{toy.url}/ready").status_code == 503
             assert httpx.get(f"{toy.url}/health").status_code == 200
@@ -237,6 +238,7 @@ def test_while_it_drains_new_requests_are_refused_and_old_ones_end() -> None:
             assert refused(made, 503)["code"] == "shutting_down"
         told = asked.result()
         assert told.status_code == 200 and told.json()["usage"]["completion_tokens"] > 1
+        assert drained.result()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -275,6 +277,6 @@ def test_a_client_that_leaves_the_queue_is_forgotten(stream: bool) -> None:
 
 def test_a_failing_engine_is_a_500_that_tells_nothing() -> None:
     with served() as toy, toy.http() as http:
-        toy.engine.target.extend = None  # type: ignore[method-assign, assignment]
+        toy.engine.target.extend = None
         error = refused(http.post(CHAT, json={"messages": [USER]}), 500)
         assert "NoneType" not in error["message"] and error["code"] == "internal_error"

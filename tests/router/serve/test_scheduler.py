@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 import pytest
 from serve_toys import Heard, ToyPolicy, generation, toy_engine, until
 
-from decoders.common.errors import Cancelled, DraftpickError, NoSuchName
+from decoders.common.errors import Cancelled, DraftpickError
 from decoders.records import Request
 from policies import fixed_policy
 from router.records import RoutedResult
 from router.routing.router import Router
-from router.serve.queue import FairQueue, QueueFull
-from router.serve.scheduler import DEFAULT, Closing, Scheduler
+from router.serve.queue import FairQueue
+from router.serve.scheduler import DEFAULT, Scheduler
 
 PAUSE_S = 0.01
 
@@ -21,20 +21,9 @@ PAUSE_S = 0.01
 @pytest.fixture
 def scheduler() -> Iterator[Scheduler]:
     engine = toy_engine(PAUSE_S)
-    made = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(4))  # type: ignore[arg-type]
+    made = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(4))
     yield made
     made.close()
-
-
-def test_an_answer_is_the_routers(scheduler: Scheduler) -> None:
-    heard = Heard()
-    scheduler.submit(generation(), heard)
-    assert heard.ended.wait(5) and heard.result is not None and heard.decision is not None
-    alone = Router(toy_engine(), ToyPolicy()).answer(generation().prompt_ids, Request(20))  # type: ignore[arg-type]
-    assert heard.ids == heard.result.result.ids == alone.result.ids
-    assert (heard.decision.arm, heard.decision.propensity) == (alone.arm, alone.propensity)
-    assert list(heard.decision.scores.values()) == alone.scores
-    assert list(heard.decision.scores) == list(ToyPolicy.arms)
 
 
 def test_one_answers_while_others_wait_and_clients_take_turns(scheduler: Scheduler) -> None:
@@ -82,20 +71,9 @@ def test_a_waiting_request_is_cancelled_at_once(scheduler: Scheduler) -> None:
     assert until(lambda: scheduler.running == 1)
     handle = scheduler.submit(generation(), second)
     handle.cancel()
-    assert (
-        second.ended.is_set() and isinstance(second.error, Cancelled) and not first.ended.is_set()
-    )
+    assert second.ended.is_set() and isinstance(second.error, Cancelled)
+    assert not first.ended.is_set()
     handle.cancel()  # nothing more happens
-
-
-def test_errors_are_told_and_the_next_request_is_answered(scheduler: Scheduler) -> None:
-    wrong, right = Heard(), Heard()
-    scheduler.submit(generation(arm="beams", request=Request(5, logprobs=1)), wrong)
-    scheduler.submit(generation(), right)
-    assert wrong.ended.wait(5) and isinstance(wrong.error, DraftpickError)
-    assert right.ended.wait(5) and right.result is not None
-    with pytest.raises(NoSuchName, match="default"):
-        scheduler.submit(generation(policy="other"), Heard())
 
 
 def test_callbacks_that_fail_harm_nobody_else(scheduler: Scheduler) -> None:
@@ -107,24 +85,6 @@ def test_callbacks_that_fail_harm_nobody_else(scheduler: Scheduler) -> None:
     right = Heard()
     scheduler.submit(generation(), right)
     assert right.ended.wait(5) and right.result is not None
-
-
-def test_a_full_queue_refuses(scheduler: Scheduler) -> None:
-    for _ in range(4):
-        scheduler.submit(generation(tokens=200), Heard())
-    with pytest.raises(QueueFull):
-        while True:
-            scheduler.submit(generation(tokens=200), Heard())
-
-
-def test_draining_ends_what_was_taken_and_takes_no_more(scheduler: Scheduler) -> None:
-    told = [Heard() for _ in range(3)]
-    for heard in told:
-        scheduler.submit(generation(), heard)
-    assert scheduler.drain(10) and scheduler.draining
-    assert all(heard.result is not None for heard in told)
-    with pytest.raises(Closing):
-        scheduler.submit(generation(), Heard())
 
 
 def test_closing_cancels_what_does_not_end(scheduler: Scheduler) -> None:
@@ -141,7 +101,7 @@ def test_new_arms_take_over_after_the_answers_under_way(scheduler: Scheduler) ->
     engine = scheduler.routers[DEFAULT].engine
 
     def exchanged(old: Mapping[str, Router]) -> dict[str, Router]:
-        engine.declare({name: engine.arms[name] for name in ("autoregressive", "copy")})  # type: ignore[attr-defined]
+        engine.declare({name: engine.arms[name] for name in ("autoregressive", "copy")})
         return {DEFAULT: Router(engine, fixed_policy(["autoregressive", "copy"], "copy"))}
 
     first, second, third = Heard(), Heard(), Heard()

@@ -10,14 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from serve_toys import LETTERS, Heard, ToyPolicy, generation, native_engine, served, until
+from serve_toys import LETTERS, Heard, Served, ToyPolicy, generation, native_engine, served, until
 from torch import Tensor
 
 from decoders import Engine
+from decoders.arms import recipe
 from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import Cancelled
 from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engine
+from decoders.costs import under_load
+from decoders.costs.passes import known
 from decoders.records import Request, Sampling
 from router.records import AskOptions
 from router.routing.router import Router
@@ -33,11 +36,15 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return native_engine(tmp_path_factory.mktemp("tiny"))
 
 
+def scheduler_of(engine: Engine, slots: int = SLOTS) -> Scheduler:
+    return Scheduler(
+        {DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch_engine(engine, slots)
+    )
+
+
 @pytest.fixture
 def scheduler(engine: Engine) -> Iterator[Scheduler]:
-    made = Scheduler(
-        {DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch_engine(engine, SLOTS)
-    )  # type: ignore[arg-type]
+    made = scheduler_of(engine)
     yield made
     made.close()
 
@@ -55,7 +62,7 @@ def test_each_answer_is_what_it_would_be_alone(scheduler: Scheduler, engine: Eng
     for each, heard in zip(asked, told, strict=True):
         scheduler.submit(each, heard)
     assert all(heard.ended.wait(60) for heard in told)
-    alone = Router(engine, ToyPolicy())  # type: ignore[arg-type]
+    alone = Router(engine, ToyPolicy())
     for each, heard in zip(asked, told, strict=True):
         assert heard.result is not None and heard.decision is not None, heard.error
         result = alone.answer(each.prompt_ids, each.request, AskOptions(each.route.arm))
@@ -79,8 +86,7 @@ def test_one_that_leaves_ends_and_the_others_go_on(scheduler: Scheduler, engine:
 def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = batch_engine(engine, SLOTS)
-    scheduler = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch)  # type: ignore[arg-type]
+    scheduler = scheduler_of(engine)
     read, began = BatchSlots.read, threading.Event()
 
     def slowly(self: BatchSlots, wanted: Sequence[PassRequest]) -> list[Tensor]:
@@ -89,9 +95,8 @@ def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
         return read(self, wanted)
 
     monkeypatch.setattr(BatchSlots, "read", slowly)
-    monkeypatch.setattr(
-        "decoders.continuous_batching.PROMPT_TOKENS", 1
-    )  # a part between two passes
+    # a part between two passes
+    monkeypatch.setattr("decoders.continuous_batching.PROMPT_TOKENS", 1)
     monkeypatch.setattr("decoders.requests.reading.PREFILL_CHUNK", 1)
     stays, leaves = Heard(), Heard()
     scheduler.submit(generation(tokens=200, arm="autoregressive"), stays)
@@ -107,15 +112,15 @@ def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
 def test_one_that_leaves_a_single_slot_while_its_prompt_is_read(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32))  # type: ignore[arg-type]
-    target: LlamaBackend = engine.target  # type: ignore[assignment]
+    scheduler = scheduler_of(engine, slots=1)
+    target: LlamaBackend = engine.target
     read, hidden, began = list[int](), target._hidden, threading.Event()
 
     def slowly(ids: Tensor, *more: object) -> Tensor:
         read.append(len(ids))
         began.set()
         time.sleep(0.02)
-        return hidden(ids, *more)  # type: ignore[arg-type]
+        return hidden(ids, *more)
 
     monkeypatch.setattr(target, "_hidden", slowly)
     monkeypatch.setattr("decoders.backends.native.PREFILL_CHUNK", 1)
@@ -130,9 +135,7 @@ def test_one_that_leaves_a_single_slot_while_its_prompt_is_read(
 
 
 def test_closing_cancels_all_that_were_taken(engine: Engine) -> None:
-    scheduler = Scheduler(
-        {DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch_engine(engine, SLOTS)
-    )  # type: ignore[arg-type]
+    scheduler = scheduler_of(engine)
     told = [Heard() for _ in range(7)]
     for heard in told:
         scheduler.submit(generation(tokens=200), heard)
@@ -154,40 +157,27 @@ def test_answers_over_http_are_never_mixed(engine: Engine) -> None:
 
         with ThreadPoolExecutor(len(asked)) as pool:
             told = list(pool.map(ask, asked))
-        alone = Router(engine, ToyPolicy())  # type: ignore[arg-type]
+        alone = Router(engine, ToyPolicy())
         for text, answer in zip(asked, told, strict=True):
             ids = engine.encode_text(text)
             assert answer == alone.answer(ids, Request(24)).result.text
 
 
-def test_rooms_of_one_answer(engine: Engine, toy: object) -> None:
-    assert isinstance(batch_engine(engine, 1), SingleSlot) and isinstance(
-        batch_engine(engine, 2), ContinuousBatch
-    )
-    assert isinstance(batch_engine(toy.engine, 8), SingleSlot)  # type: ignore[attr-defined]
+def test_rooms_of_one_answer(engine: Engine, toy: Served) -> None:
+    rooms = batch_engine(engine, 1), batch_engine(engine, 2), batch_engine(toy.engine, 8)
+    assert [*map(type, rooms)] == [SingleSlot, ContinuousBatch, SingleSlot]
 
 
 def test_costs_of_shared_passes_are_kept(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from decoders.costs import under_load
-    from decoders.costs.under_load import UnderLoad
-
     monkeypatch.setattr(under_load, "others", lambda before, after: 0.0)
-    by_cost = native_engine_by_cost(engine)
-    batch = batch_engine(by_cost, 2, cache=tmp_path)
-    from decoders.costs.passes import known
-
-    assert all(isinstance(known(slot.engine.target), UnderLoad) for slot in batch.slots)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def native_engine_by_cost(engine: Engine) -> Engine:
-    """With an arm that goes by what passes cost."""
-    from decoders.arms import recipe
-
     arms = {"auto": recipe(name="auto", kind="max_gram", by_cost=True)}
-    return Engine(engine.target, arms, name="tiny", tokenizer=engine.tokenizer)
+    by_cost = Engine(engine.target, arms, name="tiny", tokenizer=engine.tokenizer)
+    batch = batch_engine(by_cost, 2, cache=tmp_path)
+    targets = [slot.engine.target for slot in batch.slots]
+    assert all(isinstance(known(each), under_load.UnderLoad) for each in targets)
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_the_next_turn_goes_where_the_last_was_written(
@@ -215,7 +205,7 @@ def test_a_shared_pass_that_fails_ends_its_answers_and_no_others(
         raise RuntimeError("out of luck")
 
     with monkeypatch.context() as broken:
-        broken.setattr(scheduler._batch.passes, "read", fails)  # type: ignore[attr-defined]
+        broken.setattr(scheduler._batch.passes, "read", fails)
         told = [Heard() for _ in range(SLOTS + 2)]
         for heard in told:
             scheduler.submit(generation(arm="autoregressive"), heard)

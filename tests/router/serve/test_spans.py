@@ -67,7 +67,6 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
 def logged(server: Served, request: str) -> dict[str, Any]:
     """The line of a request's first answer."""
     log = server.scheduler.routers["default"].log
-    assert log is not None
     lines = [
         json.loads(line)
         for path in sorted(Path(log.folder).glob("*.jsonl"))
@@ -82,11 +81,8 @@ def test_a_span_tells_what_the_log_does(traced: Traced) -> None:
     (span,) = traced.spans()
     told, body = dict(span.attributes), answer.json()
     line = logged(traced.server, answer.headers["x-request-id"])
-    assert (span.name, span.kind.name, span.status.status_code.name) == (
-        "chat auto",
-        "SERVER",
-        "UNSET",
-    )
+    kind, status = span.kind.name, span.status.status_code.name
+    assert (span.name, kind, status) == ("chat auto", "SERVER", "UNSET")
     assert span.parent is None and span.end_time > span.start_time
     assert told["draftpick.arm"] == line["arm"] == answer.headers["x-draftpick-arm"] == "copy"
     assert told["draftpick.propensity"] == line["propensity"]
@@ -129,10 +125,10 @@ def test_a_span_that_is_under_way_is_the_parent(
     """As that of an instrumented framework."""
     begin, outer = Spans.begin, trace.TracerProvider(shutdown_on_exit=False).get_tracer("outer")
 
-    def under_way(self: Spans, headers: Any) -> Any:
+    def under_way(self: Spans, *asked: Any) -> Any:
         with outer.start_as_current_span("request") as span:
             ids.append(span.get_span_context().span_id)
-            return begin(self, headers)
+            return begin(self, *asked)
 
     ids: list[int] = []
     monkeypatch.setattr(Spans, "begin", under_way)
@@ -253,7 +249,6 @@ def test_what_reaches_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setenv(variable, address)
                 monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
             spans = sending(None if variable else f"{address}/v1/traces")
-            assert spans is not None
             with served(spans=spans) as server, server.http() as client:
                 assert client.post(CHAT, json=ASKED).is_success
             spans.close()
@@ -309,6 +304,47 @@ def test_an_endpoints_counts_are_told() -> None:
         told = dict(proxy.spans()[0].attributes)
     assert told["gen_ai.usage.input_tokens"] == body["usage"]["prompt_tokens"]
     assert told["draftpick.arm"] == "first"
+
+
+@pytest.mark.parametrize("flags", ["01", "00"])
+def test_an_endpoints_request_is_the_spans_child(flags: str) -> None:
+    """That of the arm which was left for another, too, and where nothing is recorded."""
+    given = {"traceparent": f"00-{TRACE}-{PARENT}-{flags}", "tracestate": "a=1", "baggage": "b=2"}
+    spans, kept = in_memory()
+    with serving(spans=spans) as (server, first, second), server.http() as client:
+        first.dies_after = 0
+        assert client.post(CHAT, json=ASKED, headers=given).is_success
+        assert client.post(CHAT, json=ASKED).is_success
+        spans = [each.context for each in Traced(server, kept).spans(1 + (flags == "01"))]
+    asked = {head["traceparent"] for head in (*first.heads, *second.heads)}
+    told = {f"00-{s.trace_id:032x}-{s.span_id:016x}-{s.trace_flags:02x}" for s in spans}
+    assert len(first.heads) and len(second.heads) == len(asked) == 2 and told <= asked
+    assert all(each[3:35] == TRACE and PARENT not in each for each in asked - told)
+    assert [head["tracestate"] for head in second.heads] == ["a=1", None]
+    assert not any(head["baggage"] for head in (*first.heads, *second.heads))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_without_a_span_a_trace_goes_on_as_it_came(
+    broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = in_memory()[0] if broken else None
+    monkeypatch.setattr("opentelemetry.propagate.extract", lambda _: 1 / 0)
+    parent = f"00-{TRACE}-{PARENT}-01"
+    cases = [
+        ({"traceparent": parent, "tracestate": "a=1,b=2"}, (parent, "a=1,b=2")),
+        ({"traceparent": parent}, (parent, None)),
+        ({"tracestate": "a=1"}, (None, None)),
+        ({"traceparent": parent.upper(), "tracestate": "a=1"}, (None, None)),
+        ({"traceparent": parent + "é"}, (None, None)),
+        ({"traceparent": parent, "tracestate": "é=1"}, (parent, None)),
+        ({}, (None, None)),
+    ]
+    with serving(spans=spans) as (server, first, _), server.http() as client:
+        for headers, told in cases:
+            sent = {name.encode(): each.encode() for name, each in headers.items()}
+            assert client.post(CHAT, json=ASKED, headers=sent).is_success  # type: ignore[arg-type]
+            assert (first.heads[-1]["traceparent"], first.heads[-1]["tracestate"]) == told
 
 
 def test_a_server_without_spans_loads_no_sdk() -> None:

@@ -8,7 +8,7 @@ import time
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
-from serve_toys import ToyPolicy, served, until
+from serve_toys import served, until
 
 from router.serve import server as patience
 from router.serve.app import Settings
@@ -93,11 +93,3 @@ def test_a_client_that_half_closes_has_gone() -> None:
         assert until(lambda: toy.scheduler.running == 1)
         half.shutdown(socket.SHUT_WR)
         assert until(lambda: toy.scheduler.running == 0, 2)  # whole, it takes 4 s or more
-
-
-def test_a_policys_name_may_be_of_any_letters() -> None:
-    with served(others={"日本": ToyPolicy()}) as toy, toy.http() as http:
-        body = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 2, "policy": "日本"}
-        made = http.post("/v1/chat/completions", json=body)
-        assert made.status_code == 200, made.text
-        assert made.headers["x-draftpick-policy"] == "%E6%97%A5%E6%9C%AC"
