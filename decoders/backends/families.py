@@ -15,6 +15,7 @@ from .rope import IN_PART, KINDS, THETA, Rotation, kind_of, pairs_apart, rotatio
 FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' names of layers
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu"}  # a config's names -> ours
 CLAMPED = "clamped"  # gpt-oss's, whose configs say silu
+GAIN, LIMIT = 1.702, 7.0  # of that one
 LONG, FIRST_TRAINED = "longrope", "original_max_position_embeddings"
 HARMLESS: dict[str, tuple[Any, ...]] = {  # fields that change a model unless they have these values
     "mlp_bias": (False, None),
@@ -23,8 +24,8 @@ HARMLESS: dict[str, tuple[Any, ...]] = {  # fields that change a model unless th
     "quantization_config": (None,),
     "mlp_only_layers": ([], None),
     "decoder_sparse_step": (1,),
-    "swiglu_alpha": (1.702,),
-    "swiglu_limit": (7.0,),
+    "swiglu_alpha": (GAIN,),
+    "swiglu_limit": (LIMIT,),
 }
 
 

@@ -25,7 +25,7 @@ class Channels:
         return cls() if {BEGINS, CHANNEL, MESSAGE} <= {*names} else None
 
     def apart(self, name: str, text: str) -> tuple[str, str]:
-        """What a token adds to what is told, and to what is thought.
+        """Tell apart what a token adds to what is told and to what is thought.
 
         name: of a special token, "" of any other. text: that it adds to the answer's.
         """

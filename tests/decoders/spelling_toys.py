@@ -15,6 +15,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 SPECIALS = ["<s>", "</s>", "<|im_end|>"]
 THINK = "<think>"
+HARMONY = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"]
 WORDS = ["the", "cat", "is", "n't", "a", ".", ",", "é", "日本", "<|", "im_end", "end"]
 LETTERS = list(map(chr, range(97, 123)))
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]

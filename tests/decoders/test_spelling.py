@@ -11,7 +11,7 @@ import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from spelling_toys import FILES, GOLDEN, KINDS, SPECIALS, THINK, letters, save_gguf
+from spelling_toys import FILES, GOLDEN, HARMONY, KINDS, SPECIALS, THINK, letters, save_gguf
 
 from decoders.backends.gguf.header import read_header
 from decoders.models.targets import load_tokenizer, resolve
@@ -111,9 +111,6 @@ def test_stops_cut_at_the_first_however_the_pieces_fall(kind: str, data: st.Data
     ends = [(whole.find(s) + len(s), whole.find(s)) for s in stops if s and s in whole]
     assert told == whole[: min(ends, default=(0, len(whole)))[1]]
     assert stream.ended == bool(ends)
-
-
-HARMONY = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..families import CLAMPED, GAIN, LIMIT
 from ..weights.file_blocks import FileBlocks
 from ..weights.packed import Matrix, dense, linear, part_of, rows_of
 from .attention import attend, attention_masks
@@ -22,7 +23,6 @@ from .kv import Slot
 from .shape import Shape
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
-GAIN, LIMIT = 1.702, 7.0  # of the activation "clamped"
 RopeTables = Sequence[Rope]  # of the whole context, one for each of `Shape.kinds`
 Part = tuple[slice, int]  # of a batch, and how many positions it reads
 
@@ -116,7 +116,7 @@ def added(h: Tensor, a: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Ten
 def gated(gate_up: Tensor, activation: str) -> Tensor:
     """[..., 2 f] -> [..., f]."""
     gate, up = gate_up.chunk(2, -1)
-    if activation == "clamped":
+    if activation == CLAMPED:
         gate = gate.clamp(max=LIMIT)
         return gate * torch.sigmoid(GAIN * gate) * (up.clamp(-LIMIT, LIMIT) + 1)
     return (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
@@ -367,8 +367,9 @@ def not_as_llama(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
         return "its query heads are normed"
     scales = shape.attention_scale or shape.embedding_scale != 1.0
     more = shape.activation != "silu" or scales or shape.score_cap or shape.logit_cap
-    strange = [part for w in layers for part in (w.attention_out_norm, w.out_bias, w.sinks)]
-    if more or any(w.attention_norm is None for w in layers) or strange.count(None) < len(strange):
+    others = (part for w in layers for part in (w.attention_out_norm, w.out_bias, w.sinks))
+    more = more or any(part is not None for part in others)
+    if more or any(w.attention_norm is None for w in layers):
         return "its layers are not Llama's"
     return None
 

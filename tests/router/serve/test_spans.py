@@ -343,7 +343,7 @@ def test_without_a_span_a_trace_goes_on_as_it_came(
     with serving(spans=spans) as (server, first, _), server.http() as client:
         for headers, told in cases:
             sent = {name.encode(): each.encode() for name, each in headers.items()}
-            assert client.post(CHAT, json=ASKED, headers=sent).is_success  # type: ignore[arg-type]
+            assert client.post(CHAT, json=ASKED, headers=sent).is_success
             assert (first.heads[-1]["traceparent"], first.heads[-1]["tracestate"]) == told
 
 
