@@ -265,8 +265,8 @@ def audit_table(many: int, seed: int) -> tuple[list[str], list[list[str]]]:
     for kind in AUDITS:
         drawn = track(range(many), f"audit, {kind}", console=Console(stderr=True))
         found = [audit_of(kind, seed + i) for i in drawn]
-        tests = [[one.texts for one in found], [one.logprobs for one in found]]
-        tests.append([one.likeliest for one in found])
+        tests = [[one.p_texts for one in found], [one.p_logprobs for one in found]]
+        tests.append([one.p_likeliest for one in found])
         shares = [np.mean([p is not None and p <= LEVELS for p in each]) for each in tests]
         parted = np.mean([one.parted for one in found])
         rows.append([kind, *(f"{share:.2%}" for share in (*shares, parted))])

@@ -62,7 +62,7 @@ class Timing:
     def began(self, decision: RouteDecision) -> None:
         self.arm = decision.arm
 
-    def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
+    def wrote(self, ids: list[int], accepted: int, drafted: int, fields: Any = None) -> None:
         self.first_s = self.first_s or time.perf_counter() - self.asked
 
     def done(self, result: RoutedResult) -> None:

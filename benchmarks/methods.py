@@ -21,7 +21,6 @@ from collect.rouge import rouge_l
 from decoders import Engine, Request, Sampling
 from decoders.common.files import write_atomically
 from decoders.common.provenance import measured_on
-from decoders.costs.pass_costs import swi
 from decoders.zoo import TARGET
 from router.routing.router import Router
 from router.specbench.bench import ask_all, load_questions
@@ -215,14 +214,16 @@ def text_of(row: Row, arm: str) -> str:
 
 
 def swi_of(engine: Engine, rows: Sequence[Row], arm: str) -> float | None:
-    """Parameters as costs; None where a row does not say what the drafter read."""
+    """Standardized walltime improvement (Chen et al., section 5.1): the speed-up over a pass of the
+    target for each token, if passes took the time of their parameters. None where a row does not
+    say what the drafter read."""
     results = [turn.result for row in rows for turn in row.answers[arm].turns]
     drafted = sum(result.draft_work for result in results)
     if math.isnan(drafted):
         return None
     target = engine.target.parameters
-    passes = [(sum(result.target_calls for result in results), target), (1, drafted)]
-    return swi(sum(len(result.ids) for result in results), target, passes)
+    spent = sum(result.target_calls for result in results) * target + drafted
+    return sum(len(result.ids) for result in results) * target / spent if spent else 0.0
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from decoders.costs.pass_costs import PassCosts, ProbeSchedule
 from decoders.costs.passes import ON_STATES, known
 from decoders.earlier.prefixes import agreeing
 from decoders.methods.device import PRIOR, PRIOR_WEIGHT, REMEMBERED
-from decoders.methods.hybrid.drafter import HybridDrafter, ModelDraft
+from decoders.methods.hybrid.drafter import HybridDrafter, fastest_draft
 from decoders.methods.max_gram.copying import CopyChances
 from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.recurrent.drafter import RecurrentDrafter
@@ -125,10 +125,10 @@ Chance = Callable[[float], float]  # that a token of this confidence is right
 
 def by(cell: int, asked: Asked, first: bool = False) -> Made:
     """first: the others drafted one token too."""
-    draft = ModelDraft.fastest(asked.shares[cell](), asked.ratios, asked.k, ON_STATES)
+    length, speed, _ = fastest_draft(asked.shares[cell](), asked.ratios, asked.k, ON_STATES)
     seen = [asked.ids(other, int(first)) for other in range(len(asked.runs))]
-    seen[cell] = asked.ids(cell, draft.length)
-    return Made(draft.speed, [seen[cell]], seen)
+    seen[cell] = asked.ids(cell, length)
+    return Made(speed, [seen[cell]], seen)
 
 
 def recent(asked: Asked) -> Made:

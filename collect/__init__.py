@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .queries import Query, read_queries, shipped
     from .replay.protocols import KnownAnswers, ReplayedLoop
     from .replay.records import Replay, ToWrite, Written
-    from .replay.registry import ADAPTERS, Replayable, ReplayAdapter
+    from .replay.registry import ADAPTERS, ReplayAdapter
     from .rewards import REWARDS, Reward
     from .store.collection import Collection
     from .store.manifest import read_manifest
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADAPTERS", "EMBEDDERS", "FEATURES", "REWARDS", "Collection", "Embedder", "KnownAnswers",
-    "Query", "Replay", "ReplayAdapter", "Replayable", "ReplayedLoop", "RequestContext", "Reward",
+    "Query", "Replay", "ReplayAdapter", "ReplayedLoop", "RequestContext", "Reward",
     "SweepOptions", "TableOptions", "ToWrite", "Written", "feature_vector", "load",
     "load_embedder", "read_manifest", "read_queries", "reward_table", "shipped", "summarise",
     "sweep",
@@ -41,7 +41,7 @@ _HOMES = {
     "queries": ("Query", "read_queries", "shipped"),
     "replay.protocols": ("KnownAnswers", "ReplayedLoop"),
     "replay.records": ("Replay", "ToWrite", "Written"),
-    "replay.registry": ("ADAPTERS", "ReplayAdapter", "Replayable"),
+    "replay.registry": ("ADAPTERS", "ReplayAdapter"),
     "rewards": ("REWARDS", "Reward"),
     "store.collection": ("Collection",),
     "store.manifest": ("read_manifest",),

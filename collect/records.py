@@ -135,11 +135,6 @@ class OutcomeRow(Outcome):
     target_ids: tuple[int, ...] = ()
     agree: tuple[bool, ...] = ()
 
-    @property
-    def uncounted(self) -> bool:
-        """Whether an answer was timed whose tokens its endpoint did not count."""
-        return self.measured_prefill_s is not None and self.measured_tokens is None
-
 
 def counted(made: Replay) -> dict[str, Any]:
     """The fields of an outcome that an arm's loop along the target's answer gives."""

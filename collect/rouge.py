@@ -7,22 +7,21 @@ and German words are split at their umlauts. For ASCII text `words` gives exactl
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
+import regex
+
 WORDS = "unicode-1"  # the tokenizer in use, with its version: stored with the scores
 # As the package splits text on its own: for a number that a paper reports so. Stemmed: by Porter's
 # rules for English, as summaries are usually scored.
 ASCII, ASCII_STEMMED = "ascii", "ascii-stemmed"
 
-ZERO_WIDTH_SPACE = "\u200b"  # the one invisible character that parts words
-
 # Scripts that are written without spaces: each letter, with its marks, counts as a word.
-_UNSPACED = re.compile(
+_UNSPACED = (
     "["
     "\u0e00-\u0eff"  # Thai, Lao
     "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Myanmar
@@ -32,6 +31,9 @@ _UNSPACED = re.compile(
     "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"  # Hiragana, Katakana
     "]"
 )
+_LETTER = r"[\p{L}\p{N}]\p{M}*+"
+_WORD = regex.compile(rf"(?={_UNSPACED}){_LETTER}|(?:(?!{_UNSPACED}){_LETTER})+")
+_INVISIBLE = regex.compile(r"(?!\u200b)\p{Cf}")  # but the space of no width, which parts words
 
 
 def words(text: str) -> list[str]:
@@ -42,26 +44,7 @@ def words(text: str) -> list[str]:
     within Persian and Indic words, are left out.
     """
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
-    found: list[str] = []
-    grows = False  # whether the last word may go on with a letter
-    marked = False  # whether it may go on with a mark
-    for character in folded:
-        kind = unicodedata.category(character)
-        if kind == "Cf" and character != ZERO_WIDTH_SPACE:
-            continue
-        if kind[0] == "M":
-            if marked:
-                found[-1] += character
-            continue
-        if kind[0] not in "LN":
-            grows = marked = False
-            continue
-        alone = _UNSPACED.match(character) is not None
-        if grows and not alone:
-            found[-1] += character
-        else:
-            found.append(character)
-        grows, marked = not alone, True
+    found: list[str] = _WORD.findall(_INVISIBLE.sub("", folded))
     return found
 
 

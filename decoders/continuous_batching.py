@@ -42,37 +42,30 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class CellSteps:
-    """One step of a recurrent drafter's cell, as `Cell.step` is asked for it."""
+class CellWork:
+    """What a recurrent drafter's cell is asked for: a step, as of `Cell.step`, or a draft, as of
+    `Cell.drafts`.
+
+    draft: the tokens wanted; None for a step.
+    """
 
     head: Cell
     state: Tensor
     token: Tensor
+    draft: CellTokens | None = None
 
     @staticmethod
-    def together(wanted: Sequence[CellSteps]) -> list[Any]:
-        """What each is given; all of one cell."""
-        states = torch.cat([each.state for each in wanted])
-        stepped = wanted[0].head.step(states, torch.cat([each.token for each in wanted]))
-        counts = [len(each.token) for each in wanted]
-        return list(zip(*(torch.split(part, counts) for part in stepped), strict=True))
-
-
-@dataclass(frozen=True)
-class CellDraft:
-    """Tokens drafted by a recurrent drafter's cell, as of `Cell.drafts`."""
-
-    head: Cell
-    state: Tensor
-    token: Tensor
-    wanted: CellTokens
-
-    @staticmethod
-    def together(wanted: Sequence[CellDraft]) -> list[Any]:
-        """Draft for several answers at once."""
+    def together(wanted: Sequence[CellWork]) -> list[Any]:
+        """What each is given; all of one cell, steps alone or drafts alone."""
+        head = wanted[0].head
         states = torch.cat([each.state for each in wanted])
         tokens = torch.cat([each.token for each in wanted])
-        return wanted[0].head.drafts(states, tokens, [each.wanted for each in wanted])
+        drafts = [each.draft for each in wanted if each.draft is not None]
+        if drafts:
+            return head.drafts(states, tokens, drafts)
+        counts = [len(each.token) for each in wanted]
+        parts = (torch.split(part, counts) for part in head.step(states, tokens))
+        return list(zip(*parts, strict=True))
 
 
 @dataclass(frozen=True)
@@ -93,7 +86,7 @@ class EngineSlot:
 
     engine: Any
     at_work: greenlet | None = None
-    wants: Pass | CellSteps | CellDraft | PromptPart | Turn | None = None
+    wants: Pass | CellWork | PromptPart | Turn | None = None
     given: Any = None  # what it goes on with
     born: int = 0  # ordinal of the answer among those started, for taking turns
 
@@ -252,7 +245,7 @@ class ContinuousBatch:
                 while isinstance(slot.wants, PromptPart) and budget > 0:
                     budget -= slot.wants.tokens
                     self._go_on(slot)
-            while cells := [s for s in self._busy() if isinstance(s.wants, CellSteps | CellDraft)]:
+            while cells := [slot for slot in self._busy() if isinstance(slot.wants, CellWork)]:
                 self._run_cells(cells)
             reading = [slot for slot in self._busy() if isinstance(slot.wants, Pass)]
             if reading:
@@ -321,18 +314,18 @@ class ContinuousBatch:
 
     def _run_cells(self, slots: Sequence[EngineSlot]) -> None:
         """A step of each, or a whole draft; those of the same cell together."""
-        by_head: dict[tuple[int, type], list[EngineSlot]] = {}
+        alike: dict[tuple[int, bool], list[tuple[EngineSlot, CellWork]]] = {}
         for slot in slots:
-            assert isinstance(slot.wants, CellSteps | CellDraft)
-            by_head.setdefault((id(slot.wants.head), type(slot.wants)), []).append(slot)
-        for group in by_head.values():
-            wanted: list[Any] = [slot.wants for slot in group]
+            work = slot.wants
+            assert isinstance(work, CellWork)
+            alike.setdefault((id(work.head), work.draft is None), []).append((slot, work))
+        for group in alike.values():
             try:
-                given = wanted[0].together(wanted)
+                given = CellWork.together([work for _, work in group])
             except Exception as error:
                 self._fail(slots, error)
                 return
-            for slot, own in zip(group, given, strict=True):
+            for (slot, _), own in zip(group, given, strict=True):
                 slot.given = own
         for slot in slots:
             self._go_on(slot)
@@ -350,9 +343,9 @@ class ContinuousBatch:
         self._main.switch(PromptPart(tokens))
 
     def _step(self, head: Cell, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-        made: tuple[Tensor, Tensor] = self._main.switch(CellSteps(head, state, token))
+        made: tuple[Tensor, Tensor] = self._main.switch(CellWork(head, state, token))
         return made
 
     def _draft(self, head: Cell, state: Tensor, token: Tensor, wanted: CellTokens) -> Tensor:
-        made: Tensor = self._main.switch(CellDraft(head, state, token, wanted))
+        made: Tensor = self._main.switch(CellWork(head, state, token, wanted))
         return made

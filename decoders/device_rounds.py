@@ -18,29 +18,6 @@ BEFORE = 16  # at least the longest match of a copy
 Shape = tuple[int, ...]  # what a round drafts, as its draft counts it; equal ones share a recording
 
 
-class Copier(Protocol):
-    def __call__(
-        self,
-        ids: Tensor,
-        state: Tensor,
-        room: int,
-        matches: tuple[int, int, bool],
-        table: Tensor | None,
-        draft: Tensor | None,
-        made: Tensor,
-        found: Tensor,
-    ) -> None:
-        """A draft [k] into `made`: what followed the longest earlier match of the last tokens, else
-        `draft`, else what `table` says.
-
-        ids, state, room: of the sequence.
-        matches: the shortest and the longest, and whether the earliest is taken.
-        table: [n] the token that follows each of the first n.
-        draft: [m <= k].
-        found: [1] whether there was a match.
-        """
-
-
 # (logits [T, N], places int64 [T], names int64 [N] or None) -> [T] indices into the rows, as the
 # answer's tokens are chosen
 Chooser = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -65,8 +42,8 @@ class DeviceSequence:
         read, and its position.
     room: at least as many positions as the sequence has tokens.
     read: positions that a pass reads (RecordedPasses.positions).
-    copy: a kernel that copies as `Copies` in methods/max_gram/device.py does; None where PyTorch's
-        operators have to.
+    copy: a kernel (backends/cuda/round_kernels.py) that copies as `Copies` in
+        methods/max_gram/device.py does; None where PyTorch's operators have to.
     choose: the answer's tokens, and so those that are drafted for it.
     """
 
@@ -74,7 +51,7 @@ class DeviceSequence:
     state: Tensor
     room: int
     read: int
-    copy: Copier | None = None
+    copy: Callable[..., None] | None = None
     choose: Chooser = first_likeliest
 
     def drafted(self, logits: Tensor, ahead: int, names: Tensor | None) -> Tensor:

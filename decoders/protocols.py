@@ -89,6 +89,11 @@ class ReusingBackend(Backend, Protocol):
 
     prompts_read: int
 
+    @property
+    def reach(self) -> int:
+        """The least length above 0 that it can be taken back to: layers with windows may have let
+        go what lies far behind them. 0 for any."""
+
     def prefill(self, prompt_ids: list[int], cached: int = 0) -> Prefilled:
         """cached: how many of the first positions hold these very ids already; fewer than there are
         ids."""

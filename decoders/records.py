@@ -368,6 +368,3 @@ class DecodeResult:
     def acceptance_rate(self) -> float:
         """Accepted over drafted tokens (Huang et al., A.6); 0 where nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
-
-
-# -- many answers at once: what a collection is made of ------------------------------------------

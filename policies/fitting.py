@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from decoders.common import plugins
@@ -17,7 +17,6 @@ from .learners.knn import fit_knn
 from .learners.logistic import fit_logistic
 from .learners.regression import fit_regression
 from .learners.reinforce import fit_exact, fit_reinforce
-from .learners.training import Training
 from .records import Fit, Fitted, Policy, RewardTable
 
 if TYPE_CHECKING:
@@ -80,11 +79,11 @@ def check_name(name: str, *others: str) -> None:
 
 def options_of(name: str) -> dict[str, Any]:
     """The options that a policy's fit function takes, with their defaults: its keyword-only
-    arguments, and the fields of a `Training` among them."""
+    arguments, and the fields of a dataclass among them."""
     check_name(name)
     found: dict[str, Any] = {}
     for option, default in _keywords(name).items():
-        found |= asdict(default) if isinstance(default, Training) else {option: default}
+        found |= asdict(default) if _is_record(default) else {option: default}
     return found
 
 
@@ -97,6 +96,11 @@ def check_options(name: str, options: Iterable[str]) -> None:
                 f"the policy {name!r} has no option {option!r}; it takes: "
                 f"{', '.join(known) or 'none'}"
             )
+
+
+def _is_record(default: Any) -> bool:
+    """Whether it is a dataclass, whose fields are options."""
+    return is_dataclass(default)
 
 
 def _keywords(name: str) -> dict[str, Any]:
@@ -127,7 +131,7 @@ def fit(
                 "reward; derive both from the same collection"
             )
     for option, default in _keywords(name).items():
-        if isinstance(default, Training) and option not in options:
+        if _is_record(default) and option not in options:
             given = {f.name: options.pop(f.name) for f in fields(default) if f.name in options}
             options[option] = replace(default, **given)
     return POLICIES[name](table, validation, seed, **options)

@@ -7,7 +7,7 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -191,35 +191,27 @@ def _ping(uri: str, limit_s: float | None) -> None:
     """One small request without retries; in a thread where a driver might hang (limit_s)."""
     from mlflow import MlflowClient
 
+    failures: list[Exception] = []
+
     def ask() -> None:
-        MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+        try:
+            MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+        except Exception as error:  # whatever a driver raises, the user sees it
+            failures.append(error)
 
     with _restored("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
         os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
         os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(PING_S)
-        failure = _run(ask, limit_s)
-    if failure is not None:
-        raise unreachable(uri, in_words(failure)) from failure
-
-
-def _run(ask: Callable[[], Any], limit_s: float | None) -> Exception | None:
-    failures: list[Exception] = []
-
-    def guarded() -> None:
-        try:
+        if limit_s is None:
             ask()
-        except Exception as error:  # whatever a driver raises, the user sees it
-            failures.append(error)
-
-    if limit_s is None:
-        guarded()
-    else:
-        thread = threading.Thread(target=guarded, daemon=True)
-        thread.start()
-        thread.join(limit_s)
-        if thread.is_alive():
-            return TimeoutError(f"no answer within {limit_s:g} seconds")
-    return failures[0] if failures else None
+        else:
+            thread = threading.Thread(target=ask, daemon=True)
+            thread.start()
+            thread.join(limit_s)
+            if thread.is_alive():
+                failures.append(TimeoutError(f"no answer within {limit_s:g} seconds"))
+    if failures:
+        raise unreachable(uri, in_words(failures[0])) from failures[0]
 
 
 def unreachable(uri: str, why: str) -> PolicyError:
@@ -229,6 +221,22 @@ def unreachable(uri: str, why: str) -> PolicyError:
         f"cannot use the MLflow tracking store {masked(uri)}: {reason}; start that server, or give "
         "another one with --tracking-uri or MLFLOW_TRACKING_URI"
     )
+
+
+@contextmanager
+def refusals(uri: str, what: str, then: str = "") -> Iterator[None]:
+    """Say in a sentence what the store refuses within the block, by PolicyError.
+
+    what: it did. then: what to do.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        raise PolicyError(
+            f"the tracking store {masked(uri)} {what}: {in_words(error)}{then}"
+        ) from error
 
 
 def fetch(uri: str, folder: Path, tracking_uri: str | None) -> Path:
@@ -257,17 +265,14 @@ def own_run(client: MlflowClient, experiment_id: str, name: str) -> Iterator[Any
 
     active = mlflow.active_run()
     parent = outer_run(client) if active is None else None
-    named = os.environ.pop(OUTER, None)  # MLflow would go on with that run, and forgets the name
-    try:
+    with _restored(OUTER):
+        os.environ.pop(OUTER, None)  # MLflow would go on with that run, and forgets the name
         with mlflow.start_run(
             experiment_id=experiment_id, run_name=name, nested=True, parent_run_id=parent
         ) as begun:
             if active is not None and not _has(client, active.info.run_id):  # of another store
                 client.delete_tag(begun.info.run_id, MLFLOW_PARENT_RUN_ID)
             yield begun
-    finally:
-        if named is not None:
-            os.environ[OUTER] = named
 
 
 def outer_run(client: MlflowClient) -> str | None:

@@ -80,78 +80,60 @@ class RewardTable:
     timed: bool = False
 
     def __post_init__(self) -> None:
-        embeddings = np.array(self.embeddings, dtype="<f4", order="C")
-        rewards = np.array(self.rewards, dtype="<f8", order="C")
-        rewards[np.isnan(rewards)] = np.nan  # one bit pattern for nan, so that digests agree
         n, arms = len(self.query_ids), len(self.arms)
         if n == 0 or arms == 0:
             raise PolicyError("a reward table needs at least one query and one arm; collect first")
-        if len(self.tasks) != n or embeddings.ndim != 2 or len(embeddings) != n:
-            raise PolicyError(
-                f"the reward table has {n} query ids, {len(self.tasks)} tasks and embeddings of "
-                f"shape {embeddings.shape}; each needs one entry per query"
-            )
-        if rewards.shape != (n, arms):
-            raise PolicyError(
-                f"rewards have shape {rewards.shape}, but {n} queries and {arms} arms need "
-                f"({n}, {arms})"
-            )
         if len(set(self.arms)) != arms:
             raise PolicyError(f"an arm is listed twice: {', '.join(self.arms)}")
-        if not np.isfinite(embeddings).all():
-            raise PolicyError("an embedding holds nan or infinity; embed those queries again")
-        if np.isinf(rewards).any():
-            raise PolicyError("a reward is infinite; use nan for an arm that failed on a query")
-        groups = list(self.groups) or list(self.query_ids)
-        if len(groups) != n:
-            raise PolicyError(f"the reward table has {n} rows, but {len(groups)} groups")
-        queries = list(self.queries) or groups
-        if len(queries) != n:
-            raise PolicyError(f"the reward table has {n} rows, but {len(queries)} queries")
-        if self.texts and len(self.texts) != n:
-            raise PolicyError(f"the reward table has {n} rows, but {len(self.texts)} texts")
+        lists = {
+            name: list(getattr(self, name)) for name in ("query_ids", "tasks", "arms", "texts")
+        }
+        lists["groups"] = list(self.groups or self.query_ids)
+        lists["queries"] = list(self.queries or lists["groups"])
+        for name in ("tasks", "groups", "queries", *(["texts"] if self.texts else [])):
+            if len(lists[name]) != n:
+                raise PolicyError(f"the reward table has {n} rows, but {len(lists[name])} {name}")
         group_of: dict[str, str] = {}
-        for query, group in zip(queries, groups, strict=True):
+        for query, group in zip(lists["queries"], lists["groups"], strict=True):
             if group_of.setdefault(query, group) != group:
                 raise PolicyError(
                     f"the query {query!r} is in two groups, {group_of[query]!r} and {group!r}; "
                     "rows of one query need the same group"
                 )
-        features = np.zeros((n, 0)) if not len(self.feature_names) else self.features
-        features = np.array(features, dtype="<f4", order="C")
-        if features.shape != (n, len(self.feature_names)):
-            raise PolicyError(
-                f"features have shape {features.shape}, but {n} queries and "
-                f"{len(self.feature_names)} names need ({n}, {len(self.feature_names)})"
-            )
-        if not np.isfinite(features).all():
+        if lists["queries"] == lists["groups"]:
+            lists["queries"] = []
+        names = tuple(self.feature_names)
+        for name, value in (lists | {"feature_names": names}).items():
+            object.__setattr__(self, name, value)
+        if not names:
+            object.__setattr__(self, "features", np.zeros((n, 0)))
+        self._hold("embeddings", "<f4", (n, *np.shape(self.embeddings)[-1:]))
+        self._hold("features", "<f4", (n, len(names)))
+        for name in ("rewards", "losses"):
+            self._hold(name, "<f8", (n, arms))
+        for name in ("repeats", "drawn"):
+            self._hold(name, "<f8", (n, arms), each=1)
+        if not np.isfinite(self.embeddings).all():
+            raise PolicyError("an embedding holds nan or infinity; embed those queries again")
+        if not np.isfinite(self.features).all():
             raise PolicyError("a feature holds nan or infinity; leave that query out")
-        losses = None if self.losses is None else np.array(self.losses, dtype="<f8", order="C")
-        if losses is not None and losses.shape != (n, arms):
-            raise PolicyError(f"losses have shape {losses.shape}, the rewards ({n}, {arms})")
-        if losses is not None and ((losses < 0) | (losses > 1)).any():
+        if np.isinf(self.rewards).any():
+            raise PolicyError("a reward is infinite; use nan for an arm that failed on a query")
+        if self.losses is not None and ((self.losses < 0) | (self.losses > 1)).any():
             raise PolicyError("a loss is outside [0, 1]; scale the losses")
-        repeats = None if self.repeats is None else np.array(self.repeats, dtype="<f8", order="C")
-        if repeats is not None and repeats.shape[1:] != (n, arms):
-            raise PolicyError(f"repeats have shape {repeats.shape}, the rewards ({n}, {arms})")
-        drawn = None if self.drawn is None else np.array(self.drawn, dtype="<f8", order="C")
-        if drawn is not None and drawn.shape[1:] != (n, arms):
-            raise PolicyError(f"drawn has shape {drawn.shape}, the rewards ({n}, {arms})")
-        for array in (embeddings, rewards, features, losses, repeats, drawn):
-            if array is not None:
-                array.setflags(write=False)
-        object.__setattr__(self, "query_ids", list(self.query_ids))
-        object.__setattr__(self, "tasks", list(self.tasks))
-        object.__setattr__(self, "arms", list(self.arms))
-        object.__setattr__(self, "embeddings", embeddings)
-        object.__setattr__(self, "rewards", rewards)
-        object.__setattr__(self, "groups", groups)
-        object.__setattr__(self, "queries", [] if queries == groups else queries)
-        object.__setattr__(self, "features", features)
-        object.__setattr__(self, "feature_names", tuple(self.feature_names))
-        object.__setattr__(self, "losses", losses)
-        object.__setattr__(self, "repeats", repeats)
-        object.__setattr__(self, "drawn", drawn)
+
+    def _hold(self, name: str, kind: str, shape: tuple[int, ...], each: int = 0) -> None:
+        """Copy an array that was given and make it read-only. each: leading axes of any length."""
+        if getattr(self, name) is None:
+            return
+        array = np.array(getattr(self, name), dtype=kind, order="C")
+        if array.ndim != each + len(shape) or array.shape[each:] != shape:
+            raise PolicyError(
+                f"{name} have shape {array.shape}, but the table's rows and columns need {shape}"
+            )
+        array[np.isnan(array)] = np.nan  # one bit pattern for nan, so that digests agree
+        array.setflags(write=False)
+        object.__setattr__(self, name, array)
 
     def __len__(self) -> int:
         return len(self.query_ids)

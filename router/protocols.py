@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from collect.sweeps.protocols import SweepEngine
 from decoders.common.errors import ArmDown
-
-if TYPE_CHECKING:
-    from decoders.records import Request
+from decoders.records import Request
 
 
 class RoutingEngine(SweepEngine, Protocol):
     """What routing and serving need besides: the target's name, the tokens that end its answers,
-    the positions that it holds, and texts that are no chats."""
+    the positions that it holds, texts that are no chats, and which arms are of no use now."""
 
     target_name: str
     eos_ids: tuple[int, ...]
@@ -24,22 +22,12 @@ class RoutingEngine(SweepEngine, Protocol):
 
     def encode_text(self, text: str) -> list[int]: ...
 
-
-@runtime_checkable
-class Sleeping(Protocol):
-    """An engine whose arms may be down for a while."""
-
     @property
     def asleep(self) -> Mapping[str, ArmDown]:
         """Why and how long each arm is not to be asked."""
 
-
-@runtime_checkable
-class Bounded(Protocol):
-    """An engine some of whose arms are of no use beyond some length."""
-
     def why_too_long(self, name: str, prompt_ids: Sequence[int], request: Request) -> str | None:
-        """Why the arm is not to be asked for this prompt; None where it is."""
+        """Why the arm is of no use for so long a prompt; None where it is of use."""
 
 
 @runtime_checkable

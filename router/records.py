@@ -67,11 +67,6 @@ class RouteDecision:
     embed_s: float = 0.0
     policy_s: float = 0.0
 
-    @property
-    def choosing_s(self) -> float:
-        """Seconds that embedding and policy took."""
-        return self.embed_s + self.policy_s
-
 
 @dataclass(frozen=True)
 class RouteChoice:

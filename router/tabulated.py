@@ -32,37 +32,57 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def cell(value: float | None, form: str) -> str:
+    """A number in this format; a dash where there is none."""
+    return "-" if value is None or not math.isfinite(value) else format(value, form)
+
+
 @dataclass(frozen=True)
 class Tabulated:
-    """Cells in plain text; the first of each row is its name. last_apart: as of
-    `decoders.common.terminal.tables`."""
+    """Cells in plain text, the best between double asterisks; the first of each row is its name.
+    last_apart: as of `decoders.common.terminal.tables`."""
 
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     last_apart: bool = False
 
-    def for_terminal(self, width: int) -> list[Table]:
-        """For so many columns."""
-        from rich.markup import escape
-
-        rows = [list(map(escape, row)) for row in self.rows]
-        return tables(self.title, self.headings, rows, width, self.last_apart)
-
 
 def for_terminal(several: Iterable[Tabulated], width: int) -> list[Table]:
     """For a terminal of `width` columns."""
-    return [table for one in several for table in one.for_terminal(width)]
+    made = []
+    for one in several:
+        rows = [list(map(_marked, row)) for row in one.rows]
+        made += tables(one.title, one.headings, rows, width, one.last_apart)
+    return made
+
+
+def _marked(cell: str) -> str:
+    """Write a cell in rich's markup."""
+    from rich.markup import escape
+
+    best = cell.startswith("**")
+    return f"[bold green]{escape(cell.strip('*'))}[/bold green]" if best else escape(cell)
+
+
+def show_tables(several: Sequence[Tabulated]) -> None:
+    """Print them for the width of standard output."""
+    show(lambda width: for_terminal(several, width))
 
 
 def tell(
-    record: Any, several: Iterable[Tabulated], sentences: Iterable[str], *, as_json: bool
+    record: Any,
+    several: Sequence[Tabulated],
+    sentences: Iterable[str] = (),
+    *,
+    as_json: bool,
+    err: bool = False,
 ) -> None:
-    """Print what was found: the record as JSON in one line, or tables and then sentences."""
+    """Print what was found: the record as JSON in one line, or tables and then sentences, with
+    `err` on standard error."""
     if as_json:
         typer.echo(json.dumps(record))
         return
-    listed = list(several)
-    show(lambda width: for_terminal(listed, width))
+    show_tables(several)
     for sentence in sentences:
-        typer.echo(sentence)
+        typer.echo(sentence, err=err)

@@ -112,8 +112,7 @@ def test_who_is_at_work_when_a_sweep_ends_early_is_stopped(cluster: None, tmp_pa
     make = partial(slow_at, "math")
     with pytest.raises(KeyboardInterrupt), OnRay(make, workers=2) as two:
         sweep(FakeEngine(), two, make_queries(3), tmp_path / "ray", OPTIONS, stop)
-    assert len(two._idle) < len(two._started)
-    assert until(lambda: all(map(is_dead, two._started)), 30)
+    assert until(lambda: all(map(is_dead, two._workers)), 30)
 
 
 def test_a_stopped_sweep_goes_on_here_or_there(cluster: None, tmp_path: Path) -> None:

@@ -231,9 +231,7 @@ def test_a_tree_is_known_by_its_proposals() -> None:
     assert not any(forced.agree[1:])
 
 
-def test_an_adapter_takes_a_drafter_into_collections(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_takes_a_drafter_into_collections(site: Path) -> None:
     """By the adapter it counts what it counts one query at a time, at any temperature."""
     from collect.replay.batch import Batch
     from decoders.arms import recipe
@@ -259,7 +257,7 @@ def test_an_adapter_takes_a_drafter_into_collections(
         return own, batch.replay(arm, prompts, answers, 20), hot
 
     by_adapter = {arm: asked(arm) for arm in ("again", "growing")}
-    monkeypatch.delitem(collect.ADAPTERS, "my_parts.again:AgainDrafter")
+    del collect.ADAPTERS["my_parts.again:AgainDrafter"]
     for arm, (own, replays, hot) in by_adapter.items():
         assert asked(arm) == (own, replays, hot)
         assert sum(each.accepted for each in replays) > 0
@@ -285,7 +283,8 @@ def forwarded(name: str) -> property:
 for name in (
     "ahead", "context", "device", "dtype", "embed", "exit_hidden", "extend", "extend_until",
     "final_states", "head_rows", "keep_states", "length", "lower", "lower_parameters",
-    "open_exit", "parameters", "prompts_read", "read_out", "state_size", "truncate", "vocab_size",
+    "open_exit", "parameters", "prompts_read", "reach", "read_out", "state_size", "truncate",
+    "vocab_size",
 ):  # fmt: skip
     setattr(Third, name, forwarded(name))
 

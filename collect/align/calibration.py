@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ import numpy as np
 from collect.lines import json_lines
 from collect.queries import Query, text_name
 from decoders.common.errors import DraftpickError
+
+from .packed_batch import order
 
 HELD_OUT_PERCENT = 3
 
@@ -122,18 +123,11 @@ def build(
     return examples
 
 
-def batches(examples: Sequence[Example], tokens: int, rng: random.Random) -> list[Batch]:
-    """One epoch, shuffled: rows of similar length together, at most `tokens` padded tokens each."""
-    order = sorted(examples, key=lambda e: (len(e.ids) // 16, rng.random()))
-    made: list[list[Example]] = [[]]
-    for example in order:
-        rows = made[-1]
-        longest = max([len(example.ids), *(len(e.ids) for e in rows)])
-        if rows and longest * (len(rows) + 1) > tokens:
-            made.append([])
-        made[-1].append(example)
-    rng.shuffle(made)
-    return [_stack(rows) for rows in made]
+def batches(examples: Sequence[Example], tokens: int, seed: int) -> list[Batch]:
+    """One epoch, in the `order` of at most `tokens` padded tokens each."""
+    lengths = np.array([len(e.ids) for e in examples], np.int64)
+    groups = order(lengths, tokens, np.random.default_rng(seed))
+    return [_stack([examples[at] for at in rows]) for rows in groups]
 
 
 def _stack(rows: list[Example]) -> Batch:

@@ -38,6 +38,8 @@ _WHAT = {
 
 def render(name: str, card: dict[str, Any]) -> str:
     """Markdown: what it is, how well it predicts, what it was trained on, and how to make it."""
+    seconds = card["seconds"]
+    took = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
     lines = [
         "---",
         f"license: {card['licence'].lower()}",
@@ -67,7 +69,7 @@ def render(name: str, card: dict[str, Any]) -> str:
         "",
         f"    {card['command']}",
         "",
-        f"{card['parameters']:,} trained parameters, {_took(card['seconds'])} on "
+        f"{card['parameters']:,} trained parameters, {took} on "
         f"{_machine(card['provenance']['hardware'])}.",
     ]
     if card["start"]:
@@ -114,10 +116,6 @@ def _machine(hardware: dict[str, Any]) -> str:
     return ", ".join(map(str, gpus)) or f"{hardware['cores']} cores of {hardware['cpu']}"
 
 
-def _took(seconds: float) -> str:
-    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-
-
 def finish(folder: Path, name: str, card: dict[str, Any], save: Callable[[Path], None]) -> None:
     """Write a drafter's folder: what `save` puts there, its hashes in `card.json`, a README.md. It
     is filled next to its place and renamed over what is there."""
@@ -145,20 +143,18 @@ def facts(
     started: by `time.time`.
     texts: names of the queries that were trained on (`text_name`), as far as they are known.
     """
+    went_on_from = None if start is None else start.name
+    if start is not None and start.name == "model":  # of a run, which is called as its folder
+        went_on_from = start.resolve().parent.name
     return {
         "trained_on": sorted(set(texts)),
         "licence": "Apache-2.0",
-        "start": None if start is None else start_name(start),
+        "start": went_on_from,
         "recipe": asdict(recipe) if recipe else None,
         "seconds": round(time.time() - started),
         "command": command(program),
         "provenance": {k: v for k, v in provenance().items() if k != "argv"},
     }
-
-
-def start_name(start: Path) -> str:
-    """What training went on from: a run's folder where `start` is the model in it."""
-    return start.resolve().parent.name if start.name == "model" else start.name
 
 
 def command(program: str) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 from decoders.sampling.draft_vocab import DraftVocab
 
 from .card import facts, finish
-from .eagle3_module import Eagle3Module, HeadSizes, Target
+from .eagle3_module import Eagle3Module, HeadSizes
 from .held_out import DEEP, HeldOut, Part
 from .packed_batch import PackedBatch, flatten
 from .recipe import RecurrentRecipe
@@ -88,7 +88,8 @@ class HeadHeldOut(HeldOut):
 
 def train_head(
     out: Path,
-    target: Target,
+    target: str,
+    config: dict[str, Any],
     teacher: Teacher,
     vocab: DraftVocab,
     sizes: HeadSizes,
@@ -101,6 +102,7 @@ def train_head(
     """Train, or go on training; the curve's last point. OUT/model is the head's folder, written
     again at every point of the curve.
 
+    target, config: as of `Eagle3Module.save`.
     program: how this process was called, for the card.
     report: as in `train`.
     """
@@ -113,14 +115,14 @@ def train_head(
     def card(point: Point) -> dict[str, Any]:
         return {
             "kind": "eagle3",
-            "target": target.name,
+            "target": target,
             **card_of(point, module, tokens, held_out),
             **facts(program, started, None, recipe),
         }
 
     def save(used: Eagle3Module, point: Point) -> None:
         def write(folder: Path) -> None:
-            used.save(folder, vocab, rows, target)
+            used.save(folder, vocab, rows, target, config)
 
         finish(out / "model", out.name, card(point), write)
 

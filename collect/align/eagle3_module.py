@@ -105,9 +105,15 @@ class Eagle3Module(nn.Module):
         cos, sin = self.cos[at].to(x.dtype), self.sin[at].to(x.dtype)
         return x * cos + x.roll(half, -1) * sin
 
-    def save(self, folder: Path, vocab: DraftVocab, head: Tensor, target: Target) -> None:
+    def save(
+        self, folder: Path, vocab: DraftVocab, head: Tensor, target: str, config: dict[str, Any]
+    ) -> None:
         """Save in bfloat16, in the form of the package `speculators`, which vLLM loads: weights and
-        config.json. head: [N, d]."""
+        config.json.
+
+        head: [N, d].
+        target: the name that the config is to name. config: the target's, of transformers.
+        """
         from safetensors.torch import save_file
 
         shape = self.sizes.shape
@@ -134,12 +140,12 @@ class Eagle3Module(nn.Module):
         known[to_target] = True
         stored |= {"d2t": to_target - torch.arange(len(to_target)), "t2d": known}
         save_file(stored, folder / WEIGHTS, {"format": "pt"})
-        config = self._config(len(to_target), target)
-        (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+        own = self._config(len(to_target), target, config)
+        (folder / "config.json").write_text(json.dumps(own, indent=1), encoding="utf-8")
 
-    def _config(self, draft_vocab: int, target: Target) -> dict[str, Any]:
+    def _config(self, draft_vocab: int, target: str, config: dict[str, Any]) -> dict[str, Any]:
         layer = {
-            **{name: target.config[name] for name in ROTARY if name in target.config},
+            **{name: config[name] for name in ROTARY if name in config},
             "model_type": "llama",
             "architectures": ["LlamaForCausalLM"],
             "attention_bias": False,
@@ -180,24 +186,14 @@ class Eagle3Module(nn.Module):
                 "default_proposal_method": "greedy",
                 "proposal_methods": [proposal],
                 "verifier": {
-                    "name_or_path": target.name,
-                    "architectures": target.config["architectures"],
+                    "name_or_path": target,
+                    "architectures": config["architectures"],
                 },
             },
         }
 
 
 ROTARY = ("rope_parameters", "rope_theta", "rope_scaling")
-
-
-@dataclass(frozen=True)
-class Target:
-    """name: that its head's config names.
-    config: of transformers.
-    """
-
-    name: str
-    config: dict[str, Any]
 
 
 def _matrix(rows: int, columns: int, size: float = 1.0) -> nn.Parameter:

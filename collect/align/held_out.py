@@ -77,7 +77,7 @@ class HeldOut:
         self.tasks, self.texts = tokens.tasks, len(tokens)
         longest = min(longest, most)
         lengths = np.minimum(tokens.lengths, longest)
-        batches = order(lengths, most, np.random.default_rng(0)) if len(tokens) else []
+        batches = order(lengths, most, np.random.default_rng(0))
         self._parts = [self._part(tokens, rows, longest) for rows in batches]
 
     @torch.no_grad()

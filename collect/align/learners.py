@@ -6,7 +6,6 @@ target's), and saves itself as the folder that `decoders` loads.
 
 from __future__ import annotations
 
-import random
 import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -290,7 +289,7 @@ class Answers(Task):
 
     def _epoch(self, epoch: int) -> list[Batch]:
         recipe = self._recipe
-        return batches(self._examples, recipe.batch_tokens, random.Random(recipe.seed + epoch))
+        return batches(self._examples, recipe.batch_tokens, recipe.seed + epoch)
 
     def positions(self, batch: Batch) -> int:
         return int(batch.ids.size)
@@ -314,7 +313,7 @@ def evaluate(
     An answer's first token is left out: the target's own prefill gives it.
     """
     right, total = Counter[str](), Counter[str]()
-    for batch in batches(examples, 8192, random.Random(0)):
+    for batch in batches(examples, 8192, 0):
         ids, labels = tensors(batch, device)
         with autocast(device):
             hits = agreement(learner, ids, labels).cpu().numpy()

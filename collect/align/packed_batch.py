@@ -94,7 +94,8 @@ def order(lengths: np.ndarray, most: int, rng: np.random.Generator) -> list[np.n
             made.append(ranked[first:at])
             first, longest = at, 0
         longest = max(longest, length)
-    made.append(ranked[first:])
+    if len(ranked):
+        made.append(ranked[first:])
     return [made[at] for at in rng.permutation(len(made))]
 
 
@@ -132,10 +133,6 @@ class Stream:
         alone = answers or states is not None
         begins = np.maximum(self._tokens.answer - 1, 0) if alone else _new(self._tokens)
         self._first = np.maximum(begins - cut, 0)
-
-    def __len__(self) -> int:
-        """Texts that are trained on."""
-        return len(self._tokens)
 
     def steps(self, epochs: int) -> int:
         """Batches in a number of epochs."""

@@ -52,21 +52,6 @@ def new_cell(teacher: Teacher, config: CellConfig, rows: Tensor, seed: int) -> R
     return cell.to(teacher.device)
 
 
-def stream_of(
-    tokens: Tokens, teacher: Teacher, recipe: RecurrentRecipe, states: KeptStates | None = None
-) -> Stream:
-    """The texts as the recipe takes them. states: the target's along each of them, if kept."""
-    return Stream(
-        tokens,
-        recipe.batch_tokens,
-        min(recipe.longest, teacher.context),
-        MULTIPLE,
-        recipe.seed,
-        answers=not recipe.prompts,
-        states=None if states is None else states.of,
-    )
-
-
 class DistillationLoss:
     """A batch's loss: the target reads it, the drafter takes its steps from every position."""
 
@@ -81,7 +66,9 @@ class DistillationLoss:
         read, final = self._read(cell, batch)
         weights = step_weights(batch.at, recipe.steps, recipe.fade)
         cap = self._teacher.shape.logit_cap
-        return distilled(read, final, self._rows, weights, self._chunk, cap)
+        parts = read, final, self._rows, weights, self._chunk, cap
+        loss: Tensor = Distilled.apply(*parts)  # type: ignore[no-untyped-call]
+        return loss
 
     def _read(self, cell: Any, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """What the drafter's steps have for the head [k, M, d], and the target's states [M, d]."""
@@ -161,7 +148,15 @@ class Drafting(training.Task):
         states: KeptStates | None = None,
     ) -> None:
         self._vocab, self._held_out, self._recipe, self._save = vocab, held_out, recipe, save
-        self._stream = stream_of(tokens, teacher, recipe, states)
+        self._stream = Stream(
+            tokens,
+            recipe.batch_tokens,
+            min(recipe.longest, teacher.context),
+            MULTIPLE,
+            recipe.seed,
+            answers=not recipe.prompts,
+            states=None if states is None else states.of,
+        )
         self.weights: DrafterModel = DrafterModel(cell, teacher.dtype, recipe)
         self._loss = loss or DistillationLoss(teacher, vocab, recipe)
 
@@ -226,11 +221,20 @@ def _exact(logits: Tensor) -> torch.dtype:
     return torch.promote_types(logits.dtype, torch.float32)
 
 
-class _Distilled(torch.autograd.Function):
-    """Logits over thousands of tokens for every position and step are far larger than anything else
+class Distilled(torch.autograd.Function):
+    """Weighted sum of losses, []; its gradient goes to `read` alone.
+
+    Logits over thousands of tokens for every position and step are far larger than anything else
     in training. They are made a chunk of positions at a time, and each chunk is turned at once into
     its loss and its gradient (q - p for the divergence): none is kept. The target's distribution at
-    a position serves every step that predicts there."""
+    a position serves every step that predicts there.
+
+    read: [k, M, d], ready for the head, of each step at the position that it predicts at.
+    final: [M, d] the target's there.
+    rows: [N, d] the head's over the draft vocabulary, the only tokens that count.
+    weights: [k, M] in float32, 0 where a position does not count.
+    cap: of the target's logits.
+    """
 
     @staticmethod
     def forward(
@@ -259,26 +263,6 @@ class _Distilled(torch.autograd.Function):
     def backward(ctx: Any, *outside: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return gradient * outside[0].to(gradient.dtype), None, None, None, None, None
-
-
-def distilled(
-    read: Tensor,
-    final: Tensor,
-    rows: Tensor,
-    weights: Tensor,
-    chunk: int = 1024,
-    cap: float | None = None,
-) -> Tensor:
-    """Weighted sum of losses, []; its gradient goes to `read` alone.
-
-    read: [k, M, d], ready for the head, of each step at the position that it predicts at.
-    final: [M, d] the target's there.
-    rows: [N, d] the head's over the draft vocabulary, the only tokens that count.
-    weights: [k, M] in float32, 0 where a position does not count.
-    cap: of the target's logits.
-    """
-    loss: Tensor = _Distilled.apply(read, final, rows, weights, chunk, cap)  # type: ignore[no-untyped-call]
-    return loss
 
 
 def step_weights(at: Tensor, steps: int, fade: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -31,7 +30,6 @@ from .card import facts, finish
 from .config import ON_STATES, AlignConfig, check
 from .eagle3 import HeadHeldOut, train_head, usual_features
 from .eagle3_module import HeadSizes
-from .eagle3_module import Target as HeadTarget
 from .held_out import HeldOut
 from .learners import (
     SMALL_T5,
@@ -155,10 +153,7 @@ def _exit_learner(
     kept: Sequence[Example],
     vocab: DraftVocab,
 ) -> Learner:
-    first = [
-        tensors(batch, target.device)
-        for batch in batches(kept, 8192, random.Random(recipe.seed))[:4]
-    ]
+    first = [tensors(batch, target.device) for batch in batches(kept, 8192, recipe.seed)[:4]]
     if isinstance(target, LlamaBackend):
         learner = ExitLearner(target, AdapterConfig(config.exit_layer, config.blocks), vocab)
         learner.start_lens([ids for ids, _ in first])
@@ -199,8 +194,7 @@ def _on_states(
         found = config_of(folder)
         heads = HeadSizes(target.shape, found["intermediate_size"], usual_features(target.layers))
         vocab = training_stage.commonest(kept, config.vocab_size, target.vocab_size, eos)
-        named = HeadTarget(config.target, found)
-        parts = (named, goal.teacher, vocab, heads, kept, held_out)
+        parts = (config.target, found, goal.teacher, vocab, heads, kept, held_out)
         return train_head(config.out, *parts, own, "draftpick", report).acceptance
     sizes = (config.width, config.blocks, config.vocab_size)
     one = training_stage.TrainingStage(config.out, config.start, (), *sizes)

@@ -13,6 +13,7 @@ import numpy as np
 from decoders.arms import AUTOREGRESSIVE
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError, NotANumber
+from decoders.continuous_batching import ContinuousBatch
 from decoders.costs import measured, under_load
 from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
@@ -21,15 +22,7 @@ from decoders.protocols import RequestScope, Strategy
 from decoders.records import Request, Sampling
 from decoders.verify import Coupled
 
-from . import rounds
-from .costs import (
-    costs_at_once,
-    costs_of,
-    install_shared_costs,
-    require_room,
-    require_shared,
-    shapes,
-)
+from .costs import costs_at_once, costs_of, install_shared_costs, require_shared
 from .known import Before, Draws, teacher_forced
 from .protocols import KnownAnswers, ReplayedLoop
 from .records import Replay, ToWrite, Written
@@ -58,8 +51,8 @@ class Batch:
 
     An arm that drafts for a lossless verifier can only speed up the target's answer: its figures
     follow from what its drafter writes alone and from its loop replayed along that answer
-    (`Replayable`). An arm that does not draft, one with a lossy verifier, and above temperature 0
-    one whose verifier writes other answers than the target to the same seed, have answers of their
+    (`ReplayAdapter`). An arm that does not draft, one with a lossy verifier, and one whose verifier
+    writes above temperature 0 other answers than the target to the same seed, have answers of their
     own and are run as they are. A strategy or a target is taken apart only if it is of the very
     class that is known here: a subclass may do otherwise.
 
@@ -100,12 +93,12 @@ class Batch:
         """Costs of passes and drafted tokens on this machine, measured when first asked for, and a
         few times."""
         if self._costs is None:
-            if self._at_once:
-                require_room(self._engine, max(self._at_once))
+            if self._at_once:  # raises where there is no room, before minutes are spent
+                ContinuousBatch(self._engine, max(self._at_once))
             found = []
             for time in range(measured.MEASUREMENTS):
                 self._on_costs(time, 1)
-                found.append(self._alone(time > 0))
+                found.append(costs_of(self._engine, time > 0))
             self._costs = Costs.of_repeats(found)
         if self._at_once and not self._costs.at_once:
             batch, shared = install_shared_costs(
@@ -120,13 +113,6 @@ class Batch:
                 made.append(replace(alone, at_once=at_once))
             self._costs = Costs.of_repeats(made)
         return self._costs
-
-    def _alone(self, again: bool) -> Costs:
-        """Costs of one answer, measured once."""
-        costs = costs_of(self._engine, again)
-        greedy, drawn = rounds.alone(self._engine, costs)
-        timed = replace(costs, round_s=greedy, drawn_round_s=drawn)
-        return timed.pooled(shapes(self._engine))
 
     @contextmanager
     def at_batch_size(self, answers: int) -> Iterator[None]:
@@ -259,8 +245,9 @@ class Batch:
                 self._engine.decode(name, prompt, Request(max_new_tokens, sampling, seed=seed))
                 for prompt, seed in zip(prompts, seeds, strict=True)
             ]
-        return Written.without_states(
+        return Written(
             [result.ids for result in results],
+            None,
             sum(result.prefill_s for result in results),
             sum(result.decode_s for result in results),
             [live(each, counted) for each in results],

@@ -57,10 +57,19 @@ def _shape(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def costs_of(engine: Engine, again: bool = False) -> Costs:
-    """`measure` of an engine's target and of all its drafters."""
+    """Costs of one answer: `measure` of an engine's target and of all its drafters, and rounds."""
     strategies = {name: engine.strategy(name) for name in engine.arms if name != AUTOREGRESSIVE}
     drafters = {name: s.drafter for name, s in strategies.items() if isinstance(s, Drafts)}
-    return measure(engine.target, drafters, again)
+    costs = measure(engine.target, drafters, again)
+    return _with_rounds(engine, costs, rounds.alone(engine, costs))
+
+
+def _with_rounds(
+    engine: Engine, costs: Costs, seconds: tuple[dict[str, float], dict[str, float]]
+) -> Costs:
+    """seconds: `Costs.round_s` and `drawn_round_s`."""
+    timed = replace(costs, round_s=seconds[0], drawn_round_s=seconds[1])
+    return timed.pooled(shapes(engine))
 
 
 def measure(target: Backend, drafters: Mapping[str, Drafter], again: bool = False) -> Costs:
@@ -116,12 +125,6 @@ def require_shared(target: Backend) -> LlamaBackend:
     return target
 
 
-def require_room(engine: Engine, most: int) -> None:
-    """Raises as `install_shared_costs` does, before minutes are spent."""
-    require_shared(engine.target)
-    ContinuousBatch(engine, most)
-
-
 def install_shared_costs(
     engine: Engine, most: int, folder: Path | None, answers: Callable[[], int]
 ) -> tuple[ContinuousBatch, SharedCosts]:
@@ -163,7 +166,5 @@ def costs_at_once(
             steps = adapter_of(strategy.drafter).steps if isinstance(strategy, Drafts) else float
             draft_s[arm] = seconds * steps(answers)
         costs = Costs(shared.of(answers).verify_s, draft_s)
-        greedy, drawn = rounds.at_once(batch, engine, costs, answers)
-        timed = replace(costs, round_s=greedy, drawn_round_s=drawn)
-        made[answers] = timed.pooled(shapes(engine))
+        made[answers] = _with_rounds(engine, costs, rounds.at_once(batch, engine, costs, answers))
     return made

@@ -56,8 +56,8 @@ class Written:
     """Answers to n prompts. Seconds are of the whole batch.
 
     ids: new tokens, end-of-sequence included.
-    embeddings: [n, d] float32, each prompt's last state as the head reads it; d is 0 where the
-        target did not read them.
+    embeddings: [n, d] float32, each prompt's last state as the head reads it; None where the target
+        did not read them.
     replays: for an arm whose answers are its own, not the target's, what it did to write each; None
         for others (see `Batch.replay`).
     states: of each answer [T, d], the state in front of each of its T tokens; None where they were
@@ -65,22 +65,8 @@ class Written:
     """
 
     ids: list[list[int]]
-    embeddings: NDArray[np.float32]
-    prefill_s: float
-    decode_s: float
+    embeddings: NDArray[np.float32] | None = None
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
     replays: list[Replay] | None = None
     states: list[Tensor] | None = None
-
-    @classmethod
-    def without_states(
-        cls,
-        ids: list[list[int]],
-        prefill_s: float,
-        decode_s: float,
-        replays: list[Replay] | None = None,
-    ) -> Written:
-        """Answers whose prompts the target did not read for their embeddings."""
-        import numpy as np
-
-        none = np.zeros((len(ids), 0), dtype=np.float32)
-        return cls(ids, none, prefill_s, decode_s, replays)

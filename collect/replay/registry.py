@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from decoders.common.plugins import watched
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .records import Replay, ToWrite, Written
 
 
-class Replayable(Protocol):
+class ReplayAdapter:
     """What a collection asks about a drafter, answered by an adapter in ADAPTERS: many answers at
     once, without the target's passes. The defaults are those of a drafter without one, which is run
     for one query at a time.
@@ -30,12 +30,16 @@ class Replayable(Protocol):
         that cost nothing.
     """
 
-    @property
-    def timed(self) -> Drafter: ...
+    drafter: Any
+    counts_calls = False
+
+    def __init__(self, drafter: Any) -> None:
+        self.drafter = drafter
 
     @property
-    def counts_calls(self) -> bool:
-        return False
+    def timed(self) -> Drafter:
+        drafter: Drafter = self.drafter
+        return drafter
 
     def steps(self, answers: int) -> float:
         """Cost of a drafted token for a number of answers that share passes, over its cost for one
@@ -51,26 +55,13 @@ class Replayable(Protocol):
         return None
 
 
-class ReplayAdapter(Replayable):
-    """The defaults."""
-
-    drafter: Any
-
-    def __init__(self, drafter: Any) -> None:
-        self.drafter = drafter
-
-    @property
-    def timed(self) -> Drafter:
-        drafter: Drafter = self.drafter
-        return drafter
-
-
-Adapter = Callable[[Any], Replayable]
+Adapter = Callable[[Any], ReplayAdapter]
 
 
 def _ours(module: str, name: str) -> Adapter:
-    def adapter(drafter: Any) -> Replayable:
-        made: Replayable = getattr(import_module(f".methods.{module}", __package__), name)(drafter)
+    def adapter(drafter: Any) -> ReplayAdapter:
+        kind = getattr(import_module(f".methods.{module}", __package__), name)
+        made: ReplayAdapter = kind(drafter)
         return made
 
     return adapter
@@ -93,7 +84,7 @@ ADAPTERS: dict[str, Adapter] = watched(
 )
 
 
-def adapter_of(drafter: Drafter) -> Replayable:
+def adapter_of(drafter: Drafter) -> ReplayAdapter:
     """The adapter of the drafter's very class, else ReplayAdapter."""
     kind = type(drafter)
     return ADAPTERS.get(f"{kind.__module__}:{kind.__qualname__}", ReplayAdapter)(drafter)

@@ -7,8 +7,7 @@ of the drafter over that answer gives every round that decoding would have had.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from decoders.earlier.prefixes import agreeing
 from decoders.records import StepStats
@@ -23,9 +22,11 @@ from .stack import DraftToken
 DraftTokens = Callable[[int, int, int], list[DraftToken]]
 
 
-@runtime_checkable
-class HasScript(Protocol):
-    """An adapter that knows what is drafted from every place, as far as it can be accepted.
+class ChainReplay(ReplayAdapter):
+    """Its drafts along an answer follow from what it makes of the answer's own tokens.
+
+    Tokens after the first rejected one, and past the answer's end, are only counted. Where
+    `min_confidence` stops a draft, the loop may draft more or fewer of those.
 
     later: unread tokens that the drafter leaves to its next draft, and reads in a step of their own
         where they are more; None where it reads along with the target.
@@ -34,18 +35,8 @@ class HasScript(Protocol):
     later: int | None
 
     def tokens(self, answers: KnownAnswers) -> DraftTokens | None:
-        """None where the answers cannot be read together."""
-
-
-class ChainReplay(ReplayAdapter):
-    """Its drafts along an answer follow from what it makes of the answer's own tokens.
-
-    Tokens after the first rejected one, and past the answer's end, are only counted. Where
-    `min_confidence` stops a draft, the loop may draft more or fewer of those.
-    """
-
-    def tokens(self, answers: KnownAnswers) -> DraftTokens | None:
-        """Each as drafted on the true prefix; fewer where an answer has no more."""
+        """Each as drafted on the true prefix; fewer where an answer has no more. None where the
+        answers cannot be read together."""
         raise NotImplementedError
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
@@ -56,10 +47,7 @@ class ChainReplay(ReplayAdapter):
         def begin(row: int, min_confidence: float) -> Draft:
             return Draft(lambda at, k: sure_part(tokens(row, at, k), k, min_confidence))
 
-        return [
-            replay_with_agreement(answer, partial(begin, row), loop)
-            for row, answer in enumerate(answers.ids)
-        ]
+        return replay_each(answers, begin, loop)
 
 
 def sure_part(run: list[DraftToken], k: int, min_confidence: float) -> list[int]:
@@ -117,13 +105,17 @@ def agreement(answer: Sequence[int], drafts: Draft) -> list[bool]:
     return [at == 0 or list(drafts.draft(at, 1)) == [token] for at, token in enumerate(answer)]
 
 
-def replay_with_agreement(
-    answer: Sequence[int], begin: Callable[[float], Draft], loop: ReplayedLoop
-) -> Replay:
-    """One pass for the agreement if the loop asks for it, a draft of one token everywhere, and
-    another for the rounds.
+def replay_each(
+    answers: KnownAnswers, begin: Callable[[int, float], Draft], loop: ReplayedLoop
+) -> list[Replay]:
+    """Along each answer one pass for the agreement if the loop asks for it, a draft of one token
+    everywhere, and another for the rounds.
 
-    begin: starts over at the answer's beginning; given the confidence below which a draft stops.
+    begin: starts over at the beginning of the answer of that row; given the confidence below which
+        a draft stops.
     """
-    agree = agreement(answer, begin(0.0)) if loop.agreement else None
-    return replay(answer, begin(loop.length.min_confidence), loop, agree)
+    made = []
+    for row, answer in enumerate(answers.ids):
+        agree = agreement(answer, begin(row, 0.0)) if loop.agreement else None
+        made.append(replay(answer, begin(row, loop.length.min_confidence), loop, agree))
+    return made

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decoders.backends.exit_adapter import AdapterHead
-from decoders.backends.llama.kv import PromptSlot
+from decoders.backends.llama.kv import Slot
 from decoders.backends.llama.model import (
     LayerWeights,
     RopeTables,
@@ -85,7 +85,7 @@ class Stack:
         return rope_tables(self.shape, self.embedding.device, self.embedding.dtype)
 
     def through(
-        self, prompts: Sequence[list[int]], rope: RopeTables, slots: Sequence[PromptSlot | None]
+        self, prompts: Sequence[list[int]], rope: RopeTables, slots: Sequence[Slot | None]
     ) -> Tensor:
         """Read n prompts of up to T tokens from position 0 on; [n, T, d] after the last layer.
 

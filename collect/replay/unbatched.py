@@ -135,7 +135,7 @@ class UnbatchedReplay:
             started = time.perf_counter()
             answers.append(drafter.write(prompt, *limits, self.strategy.length))
             decode_s += time.perf_counter() - started
-        return Written.without_states(answers, 0.0, decode_s)
+        return Written(answers, decode_s=decode_s)
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay]:
         return [self._replayed(answers, row, loop) for row in range(len(answers.ids))]
@@ -241,4 +241,4 @@ def written_to_context(strategy: SpeculativeDecoding, asked: ToWrite) -> Written
         prefill_s, decode_s = prefill_s + made.prefill_s, decode_s + made.decode_s
         for row, answer in zip(group, made.ids, strict=True):
             ids[row] = answer
-    return Written.without_states(ids, prefill_s, decode_s)
+    return Written(ids, None, prefill_s, decode_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -15,14 +16,10 @@ from ..embedders import OWN, Embedder, is_own, query_text, same_space
 from ..records import Outcome, OutcomeKey, QueryRow
 from .embeddings import Embeddings, embedded
 from .manifest import Manifest, read_manifest
-from .tables import OUTCOMES_SCHEMA, read_table
+from .tables import read_table
 
-# The long columns (tokens, text) are the bulk of the file, and no reward reads them.
-_NUMBERS = tuple(
-    name
-    for name in OUTCOMES_SCHEMA.names
-    if name not in ("output_ids", "text", "target_ids", "agree")
-)
+# Without the long columns of an OutcomeRow (tokens, text): they are the bulk of the file.
+_NUMBERS = tuple(field.name for field in fields(Outcome))
 
 
 class Collection:

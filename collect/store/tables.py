@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,57 +13,34 @@ import pyarrow.parquet as pq
 from decoders.common.errors import Damaged
 from decoders.common.wording import first_line
 
+from ..records import OutcomeRow, QueryRow
 from .manifest import read_manifest
 
 if TYPE_CHECKING:
     import datasets
 
-QUERIES_SCHEMA = pa.schema(
-    [
-        ("query_id", pa.string()),
-        ("task", pa.string()),
-        ("category", pa.string()),
-        ("source", pa.string()),
-        ("turns", pa.list_(pa.string())),
-        ("reference", pa.string()),
-        ("prompt_ids", pa.list_(pa.int32())),
-        ("embedding", pa.list_(pa.float32())),
-        ("embedder", pa.string()),
-        ("target_text", pa.string()),
-        ("max_new_tokens", pa.int32()),
-        ("group", pa.string()),
-    ]
-)
-OUTCOMES_SCHEMA = pa.schema(
-    [
-        ("query_id", pa.string()),
-        ("arm", pa.string()),
-        ("temperature", pa.float64()),
-        ("running", pa.int32()),
-        ("draw", pa.int32()),
-        ("rouge_l", pa.float64()),
-        ("parameters", pa.int64()),
-        ("rounds", pa.int32()),
-        ("drafted", pa.int32()),
-        ("accepted", pa.int32()),
-        ("calls", pa.int32()),
-        ("widths", pa.list_(pa.int32())),
-        ("new_tokens", pa.int32()),
-        ("repetitive", pa.bool_()),
-        ("prefill_s", pa.float64()),
-        ("decode_s", pa.float64()),
-        ("measured_tokens", pa.int32()),
-        ("measured_prefill_s", pa.float64()),
-        ("measured_decode_s", pa.float64()),
-        ("prompt_tokens", pa.int32()),
-        ("seed", pa.int64()),
-        ("error", pa.string()),
-        ("output_ids", pa.list_(pa.int32())),
-        ("text", pa.string()),
-        ("target_ids", pa.list_(pa.int32())),
-        ("agree", pa.list_(pa.bool_())),
-    ]
-)
+KINDS = {  # of columns, by the types of the records' fields
+    "str": pa.string(),
+    "float": pa.float64(),
+    "int": pa.int32(),
+    "bool": pa.bool_(),
+    "tuple[str, ...]": pa.list_(pa.string()),
+    "tuple[int, ...]": pa.list_(pa.int32()),
+    "tuple[bool, ...]": pa.list_(pa.bool_()),
+    "NDArray[np.float32]": pa.list_(pa.float32()),
+}
+WIDE = ("parameters", "seed")  # whole numbers that 32 bits may not hold
+
+
+def _schema(record: type) -> pa.Schema:
+    """A column for each field."""
+    kinds = {field.name: str(field.type).removesuffix(" | None") for field in fields(record)}
+    return pa.schema(
+        [(name, pa.int64() if name in WIDE else KINDS[kind]) for name, kind in kinds.items()]
+    )
+
+
+QUERIES_SCHEMA, OUTCOMES_SCHEMA = _schema(QueryRow), _schema(OutcomeRow)
 
 
 @dataclass(frozen=True)

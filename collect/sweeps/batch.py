@@ -1,13 +1,8 @@
-"""One batch of queries through the target and every arm: rows, whatever fails on the way.
-
-    target greedy -> each arm writes alone -> ROUGE-L -> teacher-forced replay -> rows
-
-An arm whose answers are its own (it does not draft, or its verifier is lossy) is run as it is: its
-own answer is what it writes, and its passes are those that it made. What is done at a temperature
-above 0 is in `conditions.py`.
+"""What a sweep is asked for, and how one batch of queries is tried: whatever fails on the way.
 
 Where a step fails on the batch (memory, most often) each half of it is tried, down to single
-queries; where one fails alone, its row holds the error and nothing else.
+queries; where one fails alone, its row holds the error and nothing else. The steps themselves are
+in `conditions.py`.
 """
 
 from __future__ import annotations
@@ -15,24 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collect.queries import Query
-from collect.replay.records import Replay
-from decoders.common.errors import DraftpickError, NotANumber
+from decoders.common.errors import DraftpickError
 from decoders.common.seeds import derived_seed
 from decoders.common.wording import in_words
 from decoders.records import Request
 from decoders.spelling import text_of
 
-from ..records import ArmInfo, OutcomeRow, QueryRow, counted, error_row
-from ..rouge import rouge_l
+from ..records import ArmInfo, OutcomeRow, QueryRow, error_row
 from .protocols import SweepEngine
-from .repetition import is_repetitive
 
 if TYPE_CHECKING:
     from ..replay.batch import Batch
@@ -127,15 +118,6 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class TargetAnswer:
-    """The target's greedy answer: ids, text, and the prompt's embedding [d]."""
-
-    ids: list[int]
-    text: str
-    embedding: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
 class Collected:
     """Queries, one QueryRow each, with one OutcomeRow each per arm and temperature."""
 
@@ -160,53 +142,11 @@ class Setup:
         return text_of(self.engine.tokenizer, ids)
 
 
-def collect_batch(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
-    """Every arm on every prompt at temperature 0; a failure becomes an error row, never an
-    exception."""
-    engine, arms, options = setup.engine, setup.arms, setup.options
-    answers = each(prompts, partial(_target_answers, setup))
-    answered: list[tuple[Prompt, TargetAnswer]] = []
-    done = Collected([], [])
-    for prompt, answer in zip(prompts, answers, strict=True):
-        if isinstance(answer, TargetAnswer):
-            answered.append((prompt, answer))
-        else:
-            failed = failed_query(prompt, arms, engine.embedder, answer, options)
-            setup.on_rows(failed.outcomes)
-            done.queries.extend(failed.queries)
-            done.outcomes.extend(failed.outcomes)
-    by_arm: list[list[OutcomeRow | Exception]] = []
-    for arm in arms:
-        by_arm.append(each(answered, partial(_arm_rows, setup, arm)))
-        if not options.measure:
-            setup.on_rows(by_arm[-1])
-    for index, (prompt, answer) in enumerate(answered):
-        rows = [
-            row
-            if isinstance(row := by_arm[column][index], OutcomeRow)
-            else error_row(prompt.query.id, arm, in_words(row))
-            for column, arm in enumerate(arms)
-        ]
-        if options.measure:
-            rows = measure(setup, prompt, rows)
-            setup.on_rows(rows)
-        done.queries.append(
-            query_row(prompt, engine.embedder, answer.embedding, answer.text, options)
-        )
-        done.outcomes.extend(rows)
-    return done
-
-
 def seed_of(options: SweepOptions, query_id: str, temperature: float, draw: int = 0) -> int:
     """Seed of one query's sampled answer; independent of the rest of the collection, and of how
     many seeds there are."""
     more = ("draw", draw) if draw else ()
     return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id, *more)
-
-
-def _own_seed(options: SweepOptions, prompt: Prompt) -> int:
-    """Seed of the answer that the autoregressive arm is scored by."""
-    return derived_seed(options.seed, "similarity", prompt.query.id)
 
 
 def failed_query(
@@ -269,89 +209,6 @@ def each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list
             return [error]
     half = len(items) // 2
     return each(items[:half], work) + each(items[half:], work)
-
-
-def _target_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[TargetAnswer]:
-    ids_of, options = [prompt.ids for prompt in prompts], setup.options
-    drawn = [
-        (temperature, [seed_of(options, each.query.id, temperature, draw) for each in prompts])
-        for temperature, draw in options.answers
-        if temperature > 0
-    ]
-    if options.similarity and any(arm.autoregressive for arm in setup.arms):
-        drawn.append((options.temperature, [_own_seed(options, each) for each in prompts]))
-    written = setup.batch.target(ids_of, options.max_new_tokens, also=drawn)
-    if not np.isfinite(written.embeddings).all():
-        raise NotANumber("the model's embeddings")
-    return [
-        TargetAnswer(list(ids), setup.text(ids), np.asarray(embedding, dtype=np.float32))
-        for ids, embedding in zip(written.ids, written.embeddings, strict=True)
-    ]
-
-
-def _arm_rows(
-    setup: Setup, arm: ArmInfo, group: Sequence[tuple[Prompt, TargetAnswer]]
-) -> list[OutcomeRow]:
-    batch, options = setup.batch, setup.options
-    prompts = [prompt.ids for prompt, _ in group]
-    targets = [answer.ids for _, answer in group]
-    seeds: list[int | None] = [None] * len(group)
-    if arm.autoregressive:
-        # Greedy would match itself perfectly; the sampled answer is scored (Huang et al., 3.4).
-        replays = [Replay.without_drafts(ids) for ids in targets]
-        if not options.similarity:
-            return _rows(setup, arm, group, replays)
-        own = [_own_seed(options, prompt) for prompt, _ in group]
-        written = batch.target(prompts, options.max_new_tokens, options.temperature, own)
-        seeds = [*own]
-    elif not options.similarity and batch.is_replayable(arm.name):
-        replays = batch.replay(arm.name, prompts, targets, options.max_new_tokens)
-        return _rows(setup, arm, group, replays)
-    else:
-        written = batch.arm(arm.name, prompts, options.max_new_tokens)
-        replays = written.replays or batch.replay(
-            arm.name, prompts, targets, options.max_new_tokens
-        )
-    live = written.replays is not None
-    rows = []
-    known = _rows(setup, arm, group, replays)
-    for (_, answer), ids, row, seed in zip(group, written.ids, known, seeds, strict=True):
-        text = setup.text(ids)
-        rows.append(
-            replace(
-                row,
-                rouge_l=rouge_l(answer.text, text),
-                new_tokens=len(ids if live else answer.ids),
-                prefill_s=written.prefill_s / len(group),
-                decode_s=written.decode_s / len(group),
-                seed=seed,
-                output_ids=tuple(ids),
-                text=text,
-            )
-        )
-    return rows
-
-
-def _rows(
-    setup: Setup,
-    arm: ArmInfo,
-    group: Sequence[tuple[Prompt, TargetAnswer]],
-    replays: Sequence[Replay],
-) -> list[OutcomeRow]:
-    """What is known of an arm without any answer of its own."""
-    return [
-        OutcomeRow(
-            query_id=prompt.query.id,
-            arm=arm.name,
-            parameters=arm.parameters,
-            **counted(replay),
-            new_tokens=len(answer.ids),
-            repetitive=is_repetitive(answer.ids, setup.engine.eos_ids),
-            target_ids=tuple(answer.ids),
-            agree=tuple(replay.agree),
-        )
-        for (prompt, answer), replay in zip(group, replays, strict=True)
-    ]
 
 
 def query_row(

@@ -6,10 +6,8 @@ rule, their seeds are their own, and they are stored in their order whichever wo
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from decoders.common.errors import DraftpickError
@@ -56,15 +54,6 @@ class _Worker:
         return self._here
 
 
-@dataclass
-class _Task:
-    """A group on its way. deaths: workers that it has lost."""
-
-    index: int
-    group: Sequence[Prompt]
-    deaths: int = 0
-
-
 class OnRay:
     """An executor over the workers of a Ray cluster; a context manager, which connects.
 
@@ -73,28 +62,28 @@ class OnRay:
         ends with the block.
     workers: None for one a GPU of the cluster, or one a machine where there are none.
 
-    A worker that dies is replaced and its group done again. Raises DraftpickError where Ray is not
-    installed or not reached, and where a group loses MOST_DEATHS workers.
+    A worker that dies is started anew, and its group done again, by Ray itself. Raises
+    DraftpickError where Ray is not installed or not reached, and where a group loses MOST_DEATHS
+    workers.
     """
 
     def __init__(self, make: Make, address: str | None = None, workers: int | None = None) -> None:
         self._make, self._address, self._asked = make, address, workers
         self._ours = False
-        self._actor: Any = None
-        self._idle: list[Any] = []
-        self._started: list[Any] = []
+        self._workers: list[Any] = []
 
     def __enter__(self) -> Self:
         ray = _ray()
         self._ours = connect(ray, self._address)
-        self._workers, cores, gpus = shares(ray, self._asked)
-        self._actor = ray.remote(_Worker).options(num_cpus=cores, num_gpus=gpus)
-        self._idle = [self._start() for _ in range(self._workers)]
+        workers, cores, gpus = shares(ray, self._asked)
+        again = {"max_restarts": -1, "max_task_retries": MOST_DEATHS - 1}
+        actor = ray.remote(_Worker).options(num_cpus=cores, num_gpus=gpus, **again)
+        self._workers = [actor.remote(self._make) for _ in range(workers)]
         return self
 
     def __exit__(self, *failure: object) -> None:
         ray = _ray()
-        for worker in self._started:  # one at work too, where the sweep ends early
+        for worker in self._workers:  # one at work too, where the sweep ends early
             with suppress(Exception):
                 ray.kill(worker)
         if self._ours:
@@ -105,7 +94,7 @@ class OnRay:
         ray = _ray()
         try:
             with _explained():
-                found: Costs = ray.get(self._idle[0].costs.remote())
+                found: Costs = ray.get(self._workers[0].costs.remote())
         except ray.exceptions.RayActorError as error:
             raise DraftpickError(f"a worker could not start: {first_line(error)}") from error
         return found
@@ -119,49 +108,34 @@ class OnRay:
     ) -> Iterator[Collected]:
         """Workers hand over whole groups, so that nothing is known before."""
         ray = _ray()
-        todo = (_Task(index, group) for index, group in enumerate(groups))
-        again: deque[_Task] = deque()
-        running: dict[Any, tuple[_Task, Any]] = {}
+        todo, idle = enumerate(groups), [*self._workers]
+        running: dict[Any, tuple[int, Sequence[Prompt], Any]] = {}
         ready: dict[int, Collected] = {}
         following = 0  # the next to be handed out
         while True:
-            while self._idle:
-                begun = len(running) + len(ready)
-                if again:
-                    task = again.popleft()
-                elif begun >= AHEAD * self._workers or (found := next(todo, None)) is None:
+            while idle and len(running) + len(ready) < AHEAD * len(self._workers):
+                found = next(todo, None)
+                if found is None:
                     break
-                else:
-                    task = found
-                worker = self._idle.pop()
-                running[worker.collect.remote(task.group, arms, options)] = (task, worker)
+                worker = idle.pop()
+                running[worker.collect.remote(found[1], arms, options)] = (*found, worker)
             if not running:
                 return
             (finished, *_), _ = ray.wait(list(running))
-            task, worker = running.pop(finished)
+            index, group, worker = running.pop(finished)
             try:
                 with _explained():
-                    ready[task.index] = ray.get(finished)
-                self._idle.append(worker)
+                    ready[index] = ray.get(finished)
             except ray.exceptions.RayActorError as error:
-                task.deaths += 1
-                if task.deaths == MOST_DEATHS:
-                    first = task.group[0].query.id
-                    raise DraftpickError(
-                        f"{MOST_DEATHS} workers died over the same {len(task.group)} queries "
-                        f"(the first is {first!r}); lower --batch-size, or see Ray's logs: "
-                        f"{first_line(error)}"
-                    ) from error
-                self._idle.append(self._start())
-                again.append(task)
+                raise DraftpickError(
+                    f"{MOST_DEATHS} workers died over the same {len(group)} queries "
+                    f"(the first is {group[0].query.id!r}); lower --batch-size, or see Ray's logs: "
+                    f"{first_line(error)}"
+                ) from error
+            idle.append(worker)
             while following in ready:
                 yield ready.pop(following)
                 following += 1
-
-    def _start(self) -> Any:
-        worker = self._actor.remote(self._make)
-        self._started.append(worker)
-        return worker
 
 
 @contextmanager

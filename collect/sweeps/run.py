@@ -93,13 +93,14 @@ def sweep(
     if not queries:
         raise DraftpickError("there are no queries to collect; name at least one query file")
     turns = one_by_one(engine, names, executor, options)
+    space = None if embedder is None else engine.embedder if reader is None else reader.name
     started = time.perf_counter()
     with Store(out) as store:
         manifest = store.begin(
             _identity(engine, names, options),
             lambda: (_describe_arms(engine, names), executor.costs().of(names)),
             {**provenance(), "timed_by": engine.timed_by},
-            _space(engine, embedder, reader),
+            space,
         )
         pending = _not_stored(queries, store.folder)
         already = len(queries) - len(pending)
@@ -114,7 +115,8 @@ def sweep(
             collected += len(query_rows)
             errors += sum(row.error is not None for row in outcome_rows)
             meter.stored(outcome_rows)
-            uncounted.update(row.arm for row in outcome_rows if row.uncounted)
+            timed = [row for row in outcome_rows if row.measured_prefill_s is not None]
+            uncounted.update(row.arm for row in timed if row.measured_tokens is None)
 
         prompts: list[Prompt] = []
         for query in pending:
@@ -127,7 +129,8 @@ def sweep(
         if turns is None:
             groups = batches(prompts, options.batch_size, options.seed)
         else:
-            groups = in_order(prompts, options.batch_size)
+            size = options.batch_size
+            groups = [prompts[at : at + size] for at in range(0, len(prompts), size)]
             keep_stored(turns.batch, store.folder)
         for done in executor.collect(groups, manifest.arms, options, meter.made):
             commit(done.queries, done.outcomes)
@@ -178,14 +181,6 @@ def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) 
         at_once=options.at_once,
         draws=options.draws,
     )
-
-
-def _space(
-    engine: SweepEngine, asked: str | Embedder | None, reader: Embedder | None
-) -> str | None:
-    if asked is None:
-        return None
-    return engine.embedder if reader is None else reader.name
 
 
 def _describe_arms(engine: SweepEngine, names: Sequence[str]) -> tuple[ArmInfo, ...]:
@@ -241,11 +236,6 @@ def one_by_one(
     if options.measure:
         raise DraftpickError(f"{words}, and --measure times them in another; leave one of them out")
     return executor
-
-
-def in_order(prompts: Sequence[Prompt], size: int) -> list[list[Prompt]]:
-    """Batches of the prompts as they come."""
-    return [list(prompts[start : start + size]) for start in range(0, len(prompts), size)]
 
 
 def keep_stored(batch: Batch, folder: Path) -> None:

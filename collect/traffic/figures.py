@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from decoders.costs.measured import Costs
 from policies.evaluation.bootstrap import group_index, group_sums, interval, ratio, resample
-from policies.evaluation.bounds import costs_margin
+from policies.evaluation.bounds import costs_margin, widened
 
 from ..rewards import modelled_s
 from .replayed import Traffic
@@ -95,32 +95,24 @@ def speeds(traffic: Traffic, costs: Costs, load: int | None, seed: int = 0) -> l
     """
     loads = traffic.loads(costs) if load is None else [load] * len(traffic.answers)
     sums = Sums(traffic.groups, seed)
-    plain, plain_by_costs = _seconds_and_repeats(traffic, traffic.plain, costs, loads)
+
+    def spent(arm: str) -> list[NDArray[np.float64]]:
+        """Seconds by the costs, then by each measurement of them."""
+        return [_seconds(traffic, arm, each, loads) for each in (costs, *costs.repeats)]
+
+    plain, *plain_by_costs = spent(traffic.plain)
     made = []
     for arm, outcomes in traffic.outcomes.items():
-        seconds, by_costs = _seconds_and_repeats(traffic, arm, costs, loads)
+        seconds, *by_costs = spent(arm)
         decoded = np.array([(row.new_tokens or 1) - 1 for row in outcomes], dtype=np.float64)
         speedup = sums.ratio(plain, seconds)
         repeats = np.array(
             [p.sum() / s.sum() for p, s in zip(plain_by_costs, by_costs, strict=True)]
         )
-        speedup = widened(speedup, costs_margin(speedup.mean, repeats, LEVEL))
-        made.append(Speed(arm, sums.ratio(decoded, seconds), speedup))
+        margin = costs_margin(speedup.mean, repeats, LEVEL)
+        bounds = widened(speedup.mean, (speedup.low, speedup.high), margin)
+        made.append(Speed(arm, sums.ratio(decoded, seconds), Figure(speedup.mean, *bounds)))
     return made
-
-
-def widened(figure: Figure, margin: float) -> Figure:
-    """The estimate with another, independent error: the two are added in squares."""
-    low = figure.mean - math.hypot(figure.mean - figure.low, margin)
-    return Figure(figure.mean, low, figure.mean + math.hypot(figure.high - figure.mean, margin))
-
-
-def _seconds_and_repeats(
-    traffic: Traffic, arm: str, costs: Costs, loads: Sequence[int]
-) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-    return _seconds(traffic, arm, costs, loads), [
-        _seconds(traffic, arm, each, loads) for each in costs.repeats
-    ]
 
 
 def _seconds(traffic: Traffic, arm: str, costs: Costs, loads: Sequence[int]) -> NDArray[np.float64]:

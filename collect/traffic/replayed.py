@@ -141,7 +141,8 @@ def reward_table(
     vectors = embedder.embed([each.logged.asked[-EMBEDDED_CHARACTERS:] for each in traffic.answers])
     repeats = priced.repeats if reward.needs_costs else ()
     earned = valued(priced)
-    sampled = [_sampled(traffic.answers[at]) for at, _ in rows]
+    heats = [traffic.answers[at].logged.temperature for at, _ in rows]
+    sampled = [heat is None or heat > 0 for heat in heats]  # or taken for it where nobody says
     ids = [f"{each.logged.where}#{at}" for at, each in enumerate(traffic.answers)]
     return RewardTable(
         query_ids=[ids[at] if load == 1 else f"{ids[at]}@x{load}" for at, load in rows],
@@ -159,11 +160,6 @@ def reward_table(
         repeats=np.array([valued(each) for each in repeats]) if repeats else None,
         drawn=np.where(np.array(sampled)[:, None], earned, np.nan)[None] if any(sampled) else None,
     )
-
-
-def _sampled(answer: TokenAnswer) -> bool:
-    """Whether it was drawn, which it is taken for where the logs name no temperature."""
-    return answer.logged.temperature is None or answer.logged.temperature > 0
 
 
 def require_known(reward: Reward, costs: Costs | None) -> None:

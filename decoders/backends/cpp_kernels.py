@@ -68,12 +68,10 @@ def has(name: str) -> bool:
     if used == "DEFAULT" or (used == "AVX2" and name != "AVX2"):
         return False
     known = torch.cpu.get_capabilities()
-    return all(known.get(each) for each in SETS[name]) and (name != "AMX" or _may_use_tiles())
-
-
-def _may_use_tiles() -> bool:
-    """Asks the system for leave, which is given once a process."""
-    return has_tiles() and bool(torch.cpu._init_amx())
+    if not all(known.get(each) for each in SETS[name]):
+        return False
+    # the system is asked for leave to use tiles, which is given once a process
+    return name != "AMX" or (has_tiles() and bool(torch.cpu._init_amx()))
 
 
 def loaded() -> bool:

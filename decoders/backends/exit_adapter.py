@@ -24,7 +24,7 @@ from ..sampling.draft_vocab import DraftVocab
 from .cuda.recorded import TorchLayers
 from .llama.exit_head import ADAPTER, AdapterConfig, Lens, load_parts
 from .llama.loading import packed_layer
-from .llama.model import LayerWeights, chain_place, layer, moved, rope_tables, through
+from .llama.model import LayerWeights, chain_place, layer, rope_tables, through
 from .llama.shape import Shape
 from .native import LlamaBackend
 from .weights.packed import dense, linear, pack, rows_of
@@ -54,10 +54,9 @@ class Adapter(Lens):
     def begin(cls, target: LlamaBackend, config: AdapterConfig) -> Adapter:
         """Untrained: the target's layers that follow the exit, no lens yet (see `fit_lens`)."""
         following = target.weights.layers[config.exit_layer : config.exit_layer + config.blocks]
-        blocks = [moved(w, target.device, torch.float32) for w in following]
         norm = torch.ones(target.shape.hidden, device=target.device)
         lens = torch.eye(target.shape.hidden, device=target.device)
-        return cls(target.shape, config, [_cloned(b) for b in blocks], norm, lens)
+        return cls(target.shape, config, [*map(_copied, following)], norm, lens)
 
     @classmethod
     def plain(cls, target: LlamaBackend, exit_layer: int) -> Adapter:
@@ -183,6 +182,9 @@ class AdapterHead:
         return make
 
 
-def _cloned(block: LayerWeights) -> LayerWeights:
-    copies: dict[str, Any] = {k: dense(t).clone() for k, t in block.tensors().items()}
-    return replace(block, **copies)
+def _copied(w: LayerWeights) -> LayerWeights:
+    """The same layer in float32, to be trained."""
+    parts: dict[str, Any] = {
+        k: dense(t).to(torch.float32, copy=True) for k, t in w.tensors().items()
+    }
+    return replace(w, **parts)

@@ -14,6 +14,7 @@ class KeptStates(ABC):
     """What StateBackend and LayerStatesBackend ask for. Of an encoder-decoder positions and layers
     are the decoder's."""
 
+    layers: int
     context: int
     state_size: int
     dtype: torch.dtype
@@ -22,10 +23,6 @@ class KeptStates(ABC):
     def __init__(self) -> None:
         self._final: Tensor | None = None  # [context, d] states after the final norm
         self._exits: dict[int, Tensor] = {}  # layer, ascending -> [context, d] states after it
-
-    @property
-    @abstractmethod
-    def layers(self) -> int: ...
 
     @abstractmethod
     def truncate(self, length: int) -> None: ...

@@ -24,7 +24,7 @@ from .cpp.layers import KernelLayers, unsupported_reason
 from .cpp_kernels import version
 from .cuda import use_kernels
 from .cuda.fused import FusedLayers
-from .cuda.recorded import Layers, Read, RecordedPasses, Recorder
+from .cuda.recorded import Layers, RecordedPasses, Recorder
 from .kept_states import KeptStates
 from .llama.attention import rounded
 from .llama.kv import KVCache, Slot
@@ -48,7 +48,7 @@ from .llama.model import (
 )
 from .llama.reading import SequenceSlice, require_prompt
 from .llama.shape import Shape
-from .llama.tree import Tree, moves, require_chain, require_rollback
+from .llama.tree import Tree, require_chain, require_rollback
 from .threads import threads
 from .weights.blocked import Blocks
 from .weights.file_blocks import FileBlocks
@@ -61,6 +61,7 @@ Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_place` takes them
 PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
 LARGE_CHUNK = 256  # of a large model on a CPU, which reads that many in a second or more
 LARGE_MODEL = 500_000_000  # parameters
+ROLLBACK = 1024  # positions that may be taken back where windows let go what lies behind them
 
 
 def _alone() -> None:
@@ -70,7 +71,7 @@ def _alone() -> None:
 class LlamaBackend(KeptStates):
     """Llama, SmolLM2, Mistral, Qwen2 and Qwen3 shapes in float32 or bfloat16, on CPU or CUDA.
 
-    turn: as of Looped (cuda/device_loop.py).
+    turn: as of Rounded (cuda/rounds.py).
     """
 
     trees_unsupported_reason: str | None = None
@@ -94,11 +95,16 @@ class LlamaBackend(KeptStates):
         self._cache = cache or self.new_cache(shape.layers)
         self._threads = threads() if self.device.type == "cpu" else None
         self._length = 0
+        windows = [shape.kinds[w.kind].window for w in weights.layers]
+        on_cpu = self.device.type == "cpu"
+        self._windowed = [at for at, window in enumerate(windows) if window and on_cpu]
+        self._window = max(windows, default=0)
+        self._whole_from = 0  # the first position that no layer has let go
         self.prompts_read = 0  # how often `prefill` was called
         self._tree: Tree | None = None
         self._ahead = 0  # positions that the layers below an exit have seen
         self._ahead_layer = 0  # the exit that ran so far; 0 where none did
-        self.state_size = shape.hidden
+        self.layers, self.state_size = shape.layers, shape.hidden
         self.recorded: RecordedPasses | None = None
         self.compiled: KernelLayers | None = None
         self.turn: Callable[[], None] | None = _alone
@@ -210,12 +216,12 @@ class LlamaBackend(KeptStates):
         return f"blocks {version()}" if self.blocked else ""
 
     @property
-    def layers(self) -> int:
-        return self.shape.layers
-
-    @property
     def length(self) -> int:
         return self._length
+
+    @property
+    def reach(self) -> int:
+        return self._whole_from and self._whole_from + self._window
 
     @property
     def ahead(self) -> int:
@@ -306,7 +312,7 @@ class LlamaBackend(KeptStates):
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
         if parents is None and self.recorded is not None and len(ids) <= WIDEST:
-            return self._replayed(self.recorded, ids).logits
+            return self._replayed(self.recorded, ids)
         states = self._finished(self._hidden(ids, parents))
         return logits_of(states, self.weights.head, self.shape)
 
@@ -331,15 +337,16 @@ class LlamaBackend(KeptStates):
         self._cache.clean()
 
     def truncate(self, length: int) -> None:
-        require_rollback(length, self._length, self._tree)
+        require_rollback(length, self._length, self._tree, self.reach)
+        if length == 0:
+            self._whole_from = 0
         self._length = self._ahead = length
         self._tree = None
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
-        self._tree.keep(nodes)
-        first, slots = moves(self._tree.base, nodes)
+        first, slots = self._tree.keep(nodes)
         end = first + len(slots)
         if slots:
             source = torch.tensor(slots, device=self.device)
@@ -462,28 +469,32 @@ class LlamaBackend(KeptStates):
         """Places of the next t tokens; None for a chain."""
         if self._length + t > self.context:
             raise ContextTooLong(self._length, t, self.context)
+        end = self._length - self._window - ROLLBACK
+        if self._windowed and end >= self._whole_from + ROLLBACK:
+            self._cache.let_go(self._windowed, end)
+            self._whole_from = end
         if parents is not None:
             return self._branch(parents)
         require_chain(self._tree)
         self._tree = None
         return None
 
-    def _replayed(self, recorded: RecordedPasses, ids: Tensor) -> Read:
+    def _replayed(self, recorded: RecordedPasses, ids: Tensor) -> Tensor:
         """A chain `ids` [T] in slots length.., up to its logits, as one recorded pass; more
         where there are exits, whose states are kept between passes."""
         start, end = self._length, self._length + len(ids)
         self._placed(len(ids), None)
         if not self._exits:
-            read = recorded.extend(ids, start)
+            logits, states = recorded.extend(ids, start)
         else:
             after, h = self._caught_up(ids, start)
             highest = max(self._exits)
             h = self._pointwise(h, after, highest, start, None)
-            read = recorded.finish(h, highest, start)
+            logits, states = recorded.finish(h, highest, start)
         self._length = self._ahead = end
         if self._final is not None:
-            self._final[start:end] = read.states
-        return read
+            self._final[start:end] = states
+        return logits
 
     # -- rounds on the device (cuda/rounds.py) ------------------------------------------------
 

@@ -14,8 +14,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 def memory_limit() -> int | None:
     """Bytes that the process's groups may use, the least of their limits; None without one."""
-    found = [limit for limit, _ in _memory()]
-    return min(found, default=None)
+    return min((limit for limit, _ in _memory()), default=None)
 
 
 def memory_left() -> int | None:

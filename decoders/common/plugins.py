@@ -63,7 +63,8 @@ def load(package: str = "") -> None:
     Raises DraftpickError where one cannot be imported or brings a part whose name is taken.
     """
     for group in (GROUP, f"{GROUP}.{package}") if package else (GROUP,):
-        for entry in sorted(entry_points(group=group), key=_ours_first):
+        entries = entry_points(group=group)
+        for entry in sorted(entries, key=lambda one: (not _is_ours(one), one.name, one.value)):
             _import(entry.module, DRAFTPICK_ITSELF if _is_ours(entry) else _words(entry))
 
 
@@ -83,10 +84,6 @@ def if_missing() -> str:
 
 def _is_ours(entry: EntryPoint) -> bool:
     return entry.dist is not None and entry.dist.name == "draftpick"
-
-
-def _ours_first(entry: EntryPoint) -> tuple[bool, str, str]:
-    return not _is_ours(entry), entry.name, entry.value
 
 
 def _words(entry: EntryPoint) -> str:

@@ -129,17 +129,12 @@ def _cuda() -> dict[str, Any] | None:
     torch = _torch_with_cuda()
     if torch is None:
         return None
+    driver = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     gpus = range(torch.cuda.device_count())
     sizes = [torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus]
     return {
         "version": torch.version.cuda,
-        "driver": _driver(),
+        "driver": next(iter((driver or "").split()), None),
         "capability": [".".join(map(str, torch.cuda.get_device_capability(gpu))) for gpu in gpus],
         "memory_gib": [round(size / 2**30, 1) for size in sizes],
     }
-
-
-def _driver() -> str | None:
-    """The GPU driver's version, if its tool reports it."""
-    told = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return next(iter((told or "").split()), None)

@@ -4,7 +4,7 @@ numbers alone, without PyTorch."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -91,13 +91,6 @@ def speculative(acceptance: float, cost: float, k: int, verify: float = 1.0) -> 
     return (1 - a ** (k + 1)) / ((1 - a) * (k * cost + verify))
 
 
-def horizontal(acceptances: Sequence[float], costs: Sequence[float]) -> float:
-    """EWIF where the i-th drafted token is accepted with acceptances[i] and costs costs[i] (Chen et
-    al., theorem 4.5)."""
-    accepted = itertools.accumulate(acceptances, lambda p, a: p * a, initial=1.0)
-    return sum(accepted) / (1 + sum(costs))
-
-
 def best_length(
     acceptance: float, cost: float, longest: int, verify: Sequence[float] | None = None
 ) -> int:
@@ -108,17 +101,6 @@ def best_length(
     passes = verify if verify is not None else [1.0] * (longest + 1)
     tokens = itertools.accumulate(acceptance**k for k in range(longest + 1))
     return fastest(list(tokens), [k * cost + passes[k] for k in range(longest + 1)])
-
-
-def swi(tokens: int, target_cost: float, passes: Iterable[tuple[int, float]]) -> float:
-    """Standardized walltime improvement (Chen et al., section 5.1): the speed-up over one target
-    pass a token if every pass took a fixed time. 0 tokens give 0.
-
-    passes: (how many, cost of one) of every model, the target among them; costs are parameter
-        counts or seconds.
-    """
-    spent = sum(count * cost for count, cost in passes)
-    return tokens * target_cost / spent if spent > 0 else 0.0
 
 
 FIRST_WAIT, LONGEST_WAIT = 4, 64  # rounds without a draft after a rejected one

@@ -32,6 +32,7 @@ from .pass_costs import PassCosts
 WIDEST = 17
 CONTEXT = 192  # prompt tokens held while measuring
 REPEATS = 9
+LONGEST_S = 2.0  # of measuring, from the second repeat on: a first answer waits for it
 QUIET = 1.3  # the usual time over the least above which something else was running too
 
 
@@ -82,7 +83,7 @@ def assume(target: Backend, costs: PassCosts) -> None:
 def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
     """Read the costs from `folder`, or measure and write them; `known` has them from now on.
 
-    Measuring takes about 170 short passes and forgets what the target held. What was measured on a
+    Measuring takes about two seconds and forgets what the target held. What was measured on a
     busy machine is measured again at the next loading, and the quieter of the two kept. A file that
     cannot be read is made again, one that cannot be written is done without.
     """
@@ -115,14 +116,18 @@ def undisturbed(times: Sequence[Sequence[float]]) -> PassCosts:
 
 
 def time_passes(target: Backend, repeats: int = REPEATS) -> list[list[float]]:
-    """Seconds of each repeat, by width; the repeats take turns."""
+    """Seconds of each repeat, by width; the repeats take turns. They are fewer, but two at least,
+    where LONGEST_S is over: those of a large model, whose passes vary less."""
     prompt_tokens = max(1, min(CONTEXT, target.context - WIDEST - 1))
     target.prefill([1 + i % min(97, target.vocab_size - 1) for i in range(prompt_tokens)])
     start = target.length
     widest = min(WIDEST, target.context - start)
     ids = torch.arange(widest, device=target.device) % target.vocab_size
     times: list[list[float]] = [[] for _ in range(widest)]
-    for _ in range(repeats):
+    started = time.perf_counter()
+    for done in range(repeats):
+        if done > 1 and time.perf_counter() - started > LONGEST_S:
+            break
         for width in range(1, widest + 1):
             times[width - 1].append(seconds_of(target, ids[:width]))
             target.truncate(start)

@@ -7,13 +7,13 @@ draft less under load and nothing where it does not pay.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from ..common.machine import look, others
@@ -73,18 +73,9 @@ class SharedCosts:
 
     def of(self, rows: int) -> PassCosts:
         """Pass costs for a number of answers at once, interpolated between measured points."""
-        low = max(0, min(bisect_right(self.rows, rows) - 1, len(self.rows) - 2))
-        first, second = self.rows[low : low + 2] if len(self.rows) > 1 else (self.rows[0], None)
-        at = self.seconds[low]
-        if second is not None:
-            share = (rows - first) / (second - first)
-            above = self.seconds[low + 1]
-            at = tuple(a + share * (b - a) for a, b in zip(at, above, strict=True))
-        made = list(at[:1])
-        for j in range(1, len(self.tokens)):
-            steps = self.tokens[j] - self.tokens[j - 1]
-            made += [at[j - 1] + (at[j] - at[j - 1]) * i / steps for i in range(1, steps + 1)]
-        return PassCosts(tuple(made))
+        at = [np.interp(rows, self.rows, seconds) for seconds in zip(*self.seconds, strict=True)]
+        widths = range(1, self.tokens[-1] + 1)
+        return PassCosts(tuple(np.interp(widths, self.tokens, at).tolist()))
 
 
 @dataclass(frozen=True)

@@ -83,11 +83,6 @@ class EndpointEngine:
         return list(self.arms)
 
     @property
-    def reference(self) -> str:
-        """The arm whose answers the others' are compared with: the first one."""
-        return next(iter(self.arms))
-
-    @property
     def target_fingerprint(self) -> str:
         """Fingerprint of the models' names; no server says which weights it holds."""
         models = json.dumps({name: arm.model for name, arm in self.arms.items()})
@@ -132,6 +127,10 @@ class EndpointEngine:
             for name, pause_s in pauses.items()
             if pause_s > 0
         }
+
+    def why_too_long(self, name: str, prompt_ids: Sequence[int], request: Request) -> str | None:
+        """None: how long a prompt may be is a server's to say."""
+        return None
 
     def wake(self, arm: str) -> None:
         """Let the arm be asked at once, though it is left alone. Raises NoSuchName."""

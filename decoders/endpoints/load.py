@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import httpx
@@ -36,11 +36,14 @@ class Load:
         return self.running + self.waiting
 
 
-def load_on(page: str, named: str) -> Load:
-    """What a metrics page says, in Prometheus' format.
+Sample = tuple[str, Mapping[str, str], float]  # name, labels, value
 
-    named: where it came from. Raises DraftpickError where it has the gauges of no server that is
-    known here, or prometheus-client is not installed.
+
+def samples(page: str, named: str) -> list[Sample]:
+    """All that a metrics page holds, in Prometheus' format.
+
+    named: where it came from. Raises DraftpickError for another page, and where prometheus-client
+    is not installed.
     """
     try:
         from prometheus_client.parser import text_string_to_metric_families
@@ -48,13 +51,24 @@ def load_on(page: str, named: str) -> Load:
         raise DraftpickError(
             "reading a server's metrics needs prometheus-client; pip install 'draftpick[serve]'"
         ) from error
-    found = dict[str, float]()  # summed over labels: engines, models
     try:
-        for family in text_string_to_metric_families(page):
-            for sample in family.samples:
-                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+        return [
+            (sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        ]
     except ValueError as error:
-        raise DraftpickError(f"{named} is no page of metrics: {error}") from error
+        raise DraftpickError(
+            f"{named} is no page of metrics ({error}); check the address"
+        ) from None
+
+
+def load_on(page: str, named: str) -> Load:
+    """The load that a metrics page tells. Raises DraftpickError as `samples`, and where it has the
+    gauges of no server that is known here."""
+    found = dict[str, float]()  # summed over labels: engines, models
+    for sample, _, value in samples(page, named):
+        found[sample] = found.get(sample, 0.0) + value
     for names in GAUGES.values():
         counts = [found.get(name, -1.0) for name in names]
         if all(0 <= count < MAX_REQUESTS for count in counts):

@@ -1,8 +1,8 @@
 """Servers: the reasons that end an answer, what the fields of a chunk may hold, and what a server
 tells of its own drafts.
 
-Nobody says which server answers, so that what any row knows is read of every server, and what no
-row knows is no answer.
+Nobody says which server answers, so that what any of them gives is read of every server, and what
+none gives is no answer.
 """
 
 from __future__ import annotations
@@ -19,71 +19,18 @@ SILENT_PARTS = ("reference",)  # parts of no text
 NO_REASON = (None, "", "null")  # a `finish_reason` that says nothing yet
 
 
-@dataclass(frozen=True)
-class Server:
-    """A kind of server. Its chunks are OpenAI's but for what is named here.
-
-    ends: what ends a whole answer, by its `finish_reason`: one of OpenAI's four.
-    breaks: the `finish_reason` of an answer that is not whole.
-    thoughts: fields of a message that hold what the model thinks.
-    parts: types of the parts where its `content` is a list.
-    one_call: whether `tool_calls` may be a call in the place of a list.
-    stopped_by: the field of a choice that names the stop string or token.
-    refuses: whether it refuses `stream_options`.
-    """
-
-    ends: Mapping[str, str]
-    breaks: tuple[str, ...] = ()
-    thoughts: tuple[str, ...] = ()
-    parts: tuple[str, ...] = ()
-    one_call: bool = False
-    stopped_by: str | None = None
-    refuses: bool = False
-
-
-_BOTH = {STOP: STOP, LENGTH: LENGTH}
-_CALLS = _BOTH | {TOOL_CALLS: TOOL_CALLS}
-_OPENAI = _CALLS | {FILTERED: FILTERED, "function_call": TOOL_CALLS}
-
-SERVERS = {
-    "OpenAI": Server(_OPENAI),
-    "Azure": Server(_OPENAI, refuses=True),
-    "vLLM": Server(
-        _CALLS | {"repetition": LENGTH},
-        breaks=("abort", "error"),
-        thoughts=("reasoning_content", "reasoning"),
-        stopped_by="stop_reason",
-    ),
-    "SGLang": Server(
-        _OPENAI, breaks=("abort",), thoughts=("reasoning_content",), stopped_by="matched_stop"
-    ),
-    "llama.cpp": Server(_CALLS, thoughts=("reasoning_content",)),
-    "Ollama": Server(_CALLS, breaks=("load", "unload"), thoughts=("reasoning",)),
-    "LM Studio": Server(_CALLS, thoughts=("reasoning_content", "reasoning")),
-    "TGI": Server(
-        _CALLS | {"eos_token": STOP, "stop_sequence": STOP}, one_call=True, refuses=True
-    ),
-    "Mistral": Server(
-        _CALLS | {"model_length": LENGTH},
-        breaks=("error",),
-        parts=("text", "thinking", "reference"),
-        refuses=True,
-    ),
-    "DeepSeek": Server(
-        _CALLS | {FILTERED: FILTERED},
-        breaks=("insufficient_system_resource",),
-        thoughts=("reasoning_content",),
-    ),
-    "litellm": Server(
-        _OPENAI | {"eos": STOP, "guardrail_intervened": FILTERED},
-        breaks=("finish_reason_unspecified", "malformed_function_call"),
-        thoughts=("reasoning_content",),
-    ),
-}  # fmt: skip
-
-ENDS = {reason: end for each in SERVERS.values() for reason, end in each.ends.items()}
-THINKING = tuple(dict.fromkeys(name for each in SERVERS.values() for name in each.thoughts))
-_STOPPED_BY = tuple(each.stopped_by for each in SERVERS.values() if each.stopped_by)
+ENDS = {  # what ends a whole answer, by its `finish_reason`: one of OpenAI's four
+    **{each: each for each in (STOP, LENGTH, TOOL_CALLS, FILTERED)},
+    "function_call": TOOL_CALLS,  # OpenAI, as others that copy it
+    "repetition": LENGTH,  # vLLM
+    "eos_token": STOP,  # TGI
+    "stop_sequence": STOP,
+    "model_length": LENGTH,  # Mistral
+    "eos": STOP,  # litellm
+    "guardrail_intervened": FILTERED,
+}
+THINKING = ("reasoning_content", "reasoning")  # fields of a message that hold what it thinks
+STOPPED_BY = ("stop_reason", "matched_stop")  # of a choice, for the string or token: vLLM, SGLang
 
 
 def end_of(choice: Mapping[str, Any]) -> tuple[str | None, bool]:
@@ -101,7 +48,7 @@ def end_of(choice: Mapping[str, Any]) -> tuple[str | None, bool]:
 
 def stop_of(choice: Mapping[str, Any]) -> str | None:
     """The stop string that ended the answer, where the server names it."""
-    named = [choice[name] for name in _STOPPED_BY if isinstance(choice.get(name), str)]
+    named = [choice[name] for name in STOPPED_BY if isinstance(choice.get(name), str)]
     return named[0] if named else None
 
 

@@ -6,11 +6,12 @@ import json
 import os
 import re
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from io import IncrementalNewlineDecoder
 from itertools import islice
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from ..common.errors import DraftpickError, UpstreamRefused
 from ..common.secrets import masked, secret
 from ..common.text import from_json
 from ..common.wording import in_words
-from .events import data_of
 from .fields import fields_of
 from .servers import Speculated, content_of, end_of, speculated, stop_of
 
@@ -143,6 +143,33 @@ def completions(
             )
     if ended is None and (pending or not done):
         raise Unavailable("its stream ended before the answer did")
+
+
+def data_of(parts: Iterable[str]) -> Iterator[str]:
+    """The data of each server-sent event of a stream that comes in parts, read as HTML's standard
+    has them. One that is not ended is none."""
+    held: list[str] = []
+    for line in _lines(parts):
+        name, _, value = line.partition(":")
+        if name == "data":
+            held.append(value.removeprefix(" "))
+        elif not line and held:
+            yield "\n".join(held)
+            held = []
+
+
+def _lines(parts: Iterable[str]) -> Iterator[str]:
+    r"""Lines end with \n, \r\n or \r alone; `str.splitlines` knows more ends."""
+    newlines = IncrementalNewlineDecoder(None, translate=True)
+    held: list[str] = []
+    for part in parts:
+        first, *more = newlines.decode(part).split("\n")
+        held.append(first)
+        for each in more:
+            yield "".join(held)
+            held = [each]
+    if newlines.decode("", final=True):  # it came to the last \r
+        yield "".join(held)
 
 
 def _read_out(answer: httpx.Response, events: Iterator[str], open_: ExitStack) -> None:

@@ -47,7 +47,8 @@ def draft_chain(
     while True:
         if penalised:
             drafted = torch.stack(ids) if ids else logits.new_empty(0, dtype=torch.int64)
-            seen = seen_mask(context, drafted, len(ids) + 1, _width(logits, vocab))[-1]
+            width = logits.shape[-1] if vocab is None else vocab.target_vocab
+            seen = seen_mask(context, drafted, len(ids) + 1, width)[-1]
             logits = penalise(logits, sampling, seen if vocab is None else seen[vocab.to_target])
         if state is not None:
             allowed = state.allowed().to(logits.device)
@@ -79,10 +80,6 @@ def _stacked(rows: list[Tensor], vocab: DraftVocab | None) -> Tensor | None:
     if not rows:
         return None
     return torch.stack(rows) if vocab is None else vocab.expand(torch.stack(rows))
-
-
-def _width(logits: Tensor, vocab: DraftVocab | None) -> int:
-    return logits.shape[-1] if vocab is None else vocab.target_vocab
 
 
 LATER = 8  # tokens that a model which seldom drafts reads with its next draft

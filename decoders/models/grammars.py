@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +19,10 @@ from ..protocols import GrammarState
 from ..records import Grammar
 from .token_texts import TokenTexts
 
-KEPT = 64  # compiled grammars, those asked for last, and as many of those that take too long
+KEPT = 64  # grammars, those asked for last: compiled, or known to take too long
 COMPILING_S = 5.0  # usual schemas take milliseconds, some that are made for it minutes or more
 AT_ONCE = 2  # grammars that are compiled
 ENCODED = 4096  # texts whose tokens are kept
-T = TypeVar("T")
 ONE_LINE: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 
 
@@ -39,8 +38,7 @@ class Grammars:
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: tuple[int, ...]) -> None:
         self._tokenizer, self._vocab_size, self._eos_ids = tokenizer, vocab_size, eos_ids
         self._read: Any = None  # the tokenizer as llguidance knows it
-        self._begun: OrderedDict[Grammar, _Matched] = OrderedDict()
-        self._slow: OrderedDict[Grammar, None] = OrderedDict()
+        self._begun: OrderedDict[Grammar, _Matched | None] = OrderedDict()  # None: too slow
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._free = threading.BoundedSemaphore(AT_ONCE)
 
@@ -49,12 +47,12 @@ class Grammars:
         be compiled, or not in COMPILING_S, or that no token can begin; StillCompiling where
         AT_ONCE others are being compiled all that time."""
         with self._lock:
-            made = self._begun.get(grammar)
-            if made is not None:
+            if grammar in self._begun:
                 self._begun.move_to_end(grammar)
+                made = self._begun[grammar]
+                if made is None:
+                    raise _too_slow(grammar)
                 return made.copy()
-            if grammar in self._slow:
-                raise _too_slow(grammar)
         with self._reading:
             if self._read is None:
                 self._read = self._vocabulary()
@@ -69,9 +67,7 @@ class Grammars:
         def work() -> None:
             try:
                 compiled = self._compiled(grammar)
-                with self._lock:
-                    _keep(self._begun, grammar, compiled)
-                    self._slow.pop(grammar, None)
+                self._keep(grammar, compiled)
                 made.set_result(compiled)
             except Exception as error:
                 made.set_exception(error)
@@ -82,10 +78,14 @@ class Grammars:
         try:
             return made.result(COMPILING_S)
         except TimeoutError:
-            with self._lock:
-                if grammar not in self._begun:
-                    _keep(self._slow, grammar, None)
+            self._keep(grammar, None)
             raise _too_slow(grammar) from None
+
+    def _keep(self, grammar: Grammar, made: _Matched | None) -> None:
+        with self._lock:
+            self._begun[grammar] = self._begun.get(grammar) or made
+            while len(self._begun) > KEPT:
+                self._begun.popitem(last=False)
 
     def _compiled(self, grammar: Grammar) -> _Matched:
         from llguidance import LLMatcher, LLParserLimits
@@ -246,12 +246,6 @@ def _text(literal: str) -> str:
 
 def _on_one_line(schema: dict[str, Any]) -> str:
     return json.dumps(schema | {"x-guidance": ONE_LINE})
-
-
-def _keep(several: OrderedDict[Grammar, T], grammar: Grammar, value: T) -> None:
-    several[grammar] = value
-    while len(several) > KEPT:
-        several.popitem(last=False)
 
 
 _NAMES = {

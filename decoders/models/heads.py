@@ -52,15 +52,10 @@ def trained_exit(arm: str, folder: Path, target: ExitBackend) -> AdapterHead | L
     )
 
 
-def plain_exit(layer: int, target: ExitBackend) -> AdapterHead | LensHead | ReadOutHead:
+def plain_exit(layer: int, target: ExitBackend) -> AdapterHead | ReadOutHead:
     """The target's own norm and head after so many of its layers, untrained."""
     if isinstance(target, LlamaBackend):
         return AdapterHead(target, Adapter.plain(target, layer), None)
-    from ..backends.transformers.hf_seq2seq import HFSeq2SeqBackend  # transformers' models
-    from ..backends.transformers.seq2seq_exit import LensHead, plain_lens
-
-    if isinstance(target, HFSeq2SeqBackend):
-        return LensHead(target, plain_lens(target, layer).to(target.dtype), None)
     if isinstance(target, LayeredBackend) and isinstance(target, StateBackend):
         return ReadOutHead(target, layer, target.state_size)
     raise DraftpickError(

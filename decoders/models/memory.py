@@ -95,15 +95,11 @@ def need_of(
     held = positions if unsupported(text) else context_of(text)
     return Need(
         parameters,
-        _called(rounding, dtype),
+        "the file's blocks" if rounding == "file" else rounding or str(dtype).split(".")[-1],
         int(parameters * each),
         _position(text) * dtype.itemsize,
         min(context or held, positions),
     )
-
-
-def _called(rounding: Rounding | None, dtype: torch.dtype) -> str:
-    return "the file's blocks" if rounding == "file" else rounding or str(dtype).split(".")[-1]
 
 
 def require(name: str, need: Need, device: torch.device) -> None:

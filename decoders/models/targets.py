@@ -295,17 +295,14 @@ def fingerprint(folder: Path) -> str:
     in for them. The config is left out: tools rewrite it without changing the model.
     Raises DraftpickError where there are neither.
     """
+    files: Sequence[Path]
     if folder.is_file():
-        return fingerprint_files(read_header(folder).files)
-    files = files_of(folder) or [*sorted(folder.glob("*.safetensors")), *pickled(folder)]
+        files = read_header(folder).files
+    else:
+        files = files_of(folder) or [*sorted(folder.glob("*.safetensors")), *pickled(folder)]
     if not files:
         raise DraftpickError(
             f"{folder} holds no weights (*.safetensors or pytorch_model*.bin); save or fetch the "
             "model again"
         )
-    return fingerprint_files(files)
-
-
-def fingerprint_files(files: Sequence[Path]) -> str:
-    """Eight hex digits of what these files hold."""
     return hashlib.sha256(" ".join(digests_of(files)).encode()).hexdigest()[:8]

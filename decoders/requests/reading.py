@@ -51,7 +51,8 @@ class PromptReader:
         if user is None or user != self._scope.user:
             return 0
         most = min(len(self._ids), backend.length, len(prompt_ids) - 1)
-        return agreeing(self._ids[:most], list(prompt_ids[:most]))
+        found = agreeing(self._ids[:most], list(prompt_ids[:most]))
+        return found if found >= backend.reach else 0
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -65,6 +66,7 @@ class PromptReader:
             part = backend.part if scope.pause is None else min(backend.part, PREFILL_CHUNK)
             if scope.exact:
                 held = min(held, self._whole) // part * part
+                held = held if held >= backend.reach else 0
             kept = _kept(backend, scope, own, part)
             pauses = _Pauses(backend, scope, len(own), part, kept, tells=self._counts)
             before = backend.prompts_read
@@ -164,8 +166,10 @@ class _Kept:
         if end <= self._told:
             return
         self._told = end
-        self._store.follow(backend.weights)
         each, ids = backend.position_bytes, self._ids[:end]
+        if self._store.match(self._owner, ids) < backend.reach:
+            return  # what lies between is no longer whole
+        self._store.follow(backend.weights)
         try:
             self._store.keep(self._owner, ids, backend.copy_out, each, self._by)
         except (RuntimeError, MemoryError) as error:

@@ -9,14 +9,16 @@ the list.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 FILE = "draft_vocab.json"
+NO_IDS = np.empty(0, np.uint16)  # of the narrowest kind in which ids are kept
 
 
 class DraftVocab:
@@ -31,15 +33,20 @@ class DraftVocab:
 
     @classmethod
     def commonest(
-        cls, sequences: Iterable[Iterable[int]], size: int, target_vocab: int, keep: Iterable[int]
+        cls,
+        sequences: Iterable[Any],
+        size: int,
+        target_vocab: int,
+        keep: Iterable[int],
+        more: Iterable[int] = (),
     ) -> DraftVocab:
-        """The `size - 1` most frequent ids, `keep` (end of sequence) always among them."""
-        counts: Counter[int] = Counter()
-        for ids in sequences:
-            counts.update(int(i) for i in ids)
-        first = list(dict.fromkeys(keep))
-        rest = [i for i, _ in counts.most_common(size) if i not in first]
-        return cls(sorted((first + rest)[: size - 1]), target_vocab)
+        """The `size - 1` most frequent ids of sequences [n] each, `keep` (end of sequence) always
+        among them, and `more` where that leaves room."""
+        counts = np.bincount(np.concatenate([NO_IDS, *sequences]), minlength=target_vocab)
+        ranked, first = np.argsort(-counts, kind="stable"), list(dict.fromkeys(keep))
+        rest = [int(i) for i in ranked[: size - 1 + len(first)] if counts[i]]
+        chosen = list(dict.fromkeys([*first, *rest, *more]))
+        return cls(sorted(chosen[: size - 1]), target_vocab)
 
     @classmethod
     def load(cls, folder: Path) -> DraftVocab | None:

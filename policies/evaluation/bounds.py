@@ -86,6 +86,8 @@ def gain_of(
     The mean over queries is a ratio of sums over groups. A group moves it, to first order, by (the
     sum of its gains - mean * its queries) / (queries a group), the pseudo-values that are bounded.
     """
+    from scipy.special import ndtri
+
     n, level = units.groups, 1 - (1 - CONFIDENCE) / tests
     mean, groups = float(gains.mean()), None if n == units.queries else n
     if n < 2:
@@ -94,7 +96,7 @@ def gain_of(
     moved = group_sums(gains - mean, units.group_of_query) / sizes.mean()  # mean 0
     needed = None
     if mean > 0:
-        ratio = _normal(level) * float(moved.std(ddof=1)) / mean
+        ratio = float(ndtri(level) * moved.std(ddof=1)) / mean
         needed = math.ceil(max(ratio**2, MIN_BOUNDED_GROUPS) * float(sizes.mean()))
     low, high = -math.inf, math.inf
     if n >= MIN_BOUNDED_GROUPS:
@@ -126,20 +128,21 @@ def costs_margin(mean: float, by_costs: Float64, level: float) -> float:
 
 
 def _with_costs(gain: Gain, by_costs: Float64, level: float) -> Gain:
-    """Bounds that include the error of the costs, which has nothing to do with which queries came:
-    the two margins are added in squares."""
+    """Bounds that include the error of the costs, which has nothing to do with which queries
+    came."""
     margin = costs_margin(gain.mean, by_costs, level)
     needed = gain.needed
     if needed is not None and margin:
         left = 1 - (margin / gain.mean) ** 2  # of the squared mean, for the queries' own margin
         needed = math.ceil(needed / left) if left > 0 else None
-    return replace(
-        gain,
-        low=gain.mean - math.hypot(gain.mean - gain.low, margin),
-        high=gain.mean + math.hypot(gain.high - gain.mean, margin),
-        needed=needed,
-        costs_error=margin,
-    )
+    low, high = widened(gain.mean, (gain.low, gain.high), margin)
+    return replace(gain, low=low, high=high, needed=needed, costs_error=margin)
+
+
+def widened(mean: float, bounds: tuple[float, float], margin: float) -> tuple[float, float]:
+    """Bounds of a mean with another, independent error: the two are added in squares."""
+    low, high = bounds
+    return mean - math.hypot(mean - low, margin), mean + math.hypot(high - mean, margin)
 
 
 def _lower(values: Float64, sums: Float64, level: float) -> float:
@@ -150,9 +153,3 @@ def _lower(values: Float64, sums: Float64, level: float) -> float:
     n, mean = len(values), float(values.mean())
     margin = float(stdtrit(n - 1, level)) * float(values.std(ddof=1)) / math.sqrt(n)
     return min(mean - margin, float(np.quantile(sums / n, 1 - level)))
-
-
-def _normal(level: float) -> float:
-    from scipy.special import ndtri
-
-    return float(ndtri(level))

@@ -12,7 +12,7 @@ from ..errors import PolicyError
 from ..fixed import best_fixed_index, one_hot
 from ..records import Float64, Policy, RewardTable
 from .bootstrap import CONFIDENCE, RESAMPLES, group_sums, interval, ratio
-from .bounds import costs_margin
+from .bounds import costs_margin, widened
 from .units import Units, units_of
 
 OPTIMISTIC = (
@@ -104,7 +104,6 @@ def value(
     *,
     greedy: bool = False,
     resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Value:
     """The policy's exact value: the mean over queries of sum_a pi(a|x) r(x, a).
@@ -117,7 +116,7 @@ def value(
     units = units_of(table)
     counts = units.resample(seed, resamples)
     name = "greedy" if greedy else "dynamic"
-    return _value(name, probs, table.rewards, units, counts, confidence)
+    return _value(name, probs, table.rewards, units, counts)
 
 
 def references(table: RewardTable, train: RewardTable | None = None) -> dict[str, Float64]:
@@ -154,7 +153,6 @@ def report(
     *,
     probs: Float64 | None = None,
     resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Evaluation:
     """The policy, greedy and dynamic, next to all reference rows (see ``references`` for train).
@@ -166,19 +164,16 @@ def report(
     distributions = {"greedy": greedy_probs(probs), "dynamic": probs} | references(table, train)
     units = units_of(table)
     counts = units.resample(seed, resamples)
-    rows = [
-        _value(name, pi, table.rewards, units, counts, confidence)
-        for name, pi in distributions.items()
-    ]
+    rows = [_value(name, pi, table.rewards, units, counts) for name, pi in distributions.items()]
     each = {name: per_query(pi, table.rewards) for name, pi in distributions.items()}
     gains = each["greedy"] - each["best-fixed"]
-    low, high = _interval(gains, units, counts, confidence)
+    low, high = _interval(gains, units, counts)
     if table.repeats is not None:
         ours, theirs = distributions["greedy"], distributions["best-fixed"]
         moved = [_mean(per_query(ours, r) - per_query(theirs, r)) for r in table.repeats]
         mean = _mean(gains)
-        margin = costs_margin(mean, np.array(moved), (1 + confidence) / 2)
-        low, high = mean - math.hypot(mean - low, margin), mean + math.hypot(high - mean, margin)
+        margin = costs_margin(mean, np.array(moved), (1 + CONFIDENCE) / 2)
+        low, high = widened(mean, (low, high), margin)
     paired = int((~np.isnan(gains)).sum())
     tasks = sorted(set(table.tasks))
     members = {task: np.array([t == task for t in table.tasks]) for task in tasks}
@@ -218,11 +213,9 @@ def _best_of_task(table: RewardTable, task: str, otherwise: int) -> int:
     return best_fixed_index(table.rows(rows))
 
 
-def _value(
-    name: str, probs: Float64, rewards: Float64, units: Units, counts: Float64, confidence: float
-) -> Value:
+def _value(name: str, probs: Float64, rewards: Float64, units: Units, counts: Float64) -> Value:
     values = per_query(probs, rewards)
-    low, high = _interval(values, units, counts, confidence)
+    low, high = _interval(values, units, counts)
     failed = float((probs * np.isnan(rewards)).sum(axis=1).mean())
     return Value(name, _mean(values), low, high, int((~np.isnan(values)).sum()), failed)
 
@@ -232,12 +225,10 @@ def _mean(values: Float64) -> float:
     return float(seen.mean()) if len(seen) else math.nan
 
 
-def _interval(
-    values: Float64, units: Units, counts: Float64, confidence: float
-) -> tuple[float, float]:
+def _interval(values: Float64, units: Units, counts: Float64) -> tuple[float, float]:
     """Percentile interval of the mean of [n] values over resampled groups, counts [B, G]; (nan,
     nan) where nothing counts."""
     seen = ~np.isnan(values)
     sums = group_sums(np.where(seen, values, 0.0), units.group_of_row)
     rows = group_sums(seen, units.group_of_row)
-    return interval(ratio(counts @ sums, counts @ rows), confidence)
+    return interval(ratio(counts @ sums, counts @ rows))

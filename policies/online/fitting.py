@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -22,23 +22,9 @@ FOLDS = 5
 LIMIT = 3.0  # standard deviations of a reward around its prediction, beyond which it is cut
 
 
-def fit_thompson(
-    table: RewardTable,
-    validation: RewardTable | None = None,
-    seed: int = 0,
-    *,
-    width: float = 0.5,
-    prior: float = 1000.0,
-    kept: float = 5.0,
-    memory: float = 2000.0,
-    control: float = 0.03,
-    explore: float = 0.005,
-    budget: float = 0.05,
-    components: int = 12,
-    level: float = 0.05,
-    sure: float = 2.0,
-) -> Fitted:
-    """Thompson sampling that begins at ridge regression on the table and learns from then on.
+@dataclass(frozen=True)
+class Learning:
+    """How a policy goes on learning.
 
     width: what the beliefs' standard deviations are multiplied by before they are drawn from; 1 is
         the posterior itself, and less explores less.
@@ -54,19 +40,43 @@ def fit_thompson(
 
     Raises PolicyError on an option out of range.
     """
-    options = {
-        "width": width,
-        "prior": prior,
-        "kept": kept,
-        "memory": memory,
-        "control": control,
-        "explore": explore,
-        "budget": budget,
-        "components": components,
-        "level": level,
-        "sure": sure,
-    }
-    _check(options)
+
+    width: float = 0.5
+    prior: float = 1000.0
+    kept: float = 5.0
+    memory: float = 2000.0
+    control: float = 0.03
+    explore: float = 0.005
+    budget: float = 0.05
+    components: int = 12
+    level: float = 0.05
+    sure: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("prior", "kept", "memory"):
+            if not getattr(self, name) > 0:
+                raise PolicyError(f"{name} must be above 0, not {getattr(self, name):g}")
+        for name in ("control", "level"):
+            if not 0 < getattr(self, name) < 1:
+                raise PolicyError(
+                    f"{name} must be above 0 and below 1, not {getattr(self, name):g}"
+                )
+        for name in ("budget", "explore"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise PolicyError(f"{name} must be in [0, 1], not {getattr(self, name):g}")
+        for name in ("components", "sure", "width"):
+            if getattr(self, name) < 0:
+                raise PolicyError(f"{name} must be 0 or more, not {getattr(self, name):g}")
+
+
+def fit_thompson(
+    table: RewardTable,
+    validation: RewardTable | None = None,
+    seed: int = 0,
+    *,
+    learning: Learning = Learning(),
+) -> Fitted:
+    """Thompson sampling that begins at ridge regression on the table and learns from then on."""
     table = table.filled()
     fitted = fit_regression(table, None, seed)
     offline = fitted.policy
@@ -79,48 +89,33 @@ def fit_thompson(
         scale=float(predicted.std(axis=0).mean()) or 1.0,
         mean=mean,
         std=std,
-        directions=leading(table.inputs, std, mean, table.dimension, int(options["components"])),
+        directions=leading(table.inputs, std, mean, table.dimension, int(learning.components)),
     )
     z = context.around(table.inputs, predicted)  # [n, A, k]
-    beliefs = Beliefs.of_table(z, table.rewards, options["prior"], options["kept"])
+    beliefs = Beliefs.of_table(z, table.rewards, learning.prior, learning.kept)
     arms = len(table.arms)
     state = State(
         best=int(table.rewards.mean(axis=0).argmax()),
         control=Control(
-            options["control"], LIMIT * float(beliefs.noise.max()) ** 0.5, options["level"]
+            learning.control, LIMIT * float(beliefs.noise.max()) ** 0.5, learning.level
         ),
-        budget=Budget(options["budget"]),
+        budget=Budget(learning.budget),
         detectors=[DriftDetector() for _ in range(arms)],
         drifts=[0] * arms,
     )
     policy = OnlinePolicy(
-        origin_of("thompson", table, seed, options),
+        origin_of("thompson", table, seed, asdict(learning)),
         context,
         beliefs,
         state,
         z.mean(axis=0),
-        width=options["width"],
-        explore=options["explore"],
-        sure=options["sure"],
-        keep=float(np.exp(-1 / options["memory"])),
+        width=learning.width,
+        explore=learning.explore,
+        sure=learning.sure,
+        keep=float(np.exp(-1 / learning.memory)),
         lowest=float(table.rewards.min()),
     )
     return Fitted(policy, [])
-
-
-def _check(options: dict[str, Any]) -> None:
-    for name in ("prior", "kept", "memory"):
-        if not options[name] > 0:
-            raise PolicyError(f"{name} must be above 0, not {options[name]:g}")
-    for name in ("control", "level"):
-        if not 0 < options[name] < 1:
-            raise PolicyError(f"{name} must be above 0 and below 1, not {options[name]:g}")
-    for name in ("budget", "explore"):
-        if not 0 <= options[name] <= 1:
-            raise PolicyError(f"{name} must be in [0, 1], not {options[name]:g}")
-    for name in ("components", "sure", "width"):
-        if options.get(name, 0) < 0:
-            raise PolicyError(f"{name} must be 0 or more, not {options[name]:g}")
 
 
 def _predictions(table: RewardTable, offline: NetworkPolicy, seed: int) -> Float64:

@@ -25,7 +25,6 @@ from ..records import Float32, Float64
 from .estimators import (
     Estimate,
     Log,
-    OffPolicyEstimator,
     Terms,
     effective_rows,
     estimators,
@@ -94,7 +93,10 @@ def compare(
     if not action_probs:
         return {}
     own = _logged(log)
-    against = {name: _base(by, log, offered, predicted) or own for name, by in used.items()}
+    against = dict.fromkeys(used, own)
+    if offered is not None:  # predictions correct what the logging policy earned, too
+        corrected = {name: by for name, by in used.items() if by.predicts}
+        against |= {n: by.terms(log, offered, predicted) for n, by in corrected.items()}
     terms = {
         policy: {name: by.terms(log, probs, predicted) for name, by in used.items()}
         for policy, probs in action_probs.items()
@@ -149,13 +151,6 @@ def _comparison(
         float(w.max() / w.sum()),
         float(w[w > tau].sum() / w.sum()),
     )
-
-
-def _base(
-    by: OffPolicyEstimator, log: Log, offered: Float64 | None, predicted: Float64 | None
-) -> Terms | None:
-    """The terms of the logging policy where predictions correct them; None for the mean reward."""
-    return by.terms(log, offered, predicted) if by.predicts and offered is not None else None
 
 
 def on_policy(log: Log, *, seed: int = 0) -> Estimate:

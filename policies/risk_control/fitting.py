@@ -21,7 +21,7 @@ from ..evaluation.units import Units, units_of
 from ..records import Fitted, RewardTable
 from .bounds import Risk
 from .policy import TEMPERATURE, Guarantee, RiskControlPolicy
-from .thresholds import MODELS, ThresholdGrid, calibrate, counted_losses, greedy_rows, learn, parted
+from .thresholds import MODELS, calibrate, counted_losses, greedy_rows, learn, parted
 
 AUTO = "auto"
 
@@ -110,7 +110,7 @@ def fit_risk_control(
     gain = gain_of(gained, units, resamples(units, seed), by_costs=by_costs)
     faster = gain.low > 0
     taken = grid if faster else fixed
-    best = _constant_arms(fixed, held)  # [Z + 1]
+    chosen_fixed = fixed.chosen(held)[greedy_rows(held)][0]  # [Z + 1], for every greedy query
     guarantee = Guarantee(
         max_loss=max_loss,
         confidence=risk.confidence,
@@ -122,8 +122,8 @@ def fit_risk_control(
         sources=None if units.groups == units.queries else units.groups,
         gain=gain.mean,
         gain_low=gain.low if math.isfinite(gain.low) else None,
-        best_lossless=best[0],
-        best_controlled=best[alone.selected(risk)],
+        best_lossless=held.arms[chosen_fixed[0]],
+        best_controlled=held.arms[chosen_fixed[alone.selected(risk)]],
         **_alone(held, lossless),
     )
     options = {
@@ -169,9 +169,3 @@ def _alone(table: RewardTable, lossless: list[str]) -> dict[str, Any]:
         "failed": int(np.isnan(table.losses[greedy][:, places]).sum()),
         "sampled": int((~greedy).sum()),
     }
-
-
-def _constant_arms(fixed: ThresholdGrid, table: RewardTable) -> list[str]:
-    """[Z + 1] the arm that a grid of means takes for every greedy query, at each threshold."""
-    chosen = fixed.chosen(table)[greedy_rows(table)][0]
-    return [table.arms[i] for i in chosen]

@@ -1,8 +1,7 @@
-"""Advice on a table's headroom: rules from its figures to sentences."""
+"""The headroom of a table in figures, and what to do about it: rules from those to sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..evaluation.bounds import Gain
@@ -36,50 +35,95 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """The figures that the rules look at.
+class Part:
+    """Some of the rows: a task, or a bin of a feature.
 
-    choices: besides the best fixed arm, simplest first, the oracle among them.
-    wins: each arm's share of rows on which it is the best.
-    lead: by how much the best arm leads the best fixed one, where it is another.
-    weakest: the task on which even the oracle earns least, and how much; None with a single task.
-    optimistic: whether the oracle holds noise.
-    at_most: what the oracle gains with the noise that repeats or draws take off; None where there
-        are none.
-    reward: its name, whose scale says what a gain is in proportion.
+    by: "task", or the feature.
+    arm: the best one here, seen with hindsight, and what it earns.
+    fixed, oracle: what the best fixed arm of the whole table and the oracle earn here.
+    gap_share: of the whole gap between those two, what lies here; None where there is none.
     """
 
-    best_fixed: str
-    best_mean: float
-    choices: Sequence[Choice]
-    wins: Mapping[str, float]
-    lead: float
-    weakest: tuple[str, float] | None
+    by: str
+    name: str
+    rows: int
+    arm: str
+    arm_mean: float
+    fixed: float
+    oracle: float
+    gap_share: float | None
+
+
+@dataclass(frozen=True)
+class ArmWins:
+    """An arm, its mean reward, and the rows on which it is the best.
+
+    wins: their share, ties shared.
+    lead: by how much it leads the next best arm there, on average; None where it never wins.
+    """
+
+    arm: str
+    mean: float
+    wins: float
+    lead: float | None
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """The gain that is possible, where it lies, and what to do about it.
+
+    queries: how many count; one asked in several ways counts once. groups: how many independent
+        groups they are in.
+    choices: the best fixed arm first, the oracle last.
+    repeated, single: as in `headroom.Oracle`.
+    optimistic: whether the oracle holds noise that could not be taken off.
+    draws: the fewest answers that were drawn for a row at a temperature above 0; 0 where there is
+        no such row, or nobody said.
+    oracle_at_most: the oracle's mean reward with the noise that repeats and draws take off; theirs,
+        among `choices`, is at least what choosing the best arm earns on average.
+    left_out: words about what failed; empty where nothing did.
+    advice: sentences.
+    """
+
+    reward: str
     queries: int
-    optimistic: bool = False
-    at_most: float | None = None
-    reward: str = ""
+    groups: int
+    best_fixed: str
+    choices: list[Choice]
+    parts: list[Part]
+    arms: list[ArmWins]
+    repeated: int
+    single: int
+    optimistic: bool
+    draws: int
+    oracle_at_most: float
+    left_out: str
+    advice: list[str]
 
 
-def advice(facts: Facts) -> list[str]:
+def advice(found: Headroom, lead: float) -> list[str]:
     """One arm is enough, or what to route by, or which kind of arm is missing; then what to know of
-    the figures."""
-    oracle = next(one.gain for one in facts.choices if one.kind == "oracle")
-    share = relative(oracle.mean, facts.best_mean, facts.reward)
+    the figures.
+
+    lead: by how much the best arm leads the best fixed one, where it is another.
+    """
+    oracle = found.choices[-1].gain
+    share = relative(oracle.mean, found.choices[0].mean, found.reward)
     if oracle.mean <= 0 or (share is not None and share <= SMALL_GAIN):
-        sentences = [_enough(facts, oracle), _missing(facts)]
+        sentences = [_enough(found, oracle), _missing(found, lead)]
     else:
-        sentences = [_route(facts, oracle)]
-    never = [arm for arm, share in facts.wins.items() if share == 0]
+        sentences = [_route(found, oracle)]
+    never = [one.arm for one in found.arms if one.wins == 0]
     if never:
         sentences.append(f"Never the best arm: {', '.join(never)}.")
-    if facts.at_most is not None:
+    if found.repeated:
+        at_most = found.oracle_at_most - found.choices[0].mean
         sentences.append(
             "Where a query was timed or drawn several times, the oracle chooses by one half and is "
-            f"judged by the other, which leans low: it gains {_percent(facts, oracle.mean)} so, "
-            f"and {_percent(facts, facts.at_most)} chosen and judged by all, which leans high."
+            f"judged by the other, which leans low: it gains {_percent(found, oracle.mean)} so, "
+            f"and {_percent(found, at_most)} chosen and judged by all, which leans high."
         )
-    if facts.optimistic:
+    if found.optimistic:
         sentences.append(
             "The oracle is optimistic: the fastest of arms that were timed once, or judged by the "
             "answer to one seed at a temperature above 0 (or one that nobody logged), looks "
@@ -89,39 +133,41 @@ def advice(facts: Facts) -> list[str]:
     return sentences
 
 
-def _enough(facts: Facts, oracle: Gain) -> str:
+def _enough(found: Headroom, oracle: Gain) -> str:
     return (
-        f"One arm is enough: {facts.best_fixed}. Even the best arm of every query would gain only "
-        f"{_percent(facts, oracle.mean)}."
+        f"One arm is enough: {found.best_fixed}. Even the best arm of every query would gain only "
+        f"{_percent(found, oracle.mean)}."
     )
 
 
-def _missing(facts: Facts) -> str:
-    share = facts.wins[facts.best_fixed]
+def _missing(found: Headroom, lead: float) -> str:
+    share = next(one.wins for one in found.arms if one.arm == found.best_fixed)
     if share >= NEARLY_ALL:
-        why = f"{facts.best_fixed} is the best arm of {share:.0%} of the rows"
+        why = f"{found.best_fixed} is the best arm of {share:.0%} of the rows"
     else:
         why = (
-            f"the arms are too similar: where {facts.best_fixed} is not the best, the best leads "
-            f"by {_percent(facts, facts.lead)} on average"
+            f"the arms are too similar: where {found.best_fixed} is not the best, the best leads "
+            f"by {_percent(found, lead)} on average"
         )
-    if facts.weakest is None:
+    tasks = [part for part in found.parts if part.by == "task"]
+    if len(tasks) < 2:
         return f"For more, another arm is needed, since {why}."
-    task, reward = facts.weakest
+    weakest = min(tasks, key=lambda part: part.oracle)
     return (
         f"For more, another arm is needed, since {why}. What is missing most is a drafter that is "
-        f"good at {task}: there even the best arm of every query earns only {reward:.3g}."
+        f"good at {weakest.name}: there even the best arm of every query earns only "
+        f"{weakest.oracle:.3g}."
     )
 
 
-def _route(facts: Facts, oracle: Gain) -> str:
-    seen = [one for one in facts.choices if one.kind in ("feature", "learner")]
-    found = [one for one in seen if one.gain.above_zero]
-    if found:
-        first, most = found[0], max(found, key=lambda one: one.gain.mean)
+def _route(found: Headroom, oracle: Gain) -> str:
+    seen = [one for one in found.choices if one.kind in ("feature", "learner")]
+    better = [one for one in seen if one.gain.above_zero]
+    if better:
+        first, most = better[0], max(better, key=lambda one: one.gain.mean)
         embedding = "the query's embedding"
         what = first.name.removeprefix("best by ") if first.kind == "feature" else embedding
-        sentence = f"Route by {what}: {first.name} {_gains(facts, first.gain, oracle)}."
+        sentence = f"Route by {what}: {first.name} {_gains(found, first.gain, oracle)}."
         kept = first
         if most.gain.low > first.gain.mean:
             kept = most
@@ -129,17 +175,17 @@ def _route(facts: Facts, oracle: Gain) -> str:
             named = (
                 most.name.replace("best", "Best", 1) if feature else f"{most.name}, of {embedding},"
             )
-            gained = f"{_percent(facts, most.gain.mean)}, at least {_percent(facts, most.gain.low)}"
+            gained = f"{_percent(found, most.gain.mean)}, at least {_percent(found, most.gain.low)}"
             sentence += f" {named} is better: it gains {gained}."
         arms = ", ".join(f"{arm} ({share:.0%})" for arm, share in kept.arms.items())
         return f"{sentence} It takes {arms}. `draftpick train` learns it."
-    bound = "at most " if facts.optimistic else ""
-    known = f"The best arm of every query would gain {bound}{_percent(facts, oracle.mean)}"
-    end = f"Until then one arm is enough: {facts.best_fixed}."
-    by_task = [one.gain for one in facts.choices if one.kind == "task" and one.gain.above_zero]
+    bound = "at most " if found.optimistic else ""
+    known = f"The best arm of every query would gain {bound}{_percent(found, oracle.mean)}"
+    end = f"Until then one arm is enough: {found.best_fixed}."
+    by_task = [one.gain for one in found.choices if one.kind == "task" and one.gain.above_zero]
     if by_task:
         return (
-            f"{known}, and the best arm by task {_gains(facts, by_task[0], oracle)}, but no "
+            f"{known}, and the best arm by task {_gains(found, by_task[0], oracle)}, but no "
             "input of a policy predicts it with 95% confidence. Collect more queries, or try "
             f"another embedder (--embedder). {end}"
         )
@@ -147,8 +193,8 @@ def _route(facts: Facts, oracle: Gain) -> str:
     if best.gain.needed is None and best.gain.mean > 0:
         return (
             f"{known}, but the error of the costs behind the reward hides what a choice gains: the "
-            f"best one, {best.name}, gains {_percent(facts, best.gain.mean)}, and the costs alone "
-            f"may move that by {_percent(facts, best.gain.costs_error or 0.0)}. Collect again on "
+            f"best one, {best.name}, gains {_percent(found, best.gain.mean)}, and the costs alone "
+            f"may move that by {_percent(found, best.gain.costs_error or 0.0)}. Collect again on "
             f"an idle machine. {end}"
         )
     if best.gain.needed is None:
@@ -159,18 +205,18 @@ def _route(facts: Facts, oracle: Gain) -> str:
         )
     return (
         f"{known}, but no feature of a query predicts it with 95% confidence: the best choice, "
-        f"{best.name}, gains {_percent(facts, best.gain.mean)}. About {best.gain.needed:,} queries "
-        f"would settle it; there are {facts.queries:,}. {end}"
+        f"{best.name}, gains {_percent(found, best.gain.mean)}. About {best.gain.needed:,} queries "
+        f"would settle it; there are {found.queries:,}. {end}"
     )
 
 
-def _gains(facts: Facts, gain: Gain, oracle: Gain) -> str:
+def _gains(found: Headroom, gain: Gain, oracle: Gain) -> str:
     return (
-        f"gains {_percent(facts, gain.mean)} over the best fixed arm ({facts.best_fixed}), at "
-        f"least {_percent(facts, gain.low)}, and {gain.mean / oracle.mean:.0%} of what the best "
+        f"gains {_percent(found, gain.mean)} over the best fixed arm ({found.best_fixed}), at "
+        f"least {_percent(found, gain.low)}, and {gain.mean / oracle.mean:.0%} of what the best "
         "arm of every query would"
     )
 
 
-def _percent(facts: Facts, gain: float) -> str:
-    return in_words(gain, facts.best_mean, facts.reward)
+def _percent(found: Headroom, gain: float) -> str:
+    return in_words(gain, found.choices[0].mean, found.reward)

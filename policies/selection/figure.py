@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from decoders.common.files import replacing
 
-from .headroom import Headroom
+from .advice import Headroom
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ oracle and the best fixed arm, which is chosen on all of them, as the guard does
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from ..evaluation.units import Units, units_of
 from ..fixed import best_fixed_index
 from ..learners.binned import MAX_BINS, bins_of, splitting_features, splitting_pairs
 from ..records import Float64, RewardTable
-from .advice import Choice, Facts, advice
+from .advice import ArmWins, Choice, Headroom, Part, advice
 from .crossfit import (
     MIN_GROUPS,
     Chooser,
@@ -39,73 +39,6 @@ from .crossfit import (
 )
 
 LEARNERS = {"ridge": "regression", "kNN": "knn"}
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some of the rows: a task, or a bin of a feature.
-
-    by: "task", or the feature.
-    arm: the best one here, seen with hindsight, and what it earns.
-    fixed, oracle: what the best fixed arm of the whole table and the oracle earn here.
-    gap_share: of the whole gap between those two, what lies here; None where there is none.
-    """
-
-    by: str
-    name: str
-    rows: int
-    arm: str
-    arm_mean: float
-    fixed: float
-    oracle: float
-    gap_share: float | None
-
-
-@dataclass(frozen=True)
-class ArmWins:
-    """An arm, its mean reward, and the rows on which it is the best.
-
-    wins: their share, ties shared.
-    lead: by how much it leads the next best arm there, on average; None where it never wins.
-    """
-
-    arm: str
-    mean: float
-    wins: float
-    lead: float | None
-
-
-@dataclass(frozen=True)
-class Headroom:
-    """The gain that is possible, where it lies, and what to do about it.
-
-    queries: how many count; one asked in several ways counts once. groups: how many independent
-        groups they are in.
-    choices: the best fixed arm first, the oracle last.
-    repeated, single: as in `Oracle`.
-    optimistic: whether the oracle holds noise that could not be taken off.
-    draws: the fewest answers that were drawn for a row at a temperature above 0; 0 where there is
-        no such row, or nobody said.
-    oracle_at_most: the oracle's mean reward with the noise that repeats and draws take off; theirs,
-        among `choices`, is at least what choosing the best arm earns on average.
-    left_out: words about what failed; empty where nothing did.
-    advice: sentences.
-    """
-
-    reward: str
-    queries: int
-    groups: int
-    best_fixed: str
-    choices: list[Choice]
-    parts: list[Part]
-    arms: list[ArmWins]
-    repeated: int
-    single: int
-    optimistic: bool
-    draws: int
-    oracle_at_most: float
-    left_out: str
-    advice: list[str]
 
 
 def headroom(table: RewardTable, by: Sequence[str] = (), seed: int = 0) -> Headroom:
@@ -138,7 +71,6 @@ def headroom(table: RewardTable, by: Sequence[str] = (), seed: int = 0) -> Headr
     features = list(by) or splitting_features(rows)
     together = [pair for pair in splitting_pairs(rows) if set(pair) <= set(features)]
     choosers = _choosers(features, together, len(set(rows.tasks)) > 1, seed)
-    best = best_fixed_index(rows)
     probs = {"best fixed": best_fixed(rows, rows)}
     probs |= {name: cross_fit(rows, folds, one) for name, (_, one) in choosers.items()}
     values = {name: earned(rows, chosen) for name, chosen in probs.items()}
@@ -147,42 +79,27 @@ def headroom(table: RewardTable, by: Sequence[str] = (), seed: int = 0) -> Headr
     kinds = {"best fixed": "fixed"} | {name: kind for name, (kind, _) in choosers.items()}
     kinds["oracle"] = "oracle"
     choices = _judged(values, arms, probs, kinds, rows, units, seed)
-    fixed = values["best fixed"]
-    parts = _parts(rows, fixed, oracle.values, features)
-    arm = rows.arms[best]
-    wins = _wins(rows)
+    arm = rows.arms[best_fixed_index(rows)]
     known = rows.drawn is not None and not rows.timed
     optimistic = oracle.drawn_once > 0 if known else rows.lucky and oracle.single > 0
-    at_most = float(units.by_query(oracle.at_most).mean())
     draws = rows.draws[rows.draws > 0]
-    facts = Facts(
-        best_fixed=arm,
-        best_mean=choices[0].mean,
-        choices=choices[1:],
-        wins={one.arm: one.wins for one in wins},
-        lead=_lead(rows, arm),
-        weakest=_weakest(parts),
-        queries=units.queries,
-        optimistic=optimistic,
-        at_most=at_most - choices[0].mean if oracle.repeated else None,
-        reward=rows.reward_name,
-    )
-    return Headroom(
+    made = Headroom(
         reward=rows.reward_name,
         queries=units.queries,
         groups=units.groups,
         best_fixed=arm,
         choices=choices,
-        parts=parts,
-        arms=wins,
+        parts=_parts(rows, values["best fixed"], oracle.values, features),
+        arms=_wins(rows),
         repeated=oracle.repeated,
         single=oracle.single,
         optimistic=optimistic,
         draws=int(draws.min()) if len(draws) else 0,
-        oracle_at_most=at_most,
+        oracle_at_most=float(units.by_query(oracle.at_most).mean()),
         left_out=found.words(),
-        advice=advice(facts),
+        advice=[],
     )
+    return replace(made, advice=advice(made, _lead(rows, arm)))
 
 
 def _choosers(
@@ -196,14 +113,10 @@ def _choosers(
         options = {"feature": feature, "second_feature": second}
         found[f"best by {feature} and {second}"] = ("feature", learned("binned", seed, options))
     if tasks:
-        found["best by task"] = ("task", _best_by_task)
+        found["best by task"] = "task", lambda train, held: references(held, train)["per-task-best"]
     for name, policy in LEARNERS.items():
         found[name] = ("learner", learned(policy, seed, {}))
     return found
-
-
-def _best_by_task(train: RewardTable, held: RewardTable) -> Float64:
-    return references(held, train)["per-task-best"]
 
 
 def _judged(
@@ -296,15 +209,6 @@ def _lead(rows: RewardTable, arm: str) -> float:
     """Average the lead of the best arm over this one, over the rows on which it is another."""
     behind = rows.rewards.max(axis=1) - rows.rewards[:, rows.arms.index(arm)]
     return float(behind[behind > 0].mean()) if (behind > 0).any() else 0.0
-
-
-def _weakest(parts: Sequence[Part]) -> tuple[str, float] | None:
-    """(where, reward): the task on which even the oracle earns least; None with a single task."""
-    tasks = [part for part in parts if part.by == "task"]
-    if len(tasks) < 2:
-        return None
-    least = min(tasks, key=lambda part: part.oracle)
-    return least.name, least.oracle
 
 
 def _column(rows: RewardTable, name: str) -> NDArray[Any]:

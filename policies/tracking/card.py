@@ -6,9 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-
-from decoders.common.files import write_atomically
 
 from ..evaluation.decisions import Decisions, Regret
 from ..evaluation.evaluate import Evaluation
@@ -28,16 +25,16 @@ MIN_SHARE = 0.005  # of a task's queries, below which an arm is not shown
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A policy's worth on the queries that judge it. on: as `TrainedRun.evaluated_on`."""
+    """A policy's worth on the queries that judge it.
+
+    on: "validation"; without any, "folds" where the guard judged, all queries by policies that were
+        trained without them; else "train".
+    """
 
     on: str
     evaluation: Evaluation
     regret: Regret
     decisions: Decisions
-
-
-def write_card(folder: Path, text: str) -> None:
-    write_atomically(folder / FILE, text)
 
 
 def card(origin: Origin, table: RewardTable, found: Judged, guarded: Guarded | None) -> str:

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decoders.common.files import write_atomically
 from decoders.common.provenance import tags
 from decoders.common.secrets import masked
-from decoders.common.wording import in_words
 
 from ..errors import PolicyError
-from ..evaluation.decisions import Regret, decisions, regret
-from ..evaluation.evaluate import Evaluation, aligned, report
+from ..evaluation.decisions import decisions, regret
+from ..evaluation.evaluate import aligned, report
 from ..fitting import fit
-from ..mlflow_store import outer_run, own_run, place_of, sqlite_path, using
+from ..mlflow_store import outer_run, own_run, place_of, refusals, sqlite_path, using
 from ..records import Fitted, RewardTable
 from ..selection.guard import AUTO, CONSTANT, Guarded, Objection, check_policy, guarded
 from .card import FILE as CARD
-from .card import Judged, card, write_card
+from .card import Judged, card
 from .registry import CHAMPION, TRAINING_IDS, check_name, holder, write_training_ids
 from .run_log import ModelLogger, final_metrics, log_policy, log_run
 
@@ -30,17 +30,14 @@ if TYPE_CHECKING:
 HELD_OUT = 0.2  # of every task's queries, where nothing else is asked for
 
 
-@dataclass(frozen=True)
-class TrainedRun:
-    """The outcome of train_run.
+@dataclass(frozen=True, eq=False)
+class TrainedRun(Judged):
+    """The outcome of train_run, and what it is worth.
 
     folder: the policy on this disk.
     policy_uri: ``runs:/<id>/policy``.
     registered: ``models:/NAME/VERSION`` or None.
     champion: whether that version has the alias ``champion``.
-    regret: on the same queries.
-    evaluated_on: "validation"; without any, "folds" where the guard judged, all queries by policies
-        that were trained without them; else "train".
     guarded: what the guard compared; None where it was off, or where nothing is learnt.
     metrics: those at the end of the run, as logged.
     """
@@ -53,9 +50,6 @@ class TrainedRun:
     registered: str | None
     champion: bool
     fitted: Fitted
-    evaluation: Evaluation
-    regret: Regret
-    evaluated_on: str
     guarded: Guarded | None
     metrics: dict[str, float]
 
@@ -128,17 +122,13 @@ def train_run(
     """
     with using(tracking_uri) as uri:
         from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
 
         client = MlflowClient()
+        then = "; repair the store or give another one with --tracking-uri"
         try:
-            outer_run(client)
-            return _run(task, client, uri, experiment)
-        except MlflowException as error:
-            raise PolicyError(
-                f"the tracking store {masked(uri)} refused the run: {in_words(error)}; repair the "
-                "store or give another one with --tracking-uri"
-            ) from error
+            with refusals(uri, "refused the run", then):
+                outer_run(client)
+                return _run(task, client, uri, experiment)
         except OSError as error:
             raise PolicyError(
                 f"cannot write the run to {masked(uri)} or its policy next to it: "
@@ -149,7 +139,6 @@ def train_run(
 def _run(task: Task, client: MlflowClient, uri: str, experiment: str) -> TrainedRun:
     """Train, evaluate and log in a run of its own (`own_run`)."""
     import mlflow
-    from mlflow.exceptions import MlflowException
 
     table, validation = task.split()
     place = experiment_of(client, uri, experiment)
@@ -171,23 +160,20 @@ def _run(task: Task, client: MlflowClient, uri: str, experiment: str) -> Trained
         found = _judged(fitted, table, validation, judged, task)
         write_training_ids(folder, table)
         origin = fitted.policy.origin
-        write_card(folder, card(origin, table, found, judged))
+        write_atomically(folder / CARD, card(origin, table, found, judged))
         metrics = final_metrics(found, judged)
-        try:
+        stopped = "stopped working while the run was logged"
+        with refusals(uri, stopped, f"; the trained policy is in {folder}"):
             about = {"asked": task.policy, **task.params}
             log_run(client, run_id, fitted, found, table, validation, about, metrics)
             if judged is not None:
                 mlflow.set_tag("draftpick.verdict", judged.verdict)
             registered = log_policy(client, fitted, folder, found, task.log_model, task.register)
-        except MlflowException as error:
-            raise PolicyError(
-                f"the tracking store {masked(uri)} stopped working while the run was "
-                f"logged: {in_words(error)}; the trained policy is in {folder}"
-            ) from error
     champion = False
     if registered is not None and task.register is not None:
         champion = registered.endswith(f"/{holder(client, task.register, CHAMPION)}")
     return TrainedRun(
+        **vars(found),
         run_id=run_id,
         experiment=experiment,
         tracking_uri=uri,
@@ -196,10 +182,7 @@ def _run(task: Task, client: MlflowClient, uri: str, experiment: str) -> Trained
         registered=registered,
         champion=champion,
         fitted=fitted,
-        evaluation=found.evaluation,
-        regret=found.regret,
         guarded=judged,
-        evaluated_on=found.on,
         metrics=metrics,
     )
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common.errors import DraftpickError
-from decoders.common.terminal import show, tables
 
-from ..tabulated import plain
+from ..tabulated import Tabulated, cell, plain, tell
 from .options import AsJson
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from collect.store.collection import Collection
     from policies import Evaluation, Policy, RewardTable
     from policies.ope.estimators import Estimate
@@ -77,26 +71,16 @@ def evaluate(
         raise DraftpickError(f"--seed must be 0 or more, not {seed}")
     from policies import load
 
-    judged = None if policy is None else load(policy)
-    if logs is not None:
-        _from_logs(logs, judged, reward or "tokens_per_s", tau, seed, as_json)
-    elif rewards is not None and judged is not None:
-        _from_table(rewards, judged, reward, alpha, seed, as_json)
-
-
-def _from_logs(
-    logs: Path, policy: Policy | None, reward: str, tau: float, seed: int, as_json: bool
-) -> None:
     from ..logs.judge import judge
     from ..logs.reader import read_log
 
-    found = judge(read_log(logs), policy, reward, tau=tau, seed=seed)
-    if as_json:
-        typer.echo(json.dumps(plain(found)))
-        return
-    show(lambda width: judgement_tables(found, width))
-    for line in judgement_lines(found):
-        print(line, file=sys.stderr)
+    judged = None if policy is None else load(policy)
+    if logs is not None:
+        found = judge(read_log(logs), judged, reward or "tokens_per_s", tau=tau, seed=seed)
+        said = judgement_lines(found)
+        tell(plain(found), judgement_tables(found), said, as_json=as_json, err=True)
+    elif rewards is not None and judged is not None:
+        _from_table(rewards, judged, reward, alpha, seed, as_json)
 
 
 def _from_table(
@@ -117,14 +101,10 @@ def _from_table(
         )
     if found.optimistic:
         warnings.append(OPTIMISTIC)
-    if as_json:
-        named = {"policy": policy.name, "reward": table.reward_name}
-        typer.echo(json.dumps(plain(named | values_json(found) | {"warnings": warnings})))
-        return
-    title = f"Policy {policy.name}: mean {table.reward_name}"
-    show(lambda width: values_tables(title, found, width))
-    for words in warnings:
-        print(f"warning: {words}", file=sys.stderr)
+    named = {"policy": policy.name, "reward": table.reward_name}
+    record = plain(named | values_json(found) | {"warnings": warnings})
+    made = values_table(f"Policy {policy.name}: mean {table.reward_name}", found)
+    tell(record, [made], [f"warning: {words}" for words in warnings], as_json=as_json, err=True)
 
 
 def table_for(collection: Collection, policy: Policy, reward: str, alpha: float) -> RewardTable:
@@ -182,12 +162,10 @@ def values_json(found: Evaluation) -> dict[str, Any]:
     }
 
 
-def values_tables(
-    title: str, found: Evaluation, width: int, more: Sequence[list[str]] = ()
-) -> list[Table]:
-    """The same for a terminal of `width` columns. more: further rows."""
+def values_table(title: str, found: Evaluation, more: Sequence[list[str]] = ()) -> Tabulated:
+    """The same as a table. more: further rows."""
     named = {
-        "greedy": "[bold green]policy (greedy)[/bold green]",
+        "greedy": "**policy (greedy)**",
         "dynamic": "policy (sampled)",
         "best-fixed": f"best fixed ({found.best_fixed})",
         found.gain.name: "policy - best fixed",
@@ -202,38 +180,34 @@ def values_tables(
         ]
         for row in [*found.rows, found.gain]
     ]
-    return tables(title, ["choice", "reward", "95% interval", "queries"], [*rows, *more], width)
+    return Tabulated(title, ["choice", "reward", "95% interval", "queries"], [*rows, *more])
 
 
-def judgement_tables(found: Judgement, width: int) -> list[Table]:
+def judgement_tables(found: Judgement) -> list[Tabulated]:
     """Who chose, every arm, and where a policy is judged its estimates."""
     versions = [
         [f"{each.name} {each.policy}", each.choice, str(each.rows), *_figures(each.value)]
         for each in found.versions
     ]
     arms = [
-        [each.arm, str(each.taken), str(each.failed), _number(each.mean),
+        [each.arm, str(each.taken), str(each.failed), cell(each.mean, ".4g"),
          *(_figures(each.always) if each.always else ["-", "-"]), f"{each.effective:.0f}"]
         for each in found.arms
     ]  # fmt: skip
     chosen = ["policy", "choice", "rows", "mean", "95% interval"]
     heads = ["arm", "taken", "failed", "mean when taken", "always", "95% interval"]
     made = [
-        *tables(f"Who chose: {found.reward}", chosen, versions, width),
-        *tables(f"Arms: {found.reward}", [*heads, "effective rows"], arms, width),
+        Tabulated(f"Who chose: {found.reward}", chosen, versions),
+        Tabulated(f"Arms: {found.reward}", [*heads, "effective rows"], arms),
     ]
+    heads = ["estimator", "value", "95% interval", "gain", "95% interval", "effective rows"]
     for way, each in found.comparisons.items():
         rows = [["logged", *_figures(each.logged), "", "", str(each.rows)]] + [
             [name, *_figures(value), *_figures(each.gains[name], sign="+"),
-             "-" if name == "dm" else f"{each.effective:.0f}"]
+             cell(None if name == "dm" else each.effective, ".0f")]
             for name, value in each.values.items()
         ]  # fmt: skip
-        made += tables(
-            f"Policy {found.policy} ({way}): {found.reward}",
-            ["estimator", "value", "95% interval", "gain", "95% interval", "effective rows"],
-            rows,
-            width,
-        )
+        made.append(Tabulated(f"Policy {found.policy} ({way}): {found.reward}", heads, rows))
     return made
 
 
@@ -249,9 +223,5 @@ def judgement_lines(found: Judgement) -> list[str]:
 
 def _figures(found: Estimate, sign: str = "") -> list[str]:
     """Value and interval."""
-    low, high = _number(found.low, sign), _number(found.high, sign)
-    return [_number(found.value, sign), "-" if low == high == "-" else f"{low} to {high}"]
-
-
-def _number(value: float | None, sign: str = "") -> str:
-    return "-" if value is None or not math.isfinite(value) else f"{value:{sign}.4g}"
+    value, low, high = (cell(each, f"{sign}.4g") for each in (found.value, found.low, found.high))
+    return [value, "-" if low == high == "-" else f"{low} to {high}"]

@@ -17,7 +17,7 @@ from ..tabulated import Tabulated, tell
 from .options import AsJson, TableRecord, names_in
 
 if TYPE_CHECKING:
-    from policies.selection.headroom import Headroom
+    from policies.selection.advice import Headroom
 
 FIGURES = (".png", ".svg", ".pdf")
 

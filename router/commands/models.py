@@ -61,6 +61,8 @@ def models_json() -> list[dict[str, Any]]:
 
 def models_tables(width: int) -> list[Table]:
     """Figures, then words; acceptance as the mean over tasks, and the range."""
+    from decoders.zoo import cached
+
     cards = models_json()
     figures = [
         [
@@ -77,15 +79,11 @@ def models_tables(width: int) -> list[Table]:
     words = ["model", "kind", "licence", "source", "note"]
     rows = [[card["name"], *(card[field] for field in words[1:])] for card in cards]
     listed = [*tables(title, headings, figures, width), texts("What they are", words, rows)]
-    return [*listed, *_cache_tables()]
-
-
-def _cache_tables() -> list[Table]:
-    from decoders.zoo import cached
-
     rows = [[entry.name, megabytes(entry.size_bytes), entry.what] for entry in cached()]
-    title = "In the cache (--clear removes an entry)"
-    return [texts(title, ["entry", "size", "what it is"], rows, whole=2)] if rows else []
+    if rows:
+        title = "In the cache (--clear removes an entry)"
+        listed.append(texts(title, ["entry", "size", "what it is"], rows, whole=2))
+    return listed
 
 
 def millions(parameters: int) -> str:

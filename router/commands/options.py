@@ -55,6 +55,14 @@ Embedder = Annotated[
     str | None,
     typer.Option(help="Folder or hub id of the policy's embedder, if it has moved since training."),
 ]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="With --engine ray: a running cluster: auto, or host:port of its head. Default: start "
+        "a cluster on this machine, and stop it at the end.",
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 TrackingUri = Annotated[
     str | None,
@@ -93,16 +101,7 @@ def engine_options(
     config: Config = None,
 ) -> EngineOptions:
     """Which model answers, and how it runs."""
-    return EngineOptions(
-        target=target,
-        arms=config,
-        dtype=dtype,
-        device=device,
-        backend=backend,
-        context=context,
-        chat_template=chat_template,
-        kv_dtype=kv_dtype,
-    )
+    return EngineOptions(target, config, dtype, device, backend, context, chat_template, kv_dtype)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoders.common.secrets import masked
-from decoders.common.wording import in_words
-
 from .options import AsJson, TrackingUri
 
 if TYPE_CHECKING:
@@ -67,8 +64,7 @@ def promote(
     """
     from collect import rewards as known
     from collect.store.collection import Collection
-    from policies import PolicyError
-    from policies.mlflow_store import using
+    from policies.mlflow_store import refusals, using
     from policies.selection.promotion import check_margin, compare_on
     from policies.tracking.registry import (
         check_alias,
@@ -93,7 +89,6 @@ def promote(
     collection = Collection.open(rewards)
     with using(tracking_uri, create=False) as uri:
         from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
 
         client = MlflowClient()
         wanted = version_of(client, model, version)
@@ -126,22 +121,13 @@ def promote(
             )
             passed = compared.passed
             words = compared.verdict(f"{candidate.words} of {model}")
-            try:
+            with refusals(uri, f"did not count this look at {model}"):
                 note_look(client, model, word)
-            except MlflowException as error:
-                raise PolicyError(
-                    f"the tracking store {masked(uri)} did not count this look at {model}: "
-                    f"{in_words(error)}"
-                ) from error
             if passed and not dry_run:
-                try:
-                    note = f"{words} ({rewards}, {tables[0].reward_name}, {tables[0].digest[:16]})"
+                note = f"{words} ({rewards}, {tables[0].reward_name}, {tables[0].digest[:16]})"
+                with refusals(uri, f"did not move @{alias}"):
                     client.set_registered_model_alias(model, alias, wanted)
                     client.set_model_version_tag(model, wanted, "draftpick.promoted", note)
-                except MlflowException as error:
-                    raise PolicyError(
-                        f"the tracking store {masked(uri)} did not move @{alias}: {in_words(error)}"
-                    ) from error
     if as_json:
         found: dict[str, Any] = {
             "model": model,

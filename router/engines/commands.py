@@ -5,7 +5,7 @@ from ..commands.headroom import SOURCES
 from .audit.command import audit
 from .check.command import check
 from .costs import costs
-from .export.command import export
+from .export import export
 from .logs.command import LogSource
 
 SOURCES["--from-logs FILE"] = LogSource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from decoders.common.files import check_file
 from decoders.common.terminal import progress
 
 from ..commands.options import AsJson
-from ..tabulated import Tabulated, tell
+from ..tabulated import Tabulated, cell, tell
 from .options import KeyVariable, Model, Url, write_report
 
 if TYPE_CHECKING:
@@ -56,11 +56,10 @@ def costs(
         "step_s": [{str(n): seconds for n, seconds in each.items()} for each in repeats],
         "costs": asdict(found),
     }
-    write_report(record, out)
-    said = []
+    said = write_report(record, out, "Costs")
     if len(repeats[0]) < len(counts):
-        said = [f"Note: the server writes at most {max(repeats[0])} of these answers at once."]
-    said.append(f"Costs: {out}")
+        note = f"Note: the server writes at most {max(repeats[0])} of these answers at once."
+        said.insert(0, note)
     tell(record, [table_of(repeats, found)], said, as_json=as_json)
 
 
@@ -72,15 +71,10 @@ def table_of(repeats: list[dict[int, float]], found: Costs) -> Tabulated:
         cells = [f"{count}", f"{1000 * seconds[len(seconds) // 2]:.1f}"]
         known = found if count == 1 else found.at_once.get(count)
         for width in (2, 5, 9):
-            cells.append(_ratio(known, width))
+            ratio = None if known is None else known.verify(width) / known.verify_s[0]
+            extrapolated = known is not None and width > len(known.verify_s)
+            cells.append("~" * extrapolated + cell(ratio, ".2f"))
         rows.append(cells)
     heads = ["at once", "ms a step", "2 tokens", "5 tokens", "9 tokens"]
     title = "Steps of the server; a pass over several tokens of each, over one of each"
     return Tabulated(title, heads, rows)
-
-
-def _ratio(costs: Costs | None, width: int) -> str:
-    if costs is None:
-        return "-"
-    extrapolated: Any = "~" if width > len(costs.verify_s) else ""
-    return f"{extrapolated}{costs.verify(width) / costs.verify_s[0]:.2f}"

@@ -28,7 +28,9 @@ ReportFile = Annotated[
 ]
 
 
-def write_report(record: Any, out: Path | None) -> None:
-    """Write it as JSON, where there is a file for it."""
-    if out is not None:
-        write_atomically(out, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+def write_report(record: Any, out: Path | None, named: str = "Report") -> list[str]:
+    """Write it as JSON, where there is a file for it; a sentence that says so."""
+    if out is None:
+        return []
+    write_atomically(out, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    return [f"{named}: {out}"]

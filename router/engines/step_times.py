@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import httpx
+import numpy as np
 
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
@@ -18,7 +19,7 @@ from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import WIDEST
 from decoders.endpoints.recipe import EndpointRecipe
 
-from .streams import Stream, side_by_side, streamed
+from .server import Stream, side_by_side, streamed
 
 MIN_STRETCH_TOKENS = 8  # tokens of each answer in the stretch that counts
 BURST = 0.1  # of the usual time between two events: they came together
@@ -154,11 +155,9 @@ def costs_of_steps(repeats: Sequence[Mapping[int, float]]) -> Costs:
 
 def _costs_of_steps(seconds: Mapping[int, float]) -> Costs:
     known = sorted(seconds)
-    least, later = dict[int, float](), float("inf")
-    for count in reversed(known):  # more answers never take less
-        later = min(later, seconds[count])
-        least[count] = later
-    steps = PassCosts(tuple(_between(known, least, n) for n in range(1, known[-1] + 1)))
+    # more answers never take less
+    least = np.minimum.accumulate([seconds[count] for count in reversed(known)])[::-1]
+    steps = PassCosts(tuple(np.interp(range(1, known[-1] + 1), known, least).tolist()))
 
     def at(answers: int) -> Costs:
         widest = min(WIDEST, known[-1] // answers)
@@ -166,12 +165,3 @@ def _costs_of_steps(seconds: Mapping[int, float]) -> Costs:
 
     at_once = {n: at(n) for n in known if n > 1 and 2 * n <= known[-1]}
     return Costs(at(1).verify_s, {}, at_once)
-
-
-def _between(known: Sequence[int], seconds: Mapping[int, float], count: int) -> float:
-    above = next(n for n in known if n >= count)
-    below = max(n for n in known if n <= count)
-    if above == below:
-        return seconds[above]
-    share = (count - below) / (above - below)
-    return seconds[below] + share * (seconds[above] - seconds[below])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from collect.lines import reading
 from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
 
@@ -47,25 +47,17 @@ def read_log(folder: str | Path) -> DecisionRows:
     decisions: list[LoggedDecision] = []
     broken = 0
     for path in files:
-        for where, line in _lines(path):
-            try:
-                found = from_json(line)
-            except ValueError:
-                broken += 1
-                continue
-            decisions.append(_decision(found, where))
-    return DecisionRows(place, decisions, broken)
-
-
-def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """(file:line, line) of those that are not blank."""
-    try:
-        with path.open("rb") as stream:
+        with reading(path), path.open("rb") as stream:
             for number, line in enumerate(stream, 1):
-                if line.strip():
-                    yield f"{path}:{number}", line
-    except OSError as error:
-        raise DraftpickError(f"{path}: cannot be read ({error.strerror})") from None
+                if not line.strip():
+                    continue
+                try:
+                    found = from_json(line)
+                except ValueError:
+                    broken += 1
+                    continue
+                decisions.append(_decision(found, f"{path}:{number}"))
+    return DecisionRows(place, decisions, broken)
 
 
 def _decision(found: Any, where: str) -> LoggedDecision:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-if TYPE_CHECKING:
-    from policies import Policy
-
+from policies import Policy
 
 FORMAT = 1  # as `LoggedDecision.format`
 NEAR = 1e-6  # how far rounding may take probabilities from their sum

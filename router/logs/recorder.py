@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from collect.features import FEATURES, RequestContext, feature_vector
+from decoders.records import DecodeResult, Request
+from policies import Policy
 
 from ..protocols import RoutingEngine
 from ..records import AskOptions, RouteDecision
 from .record import Asked, LoggedDecision, Result, Text, Vector, probabilities
 from .writer import DecisionLog
-
-if TYPE_CHECKING:
-    from decoders.records import DecodeResult, Request
-    from policies import Policy
 
 
 class Recorder:
@@ -41,52 +39,43 @@ class Recorder:
     ) -> None:
         """text: of the query, and of the answer where there is one."""
         try:
-            self.log.add(self._line(decision, request, options, outcome, text))
+            policy = None if decision.x is None else self._policy
+            context, chances = decision.context, decision.probabilities
+            line = LoggedDecision(
+                time=datetime.now(UTC),
+                id=uuid.uuid4().hex if options.request_id is None else options.request_id,
+                group=options.group,
+                target=self._engine.target_fingerprint,
+                policy=decision.policy,
+                policy_name=None if policy is None else policy.name,
+                arms_fingerprint=self._arms
+                if policy is not None
+                else self._engine.arms_fingerprint([decision.arm]),
+                choice=_choice(decision),
+                arm=decision.arm,
+                propensity=decision.propensity,
+                probabilities={}
+                if policy is None
+                else probabilities(policy, decision.arm, chances, decision.x, decision.drawn),
+                embedder=self._embedder,
+                embedding=Vector.of(decision.embedding)
+                if self.log.embeddings and decision.embedding is not None
+                else None,
+                features={} if policy is None else _features(context),
+                request=Asked(
+                    prompt_tokens=len(context.prompt_ids),
+                    max_new_tokens=context.max_new_tokens,
+                    temperature=context.temperature,
+                    top_p=request.sampling.top_p,
+                    top_k=request.sampling.top_k,
+                    seed=None if request.sampling.greedy else request.seed,
+                ),
+                outcome=outcome,
+                text=text if self.log.text else None,
+            )
+            self.log.add(line)
         except Exception as error:
             self.log.lose(error)
-
-    def _line(
-        self,
-        decision: RouteDecision,
-        request: Request,
-        options: AskOptions,
-        outcome: Result,
-        text: Text,
-    ) -> LoggedDecision:
-        policy = None if decision.x is None else self._policy
-        context, chances = decision.context, decision.probabilities
-        return LoggedDecision(
-            time=datetime.now(UTC),
-            id=uuid.uuid4().hex if options.request_id is None else options.request_id,
-            group=options.group,
-            target=self._engine.target_fingerprint,
-            policy=decision.policy,
-            policy_name=None if policy is None else policy.name,
-            arms_fingerprint=self._arms
-            if policy is not None
-            else self._engine.arms_fingerprint([decision.arm]),
-            choice=_choice(decision),
-            arm=decision.arm,
-            propensity=decision.propensity,
-            probabilities={}
-            if policy is None
-            else probabilities(policy, decision.arm, chances, decision.x, decision.drawn),
-            embedder=self._embedder,
-            embedding=Vector.of(decision.embedding)
-            if self.log.embeddings and decision.embedding is not None
-            else None,
-            features={} if policy is None else _features(context),
-            request=Asked(
-                prompt_tokens=len(context.prompt_ids),
-                max_new_tokens=context.max_new_tokens,
-                temperature=context.temperature,
-                top_p=request.sampling.top_p,
-                top_k=request.sampling.top_k,
-                seed=None if request.sampling.greedy else request.seed,
-            ),
-            outcome=outcome,
-            text=text if self.log.text else None,
-        )
 
 
 def _choice(decision: RouteDecision) -> Literal["drawn", "best", "forced", "kept"]:

@@ -7,13 +7,11 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collect.embedders import OWN, SENTENCE, kind_of
+from policies import Policy
 from policies.tracking.run_log import MODEL_LOGGERS
-
-if TYPE_CHECKING:
-    from policies import Policy
 
 HERE = Path(__file__).parent
 PACKAGES = [HERE.parents[1] / name for name in ("decoders", "policies", "collect", "router")]

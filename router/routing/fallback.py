@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from decoders.common.errors import ArmDown, DraftpickError
+from decoders.records import Request
+from policies import Policy
 
-from ..protocols import Bounded
+from ..protocols import RoutingEngine
 from ..records import RouteDecision
-
-if TYPE_CHECKING:
-    from decoders.records import Request
-    from policies import Policy
 
 
 def redirected(
@@ -60,7 +58,7 @@ def unfit(engine: Any, arms: Sequence[str], request: Request) -> dict[str, ArmDo
 
 
 def arms_past_context(
-    engine: Bounded, arms: Sequence[str], prompt_ids: Sequence[int], request: Request
+    engine: RoutingEngine, arms: Sequence[str], prompt_ids: Sequence[int], request: Request
 ) -> dict[str, ArmDown]:
     """Arms whose context the prompt exceeds, with the reason; empty if every arm is affected."""
     found = dict[str, ArmDown]()

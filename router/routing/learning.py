@@ -6,14 +6,12 @@ import math
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from decoders.common.errors import DraftpickError, NoSuchName
+from policies import LearningPolicy, Policy, PolicyError
 
 from ..logs.record import LOG_REWARDS, Result
-
-if TYPE_CHECKING:
-    from policies import LearningPolicy, Policy
 
 SPEEDS = ("tokens_per_s", "decode_tokens_per_s")
 OF_SPEED = ("modelled", "measured", "measured-speedup")  # rewards of a collection
@@ -137,8 +135,6 @@ class Learning:
 
 def online(policy: Policy) -> LearningPolicy:
     """The policy itself; raises PolicyError where it does not learn."""
-    from policies import LearningPolicy, PolicyError
-
     if not isinstance(policy, LearningPolicy):
         raise PolicyError(
             f"the policy {policy.name!r} does not learn while it serves; train one that does: "

@@ -6,19 +6,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder
+import policies
+from collect.embedders import EMBEDDERS, Embedder, is_own, kind_of, load_embedder
 from collect.features import FEATURES
+from decoders.arms import AUTOREGRESSIVE, ENGINES, UNTRAINED_ARMS, remote
 from decoders.options import EngineOptions
+from decoders.records import Request
 from decoders.zoo.catalogue import TARGET
+from policies import Policy, PolicyError
+from policies.records import ANY
 
 from ..protocols import RoutingEngine
-
-if TYPE_CHECKING:
-    from collect.embedders import Embedder
-    from decoders.records import Request
-    from policies import Policy
 
 DEFAULT_POLICY = Path(__file__).parents[1] / "default_policy"
 MODEL_POLICIES = Path(__file__).parents[1] / "model_policies"  # a folder each, by known name
@@ -48,8 +47,6 @@ def shipped_policy(options: EngineOptions) -> Path | None:
 
 def shipped_for(options: EngineOptions) -> tuple[EngineOptions, Policy]:
     """Options and policy where the user named no policy."""
-    import policies
-
     arms = {} if options.arms is None else options.recipes()
     if arms and all(arm.remote for arm in arms.values()):
         first, *others = arms
@@ -75,9 +72,7 @@ def shipped_for(options: EngineOptions) -> tuple[EngineOptions, Policy]:
 def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptions, Policy]:
     """Options and policy for a target that nothing was trained for: prompt lookup, and one line on
     standard error. As they are where the drafters that ship fit the target."""
-    import policies
     from decoders import Engine
-    from decoders.arms import UNTRAINED_ARMS
 
     if Engine.unsupported_reason(options, *shipped.arms) is None:
         return options, shipped
@@ -93,8 +88,6 @@ def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptio
 
 def require_features(policy: Policy) -> None:
     """Raise PolicyError where the policy reads a feature that is not known here."""
-    from policies import PolicyError
-
     unknown = [name for name in policy.origin.features if name not in FEATURES]
     if unknown:
         raise PolicyError(
@@ -113,9 +106,6 @@ def embedder_of(
     given: one to take in its stead, as in `load_embedder`. Raises PolicyError where its kind is
     not known here, DraftpickError where it cannot be loaded.
     """
-    from policies import PolicyError
-    from policies.records import ANY
-
     if policy.embedder == ANY:
         return None
     if given is not None:
@@ -138,15 +128,11 @@ def load_engine(
 
     only: these arms, and of a target autoregressive too; without any, all.
     """
-    from decoders.arms import AUTOREGRESSIVE, ENGINES, remote
-
-    engine: RoutingEngine
     options = options.resolved()
     if remote(arms := options.recipes()):
-        engine = ENGINES[next(iter(arms.values())).kind](options, only)
-        return engine
+        elsewhere: RoutingEngine = ENGINES[next(iter(arms.values())).kind](options, only)
+        return elsewhere
     from decoders import Engine
 
     named = [AUTOREGRESSIVE, *only] if only else None
-    engine = Engine.from_options(options, only=named, request=request)
-    return engine
+    return Engine.from_options(options, only=named, request=request)

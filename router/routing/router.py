@@ -9,11 +9,12 @@ from copy import copy
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from collect.embedders import query_text, same_space
+import policies
+from collect.embedders import Embedder, query_text, same_space
 from collect.features import RequestContext, feature_vector
 from decoders.common import plugins
 from decoders.common.errors import ArmDown, Cancelled, DraftpickError, NoSuchName, NotANumber
@@ -22,21 +23,20 @@ from decoders.options import Arms, EngineOptions
 from decoders.protocols import ReadStreamer
 from decoders.records import Grammar, Prefilled, Request, Sampling
 from decoders.sampling.randomness import seeded
+from policies import Policy
+from policies.learners.exploring import ExploringPolicy
+from policies.records import ANY
 
 from ..logs.record import Result, Text
 from ..logs.recorder import Recorder, outcome_of
 from ..logs.writer import DecisionLog
-from ..protocols import Bounded, Elsewhere, RoutingEngine, Sleeping
+from ..protocols import Elsewhere, RoutingEngine
 from ..records import AskOptions, RouteDecision, RoutedResult
 from . import loading
 from .fallback import arms_past_context, passed_over, redirected, unfit
 from .learning import Learning
 from .loading import BEST_FIXED, OWN_POLICY, UNTRAINED, embedder_of, require_features, shipped_for
 from .messages import Message, as_messages
-
-if TYPE_CHECKING:
-    from collect.embedders import Embedder
-    from policies import Policy
 
 DEFAULTS = AskOptions()
 
@@ -63,8 +63,6 @@ class Router:
     ) -> None:
         reader = embedder if policy is None else embedder_of(policy, embedder)
         if policy is not None:
-            from policies import check_compatible
-
             require_features(policy)
             known = set(policy.arms) <= set(engine.arm_names)
             fingerprint = engine.arms_fingerprint(policy.arms) if known else None
@@ -72,7 +70,7 @@ class Router:
             width = None if reader is None else reader.dimension
             if same_space(policy.embedder, space):  # the same content in another place
                 space = policy.embedder
-            check_compatible(policy, engine.arm_names, space, fingerprint, width)
+            policies.check_compatible(policy, engine.arm_names, space, fingerprint, width)
         self.engine = engine
         self.policy = policy
         self._version = _version(policy)
@@ -105,19 +103,17 @@ class Router:
         other.log = other._recorder = other._learning = None
         return other
 
-    def learning(
-        self, folder: str | Path | None = None, reward: str | None = None, every: int = 20
-    ) -> Router:
+    def learning(self, folder: str | Path | None = None, every: int = 20) -> Router:
         """The same router, whose policy learns from every answer, but those whose arm was forced.
         Arms are drawn, `dynamic` or not. What goes wrong while learning never reaches an answer.
 
-        folder, reward, every: as in `Learning`; `save_learned` saves what came since the last time.
+        folder, every: as in `Learning`; `save_learned` saves what came since the last time.
         Raises DraftpickError where there is no policy, PolicyError for one that does not learn.
         """
         if self.policy is None:
             raise DraftpickError("there is no policy to learn with; load one")
         other = copy(self)
-        other._learning = Learning(self.policy, reward, folder, every)
+        other._learning = Learning(self.policy, None, folder, every)
         return other
 
     def save_learned(self) -> None:
@@ -132,8 +128,6 @@ class Router:
         greedy: the policy's best arm in the others, else a draw from it. Raises DraftpickError
         where there is no policy, PolicyError for a share outside (0, 1].
         """
-        from policies.learners.exploring import ExploringPolicy
-
         if self.policy is None:
             raise DraftpickError("there is no policy to explore with; load one")
         if self._learning is not None:
@@ -172,8 +166,6 @@ class Router:
             the policy was trained.
         log: as in `Router`.
         """
-        import policies
-
         # Before the model: a wrong name should not cost its load. The arms first, as the policy may
         # be of a kind that a plugin named by their file brings.
         plugins.load("policies")
@@ -324,7 +316,7 @@ class Router:
             raise
         if failed_s:
             result = replace(result, load_s=failed_s + (result.load_s or 0.0))
-        outcome = outcome_of(result, decision.choosing_s)
+        outcome = outcome_of(result, decision.embed_s + decision.policy_s)
         if self._recorder is not None:
             said = Text(prompt=text, answer=result.text)
             self._recorder.write(decision, request, options, outcome, said)
@@ -333,15 +325,13 @@ class Router:
         took = decision.embed_s, decision.policy_s
         return RoutedResult(result, *how, *took, passed_over(first, decision.arm, down))
 
-    def _context(
-        self, prompt_ids: Sequence[int], request: Request, running: int, cached: int = 0
-    ) -> RequestContext:
+    def _context(self, prompt_ids: Sequence[int], request: Request, running: int) -> RequestContext:
         """What features are of. Other requests that are decoded count where most are: here, or at
         the busiest server, by its metrics."""
         if isinstance(self.engine, Elsewhere):
             running = max(running, self.engine.requests_under_way)
         temperature = request.sampling.temperature
-        return RequestContext(prompt_ids, request.max_new_tokens, temperature, running, cached)
+        return RequestContext(prompt_ids, request.max_new_tokens, temperature, running)
 
     def _kept(self, prompt_ids: Sequence[int]) -> str | None:
         """The arm that a conversation stays with, where that is one of the policy's and not known
@@ -349,9 +339,8 @@ class Router:
         if not isinstance(self.engine, Elsewhere):
             return None
         arm = self.engine.kept(prompt_ids)
-        asleep = self.engine.asleep if isinstance(self.engine, Sleeping) else {}
         assert self.policy is not None
-        return arm if arm in self.policy.arms and arm not in asleep else None
+        return arm if arm in self.policy.arms and arm not in self.engine.asleep else None
 
     def _decide(
         self,
@@ -416,16 +405,12 @@ class Router:
         """Why each of the policy's arms cannot be had; empty where no policy was asked."""
         if decision.x is None or self.policy is None:
             return {}
-        arms, down = self.policy.arms, dict[str, ArmDown]()
-        if isinstance(self.engine, Sleeping):
-            asleep = self.engine.asleep
-            down |= {name: asleep[name] for name in arms if name in asleep}
+        arms, asleep = self.policy.arms, self.engine.asleep
+        down = {name: asleep[name] for name in arms if name in asleep}
         if request.grammar is not None:
             down |= unfit(self.engine, arms, request)
-        if isinstance(self.engine, Bounded):
-            left = [name for name in arms if name not in down]
-            down |= arms_past_context(self.engine, left, prompt_ids, request)
-        return down
+        left = [name for name in arms if name not in down]
+        return down | arms_past_context(self.engine, left, prompt_ids, request)
 
     def _learn(self, decision: RouteDecision, outcome: Result) -> None:
         if self._learning is not None and decision.x is not None:
@@ -434,8 +419,6 @@ class Router:
     def _input(self, embedding: np.ndarray, context: RequestContext) -> np.ndarray:
         """[d + f], what the policy reads: the embedding, then its features of the request; these
         alone where it does not look at the query."""
-        from policies.records import ANY
-
         assert self.policy is not None
         names = self.policy.origin.features
         if not names:

@@ -73,11 +73,11 @@ class Answer:
     def began(self, decision: RouteDecision) -> None:
         self.decision = decision
 
-    def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
-        self._hand_on(Round(list(ids), accepted, drafted, time.perf_counter() - self._started))
-
-    def wrote_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
-        self._hand_on(Round(list(ids), 0, 0, time.perf_counter() - self._started, fields))
+    def wrote(
+        self, ids: list[int], accepted: int, drafted: int, fields: dict[str, Any] | None = None
+    ) -> None:
+        elapsed_s = time.perf_counter() - self._started
+        self._hand_on(Round(list(ids), accepted, drafted, elapsed_s, fields or {}))
 
     def done(self, result: RoutedResult) -> None:
         self._hand_on(result)

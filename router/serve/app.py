@@ -205,7 +205,9 @@ class Service:
         try:
             route = self._parser.route(body)
             user = user_of(request.scope, self._isolate_by)
-            requests = await self._parser.requests(body, route, _client(request), user, trace)
+            # whose turn in the queue it takes: an address's, because clients can make up names
+            client = request.client.host if request.client else ""
+            requests = await self._parser.requests(body, route, client, user, trace)
             answers = Answers(self._scheduler, requests, self.metrics, self._timeout_s)
         except Exception:
             self.metrics.ended("", "refused")
@@ -300,11 +302,6 @@ def _loaded(answers: Sequence[Answer]) -> dict[str, str]:
 
 def _model(name: str, created: int) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": created, "owned_by": "draftpick"}
-
-
-def _client(request: Request) -> str:
-    """Whose turn in the queue it takes: an address's, because clients can make up names."""
-    return request.client.host if request.client else ""
 
 
 class Gone(Exception):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from decoders.common.errors import (
     ArmDown,
@@ -16,15 +22,11 @@ from decoders.common.errors import (
     UpstreamBroke,
     UpstreamRefused,
 )
+from decoders.models.memory import OutOfMemory
 from policies.errors import PolicyError
 
 from .queue import QueueFull
 from .scheduler import Closing
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
 
 logger = logging.getLogger(__name__)
 
@@ -71,16 +73,12 @@ class ApiError(Exception):
         return {"error": body}
 
     def response(self) -> Response:
-        from starlette.responses import JSONResponse
-
         headers = HEADERS.get(self.status, {}) | self.headers
         return JSONResponse(self.to_json(), self.status, headers=headers)
 
 
 def as_api_error(error: Exception) -> ApiError:
     """A client's response to any error. Errors that are not the client's are only logged."""
-    from decoders.models.memory import OutOfMemory
-
     match error:
         case ApiError():
             return error
@@ -118,8 +116,6 @@ def as_api_error(error: Exception) -> ApiError:
 
 def mount(app: Starlette) -> None:
     """Give every error of an application this form."""
-    from fastapi.exceptions import RequestValidationError
-    from starlette.exceptions import HTTPException
 
     async def invalid(request: Request, error: Any) -> Response:
         return from_validation(error.errors()).response()

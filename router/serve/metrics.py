@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
 
 from decoders.arms import AUTOREGRESSIVE
+from decoders.earlier.answers import EarlierAnswers
+from decoders.earlier.prefixes import PrefixStore
 
 from ..records import RoutedResult
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-
-    from decoders.earlier.answers import EarlierAnswers
-    from decoders.earlier.prefixes import PrefixStore
 
 RECENT_S = 10.0  # window of the current speed
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -40,23 +41,11 @@ class ArmCounts:
     tokens: int = 0
     seconds: float = 0.0
 
-    def round(self, accepted: int, drafted: int) -> None:
-        if drafted:
-            self.drafts += 1
-            self.drafted += drafted
-            self.accepted += [0] * (drafted - len(self.accepted))
-            for position in range(accepted):
-                self.accepted[position] += 1
-
-    def add(self, other: ArmCounts) -> None:
-        """Add further counts of the same arm."""
-        self.requests += other.requests
-        self.drafts += other.drafts
-        self.drafted += other.drafted
-        both = zip_longest(self.accepted, other.accepted, fillvalue=0)
-        self.accepted = [mine + its for mine, its in both]
-        self.tokens += other.tokens
-        self.seconds += other.seconds
+    def verified(self, drafts: int, drafted: int, accepted: Sequence[int]) -> None:
+        """accepted: drafted tokens, by their position."""
+        self.drafts += drafts
+        self.drafted += drafted
+        self.accepted = list(map(sum, zip_longest(self.accepted, accepted, fillvalue=0)))
 
     def to_json(self, requests: int) -> dict[str, Any]:
         """Counts and the rates that follow from them. requests: of all arms."""
@@ -109,8 +98,6 @@ class Metrics:
         earlier: EarlierAnswers | None = None,
         prefixes: PrefixStore | None = None,
     ) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
         self._target, self._policy = target, policy
         self._running, self._waiting = running, waiting
         self._started = time.monotonic()
@@ -129,17 +116,6 @@ class Metrics:
         )
         self._undrafted = counter(
             "draftpick_requests_undrafted", "Answers for which a policy chose not to draft."
-        )
-        self._drafts = counter("vllm:spec_decode_num_drafts", "Drafts verified.", "arm")
-        self._drafted = counter("vllm:spec_decode_num_draft_tokens", "Drafted tokens.", "arm")
-        self._accepted = counter(
-            "vllm:spec_decode_num_accepted_tokens", "Drafted tokens accepted.", "arm"
-        )
-        self._at = counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Drafted tokens accepted, by their position in the draft from 0.",
-            "arm",
-            "position",
         )
         self._prompt = counter("vllm:prompt_tokens", "Tokens of prompts read.")
         self._written = counter("vllm:generation_tokens", "Tokens written.")
@@ -161,6 +137,7 @@ class Metrics:
             ("vllm:num_requests_waiting", "Requests in the queue.", waiting),
         ):
             Gauge(name, words, registry=registry).set_function(now)
+        registry.register(Reading(lambda: _of_arms(self.arms)))
         if earlier is not None:
             registry.register(Reading(lambda: _of_earlier(earlier)))
         if prefixes is not None:
@@ -175,9 +152,8 @@ class Metrics:
         self._written.inc(tokens)
         self._recent.append((time.monotonic(), tokens))
         self._forget()
-        self._of(arm).round(accepted, drafted)
         if drafted:
-            self._verified(arm, 1, drafted, [1] * accepted)
+            self._of(arm).verified(1, drafted, [1] * accepted + [0] * (drafted - accepted))
 
     def answered(self, arm: str, routed: RoutedResult, first_s: float | None, end_s: float) -> None:
         """first_s, end_s: when the first and the last tokens came, since the request."""
@@ -187,9 +163,7 @@ class Metrics:
         counts.tokens += tokens
         counts.seconds += routed.wall_s
         if made.upstream is not None and made.accepted_per_position:  # rounds of an endpoint
-            positions = made.accepted_per_position
-            counts.add(ArmCounts(0, made.rounds, made.drafted, positions))
-            self._verified(arm, made.rounds, made.drafted, positions)
+            counts.verified(made.rounds, made.drafted, made.accepted_per_position)
         self._prompt.inc(made.tokens_read)
         if made.load_s is not None:
             self._load_s.observe(made.load_s)
@@ -197,14 +171,6 @@ class Metrics:
             self._token_s.observe((end_s - first_s) / (tokens - 1))
         if routed.scores and arm == AUTOREGRESSIVE:
             self._undrafted.inc()
-
-    def _verified(self, arm: str, drafts: int, drafted: int, accepted: Sequence[int]) -> None:
-        """accepted: drafted tokens, by their position."""
-        self._drafts.labels(arm).inc(drafts)
-        self._drafted.labels(arm).inc(drafted)
-        self._accepted.labels(arm).inc(sum(accepted))
-        for position, count in enumerate(accepted):
-            self._at.labels(arm, str(position)).inc(count)
 
     def ended(self, arm: str, outcome: str) -> None:
         """outcome: why an answer ended, or cancelled, timeout, error or refused. arm: "" where none
@@ -239,8 +205,6 @@ class Metrics:
 
     def exposition(self) -> tuple[bytes, str]:
         """What `GET /metrics` gives, and its content type."""
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 
@@ -251,27 +215,42 @@ class Reading:
         self.collect = collect
 
 
+def _of_arms(arms: Mapping[str, ArmCounts]) -> list[Metric]:
+    """What arms have drafted, and what was accepted of it."""
+
+    def family(name: str, words: str, *labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(f"vllm:spec_decode_num_{name}", words, labels=labels)
+
+    drafts = family("drafts", "Drafts verified.", "arm")
+    drafted = family("draft_tokens", "Drafted tokens.", "arm")
+    accepted = family("accepted_tokens", "Drafted tokens accepted.", "arm")
+    by_position = "Drafted tokens accepted, by their position in the draft from 0."
+    at = family("accepted_tokens_per_pos", by_position, "arm", "position")
+    for arm, counts in arms.items():
+        if counts.drafts:
+            drafts.add_metric([arm], counts.drafts)
+            drafted.add_metric([arm], counts.drafted)
+            accepted.add_metric([arm], sum(counts.accepted))
+            for position, count in enumerate(counts.accepted):
+                at.add_metric([arm, str(position)], count)
+    return [drafts, drafted, accepted, at]
+
+
 def _of_earlier(held: EarlierAnswers) -> Iterator[Metric]:
     """What is kept of earlier answers, and how often it had something to draft."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    for name, words, value in (
-        ("answers", "Earlier answers that are kept to draft from.", len(held)),
-        ("tokens", "Tokens of them, with the ends of their prompts.", held.tokens),
-        ("users", "Users of whom an answer is kept, each apart.", held.users),
+    gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    for kind, name, words, value in (
+        (gauge, "answers", "Earlier answers that are kept to draft from.", len(held)),
+        (gauge, "tokens", "Tokens of them, with the ends of their prompts.", held.tokens),
+        (gauge, "users", "Users of whom an answer is kept, each apart.", held.users),
+        (counter, "lookups", "Rounds that looked for a match in earlier answers.", held.asked),
+        (counter, "hits", "Those that found one.", held.found),
     ):
-        yield GaugeMetricFamily(f"draftpick_earlier_{name}", words, value=value)
-    for name, words, value in (
-        ("lookups", "Rounds that looked for a match in earlier answers.", held.asked),
-        ("hits", "Those that found one.", held.found),
-    ):
-        yield CounterMetricFamily(f"draftpick_earlier_{name}", words, value=value)
+        yield kind(f"draftpick_earlier_{name}", words, value=value)
 
 
 def _of_prefixes(kept: PrefixStore) -> Iterator[Metric]:
     """What is kept of prompts, and how much less was read for it."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
     for name, words, value in (
         ("bytes", "Memory of what is kept of prompts, drafters' included.", kept.bytes),
         ("limit_bytes", "What it may be at most.", kept.limit),

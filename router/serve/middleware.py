@@ -6,16 +6,13 @@ import asyncio
 import hashlib
 import hmac
 import re
-from typing import TYPE_CHECKING
+
+from pydantic import SecretStr
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from decoders.common.errors import DraftpickError
 
 from .errors import ApiError
-
-if TYPE_CHECKING:
-    from pydantic import SecretStr
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 
 KEY, NOBODY = "key", "none"  # by the API key; not at all
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
+from fastapi.staticfiles import StaticFiles
 
 FOLDER = Path(__file__).parent / "page"
 INDEX = "index.html"
@@ -33,44 +31,22 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True)
-class File:
-    """A file of the page, as it is sent."""
+class Files(StaticFiles):
+    """The page's files, each with HEADERS and its type."""
 
-    content: bytes
-    headers: dict[str, str] = field(repr=False)
+    def file_response(self, full_path: Any, *given: Any, **named: Any) -> Response:
+        response = super().file_response(full_path, *given, **named)
+        response.headers.update(HEADERS | {"Content-Type": TYPES[Path(full_path).suffix]})
+        return response
 
 
 def mount(app: FastAPI) -> None:
     """Serve the page at `/` and its files at `/page/NAME`, without a key: a browser has to load
-    the page before it can ask for one. Files are read once; no other path reaches the disk."""
-    from fastapi import Response
-
-    held = {path.name: _read(path) for path in FOLDER.iterdir() if path.suffix in TYPES}
+    the page before it can ask for one."""
+    files = Files(directory=FOLDER)
 
     async def index(request: Request) -> Response:
-        return _answer(held[INDEX], request)
-
-    async def named(request: Request) -> Response:
-        file = held.get(request.path_params["name"])
-        if file is None:
-            return Response("there is no such file\n", 404, HEADERS, "text/plain")
-        return _answer(file, request)
+        return await files.get_response(INDEX, request.scope)
 
     app.add_route("/", index, methods=["GET"], include_in_schema=False)
-    app.add_route("/page/{name}", named, methods=["GET"], include_in_schema=False)
-
-
-def _read(path: Path) -> File:
-    content = path.read_bytes()
-    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    return File(content, {**HEADERS, "Content-Type": TYPES[path.suffix], "ETag": tag})
-
-
-def _answer(file: File, request: Request) -> Response:
-    from fastapi import Response
-
-    had = request.headers.get("if-none-match", "").split(",")
-    if file.headers["ETag"] in (tag.strip().removeprefix("W/") for tag in had):
-        return Response(status_code=304, headers=file.headers)
-    return Response(file.content, headers=file.headers)
+    app.mount("/page", files)

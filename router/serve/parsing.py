@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collect.embedders import query_text
 from decoders.arms import AUTOREGRESSIVE
@@ -20,7 +20,7 @@ from decoders.records import Grammar, Request, Sampling
 from decoders.sampling.randomness import seeded
 from decoders.spelling import text_of
 
-from ..protocols import Elsewhere
+from ..protocols import Elsewhere, RoutingEngine
 from ..records import RouteChoice
 from ..routing.messages import as_messages
 from .errors import ApiError
@@ -28,9 +28,6 @@ from .scheduler import DEFAULT, GenerationRequest
 from .schemas import LONGEST_SEED, ChatBody, CommonFields, CompletionBody
 from .structured import call_reader, grammar_of
 from .tools import CallReader
-
-if TYPE_CHECKING:
-    from ..protocols import RoutingEngine
 
 AUTO = "auto"  # the model whose arm the policy chooses
 
@@ -184,9 +181,6 @@ class RequestParser:
             messages = as_messages(
                 [each.sent() if self._elsewhere else each.plain() for each in body.messages]
             )
-        except DraftpickError as error:
-            raise ApiError(400, str(error), "messages") from error
-        try:
             if body.offered and isinstance(self._engine, Engine):
                 tools = [{"type": "function", "function": each} for each in body.offered]
                 ids = self._engine.encode_chat(messages, tools)

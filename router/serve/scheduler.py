@@ -8,20 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from decoders.backends.threads import let_go
 from decoders.common.errors import Cancelled, NoSuchName
 from decoders.common.wording import in_words
-from decoders.continuous_batching import SingleSlot
+from decoders.continuous_batching import BatchEngine, SingleSlot
+from decoders.records import Request
 
 from ..records import AskOptions, RouteChoice, RouteDecision, RoutedResult
 from ..routing.router import Router
 from .queue import FairQueue, QueueFull
-
-if TYPE_CHECKING:
-    from decoders.continuous_batching import BatchEngine
-    from decoders.records import Request
 
 logger = logging.getLogger(__name__)
 
@@ -65,11 +62,11 @@ class Callbacks(Protocol):
     def began(self, decision: RouteDecision) -> None:
         """The prompt was read and an arm chosen."""
 
-    def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
-        """The new tokens of a round, as in `decoders.protocols.Emit`."""
-
-    def wrote_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
-        """A part of an endpoint's message, as in `decoders.protocols.FieldStreamer`."""
+    def wrote(
+        self, ids: list[int], accepted: int, drafted: int, fields: dict[str, Any] | None = None
+    ) -> None:
+        """The new tokens of a round, as in `decoders.protocols.Emit`. fields: of an endpoint's
+        message, as in `decoders.protocols.FieldStreamer`."""
 
     def done(self, result: RoutedResult) -> None:
         """The answer is complete; nothing follows."""
@@ -79,12 +76,14 @@ class Callbacks(Protocol):
 
 
 class RequestHandle:
-    """A submitted request, to cancel it by."""
+    """A submitted request, to cancel it by. A RoundStreamer and FieldStreamer too, that passes on
+    what it is given, and ends the answer once it is cancelled, also while its prompt is read."""
 
     def __init__(
         self, scheduler: Scheduler, generation: GenerationRequest, callbacks: Callbacks
     ) -> None:
         self.generation, self.callbacks = generation, callbacks
+        self.shown = generation.streamed
         self._scheduler = scheduler
         self._cancelled = threading.Event()
 
@@ -97,6 +96,30 @@ class RequestHandle:
         end."""
         self._cancelled.set()
         self._scheduler.withdraw(self)
+
+    def require_going(self) -> None:
+        """Raises Cancelled once it is."""
+        if self.cancelled:
+            raise Cancelled("cancelled while it was answered")
+
+    def put_read(self, read: int, total: int) -> None:
+        """Before each part of the prompt."""
+        self.require_going()
+
+    def put(self, ids: object) -> None:
+        """The prompt, before the first token."""
+        self.require_going()
+
+    def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
+        self.callbacks.wrote(ids, accepted, drafted)
+        self.require_going()
+
+    def put_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
+        self.callbacks.wrote(ids, 0, 0, fields)
+        self.require_going()
+
+    def end(self) -> None:
+        pass
 
 
 class Scheduler:
@@ -189,7 +212,12 @@ class Scheduler:
         end in time."""
         with self._lock:
             self._draining = True
-        return happens(lambda: not self._occupied(), timeout_s)
+        ends = time.monotonic() + timeout_s
+        while self._occupied():
+            if time.monotonic() >= ends:
+                return False
+            time.sleep(0.02)
+        return True
 
     def close(self) -> None:
         """Accept no more requests, cancel those accepted, and end the thread. An answer that waits
@@ -277,7 +305,7 @@ class Scheduler:
         generation, callbacks = handle.generation, handle.callbacks
         router = routers[generation.policy]
         try:
-            _stop_if(handle)
+            handle.require_going()
             result = router.answer(
                 generation.prompt_ids,
                 generation.request,
@@ -285,7 +313,7 @@ class Scheduler:
                     generation.route.arm,
                     generation.route.dynamic,
                     self._reuse,
-                    _Rounds(handle),
+                    handle,
                     request_id=generation.id,
                     running=self._batch.running - 1,
                 ),
@@ -296,46 +324,3 @@ class Scheduler:
             callbacks.failed(error)
         else:
             callbacks.done(result)
-
-
-class _Rounds:
-    """A RoundStreamer and FieldStreamer that passes on what it is given, and ends the answer of a
-    cancelled request, also while its prompt is read."""
-
-    def __init__(self, handle: RequestHandle) -> None:
-        self._handle = handle
-        self.shown = handle.generation.streamed
-
-    def put_read(self, read: int, total: int) -> None:
-        """Before each part of the prompt."""
-        _stop_if(self._handle)
-
-    def put(self, ids: object) -> None:
-        """The prompt, before the first token."""
-        _stop_if(self._handle)
-
-    def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
-        self._handle.callbacks.wrote(ids, accepted, drafted)
-        _stop_if(self._handle)
-
-    def put_fields(self, ids: list[int], fields: dict[str, Any]) -> None:
-        self._handle.callbacks.wrote_fields(ids, fields)
-        _stop_if(self._handle)
-
-    def end(self) -> None:
-        pass
-
-
-def happens(true: Callable[[], bool], timeout_s: float) -> bool:
-    """Whether something becomes true in time, which is waited for."""
-    ends = time.monotonic() + timeout_s
-    while not true():
-        if time.monotonic() >= ends:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def _stop_if(handle: RequestHandle) -> None:
-    if handle.cancelled:
-        raise Cancelled("cancelled while it was answered")

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from decoders.common.errors import DraftpickError
 
 from .answers import Answers
-from .errors import ApiError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -214,12 +213,6 @@ def attributes(reply: Reply, answers: Answers) -> dict[str, Any]:
         if all(each.counted for each in results):
             told["gen_ai.usage.output_tokens"] = usage["completion_tokens"]
     else:
-        told["error.type"] = error_type(answers.error)
+        why = answers.error  # None where the client went
+        told["error.type"] = "cancelled" if why is None else why.code or str(why.status)
     return told
-
-
-def error_type(error: ApiError | None) -> str:
-    """Why there is no whole answer: an error's code or status, or that the client went."""
-    if error is None:
-        return "cancelled"
-    return error.code or str(error.status)

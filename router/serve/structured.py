@@ -9,7 +9,7 @@ from typing import Any, Literal
 from decoders.records import Grammar
 
 from .errors import ApiError
-from .schemas import ChatBody, CommonFields
+from .schemas import ChatBody, CommonFields, StructuredOutputs
 from .tools import CallForm, CallReader, FencedCalls, form_of
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -79,29 +79,23 @@ def call_reader(body: CommonFields, template: Any) -> CallReader | None:
 
 def _constraints(body: CommonFields) -> dict[str, Grammar]:
     """Constraints by the field that asks for each."""
-    asked = body.structured_outputs
+    asked = dict[str, Grammar]()
     wanted = body.response_format if isinstance(body, ChatBody) else None
-    schema = None if wanted is None or wanted.json_schema is None else wanted.json_schema.schema_
-    if wanted is not None and wanted.type == "json_object":
-        schema = ANY_OBJECT
-    given = {"response_format": _grammar(schema)}
-    if asked is not None:
-        schema = ANY_OBJECT if asked.json_object else asked.json_
-        given["structured_outputs"] = _grammar(schema, asked.regex, asked.choice, asked.grammar)
-    return {field: each for field, each in given.items() if each is not None}
+    if wanted is not None and wanted.json_schema is not None:
+        asked["response_format"] = Grammar.json_schema(wanted.json_schema.schema_)
+    elif wanted is not None and wanted.type == "json_object":
+        asked["response_format"] = Grammar.json_schema(ANY_OBJECT)
+    if body.structured_outputs is not None:
+        asked["structured_outputs"] = _grammar(body.structured_outputs)
+    return asked
 
 
-def _grammar(
-    schema: dict[str, Any] | None = None,
-    regex: str | None = None,
-    choice: list[str] | None = None,
-    grammar: str | None = None,
-) -> Grammar | None:
-    """The grammar of the one that is given; None for none."""
-    if schema is not None:
-        return Grammar.json_schema(schema)
-    if regex is not None:
-        return Grammar("regex", regex)
-    if choice is not None:
-        return Grammar.choice(choice)
-    return None if grammar is None else Grammar("grammar", grammar)
+def _grammar(asked: StructuredOutputs) -> Grammar:
+    """The grammar of the one that is given."""
+    if asked.regex is not None:
+        return Grammar("regex", asked.regex)
+    if asked.choice is not None:
+        return Grammar.choice(asked.choice)
+    if asked.grammar is not None:
+        return Grammar("grammar", asked.grammar)
+    return Grammar.json_schema(ANY_OBJECT if asked.json_ is None else asked.json_)

@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from decoders.records import Grammar
 
@@ -211,11 +211,6 @@ FENCE = "```"
 FENCES = ("", FENCE, FENCE + "json")
 
 
-class Call(NamedTuple):
-    name: str
-    arguments: str
-
-
 class FencedCalls:
     """Takes such calls from the beginning of an answer's text, piece by piece.
 
@@ -236,10 +231,11 @@ class FencedCalls:
         self._over = False  # no more of them
         self._after_call = False  # spaces add nothing
 
-    def add(self, text: str, last: bool = False) -> tuple[list[Call], str]:
-        """What some more text adds: calls, then text. last: whether the answer is whole."""
+    def add(self, text: str, last: bool = False) -> tuple[list[tuple[str, str]], str]:
+        """What some more text adds: calls, each a name and arguments, then text. last: whether the
+        answer is whole."""
         self._held += text
-        calls = list[Call]()
+        calls = list[tuple[str, str]]()
         while not self._over and self._may_become_one():
             read = self._object(last)
             if read is None and not last:
@@ -247,8 +243,7 @@ class FencedCalls:
             if read is None or not self._is_call(read[0]):
                 break
             found, self._held = read
-            arguments = json.dumps(found[self._key], ensure_ascii=False)
-            calls.append(Call(found["name"], arguments))
+            calls.append((found["name"], json.dumps(found[self._key], ensure_ascii=False)))
             self._after_call, self._over = True, not self._several
         self._over = True
         text, self._held = self._held, ""

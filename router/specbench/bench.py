@@ -9,14 +9,14 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collect.queries import Query, ordered, read_queries
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.errors import DraftpickError, NoSuchName
-from decoders.common.files import replacing, write_atomically
+from decoders.common.files import write_atomically
 from decoders.common.provenance import measured_on, versions
-from decoders.common.terminal import progress, tables
+from decoders.common.terminal import progress
 from decoders.records import DecodeResult, Request
 
 from ..routing.router import Router
@@ -25,12 +25,9 @@ from .candidates import Candidate
 from .journal import Journal, read_rows
 from .quality import check_measures
 from .records import Row
-from .report import png, speedups
+from .report import speedups
 from .run import Asker, choose_methods
 from .summary import summarise
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 def load_questions(
@@ -98,7 +95,6 @@ def specbench(
     seed: int = 0,
     hardware: dict[str, Any] | None = None,
     ask: bool = True,
-    quiet: bool = False,
     candidates: Sequence[Candidate] = (),
 ) -> dict[str, Any]:
     """Ask all questions, write rows, answers, summary.json, summary.md and a picture into `out`.
@@ -116,7 +112,7 @@ def specbench(
         )
     methods = [*choose_methods(router, arms), *(one.method for one in candidates)]
     asker = Asker(router, methods, request, seed, candidates, policy_label)
-    rows = ask_all(asker, questions, out, ask=ask, quiet=quiet)
+    rows = ask_all(asker, questions, out, ask=ask)
     summary = summarise(
         rows,
         greedy=request.sampling.greedy,
@@ -132,26 +128,23 @@ def specbench(
         },
     )
     write_answers(out, router.engine.target_name, rows)
-    write_outputs(out, summary)
+    write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_atomically(out / "summary.md", markdown.render(summary))
+    write_atomically(out / "speedup.png", speedups(summary))
     return summary
 
 
-def ask_all(
-    asker: Asker, questions: Sequence[Query], out: Path, *, ask: bool = True, quiet: bool = False
-) -> list[Row]:
+def ask_all(asker: Asker, questions: Sequence[Query], out: Path, *, ask: bool = True) -> list[Row]:
     """The measuring itself: every question through every method, paired, interleaved, journaled in
     `out`, with a progress bar. A row for each question; with `ask` False, for each that was asked
     before."""
-    from rich.console import Console
-
     if not ask:
         held = {row.question_id for row in read_rows(out)}
         questions = [question for question in questions if question.id in held]
         if not questions:
             raise DraftpickError(f"{out} holds none of these questions yet; ask them first")
     journal = Journal(out, asker.settings)
-    console = Console(stderr=True, quiet=quiet)
-    with progress(f"{len(asker.methods)} methods", "questions", console) as tick:
+    with progress(f"{len(asker.methods)} methods", "questions") as tick:
         tick(len(journal.rows), len(questions))
         rows = asker.run(questions, journal, lambda: tick(len(journal.rows), len(questions)))
     by_id = {row.question_id: row for row in rows}
@@ -216,25 +209,3 @@ def _question_id(identity: str, pad: bool = False) -> int | str:
     if not identity.isdecimal():
         return identity
     return identity.zfill(12) if pad else int(identity)
-
-
-def write_outputs(out: Path, summary: dict[str, Any]) -> None:
-    """Write summary.json, summary.md and speedup.png."""
-    write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
-    write_atomically(out / "summary.md", markdown.render(summary))
-    with replacing(out / "speedup.png") as stream:
-        stream.write(png(speedups(summary)))
-
-
-def result_tables(summary: dict[str, Any], width: int) -> list[Table]:
-    """The tables that end a run on the terminal, in parts where they are wider than `width`."""
-    return [
-        part
-        for title, (headings, rows) in markdown.sections(summary, brief=True)
-        for part in tables(title, headings, [[_rich(text) for text in row] for row in rows], width)
-    ]
-
-
-def _rich(text: str) -> str:
-    bold = text.startswith("**")
-    return f"[bold green]{text.strip('*')}[/bold green]" if bold else text

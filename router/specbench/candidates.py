@@ -7,15 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import policies
 from decoders.common.errors import DraftpickError
 
 from ..routing.router import Router
 from .records import BASELINE, ROUTED
-
-if TYPE_CHECKING:
-    from policies import Policy
 
 DRAWN = " (dynamic)"
 _NAME = re.compile(r"[\w.+-]+")
@@ -51,7 +48,7 @@ def named_folders(pairs: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def candidates_of(
-    router: Router, named: Sequence[tuple[str, str | Policy]], dynamic: bool = False
+    router: Router, named: Sequence[tuple[str, str | policies.Policy]], dynamic: bool = False
 ) -> list[Candidate]:
     """A candidate for each (name, policy), and with `dynamic` one more that draws.
 
@@ -60,8 +57,6 @@ def candidates_of(
     Raises DraftpickError for the name of an arm or of another row, PolicyError for a policy that
     does not fit the router's engine.
     """
-    import policies
-
     taken = {*router.engine.arm_names, ROUTED, BASELINE, "oracle"}
     found: list[Candidate] = []
     for name, given in named:

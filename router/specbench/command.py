@@ -11,7 +11,6 @@ import typer
 
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
-from decoders.common.terminal import show
 
 from ..commands import COMMANDS
 from ..commands.options import (
@@ -25,7 +24,7 @@ from ..commands.options import (
     names_in,
     router_for,
 )
-from ..tabulated import print_json
+from ..tabulated import print_json, show_tables
 from .compare_command import compare
 
 
@@ -90,10 +89,10 @@ def specbench(
     from decoders.common.provenance import measured_on
 
     from ..routing.loading import FIXED, shipped_policy
-    from .bench import load_questions, result_tables
+    from .bench import load_questions
     from .bench import specbench as run_specbench
     from .candidates import candidates_of, named_folders, policy_label
-    from .markdown import failures
+    from .markdown import failures, sections
 
     # Mistakes that need no model are reported before one is loaded.
     check_folder(out, "--out")
@@ -121,7 +120,7 @@ def specbench(
     if as_json:
         print_json(summary)
     else:
-        show(lambda width: result_tables(summary, width))
+        show_tables(sections(summary)[:3])
         for sentence in failures(summary):
             print(sentence, file=sys.stderr)
     print(f"written to {out}; draw the report with: draftpick report {out}", file=sys.stderr)

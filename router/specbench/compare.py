@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
+from policies.evaluation.bootstrap import interval, ratio, resampled_sums
 
 from ..tabulated import plain
+from .journal import read_rows
 
 FEWEST = 12  # sources, below which nothing is said beyond doubt
 DOUBT = 0.05  # chance that anything is said to have fallen where nothing did
@@ -144,8 +146,6 @@ def _change(
     level: float,
 ) -> Change:
     """sums: as of `_by_source`. level: chance that a fall is seen where there is none."""
-    from policies.evaluation.bootstrap import interval, ratio, resampled_sums
-
     shares = [float(each[:, 0].sum() / each[:, 1].sum()) for each in sums]
     low = high = math.nan
     fewest = min(len(each) for each in sums)
@@ -181,8 +181,6 @@ def read_measured(path: Path) -> list[Measured]:
 
 
 def _benchmark(folder: Path) -> list[Measured]:
-    from .journal import read_rows
-
     made = []
     for row in read_rows(folder):
         for arm, answer in row.answers.items():

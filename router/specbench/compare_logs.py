@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from collect.traffic.clusters import clusters
 from decoders.common.errors import DraftpickError
 
 from ..logs.reader import read_log
@@ -73,8 +74,6 @@ def _answered(folder: Path) -> list[LoggedDecision]:
 
 def _groups(rows: Sequence[LoggedDecision], fewer: int, show_words: bool) -> list[str]:
     """[n], or nothing where texts were not kept or all are of one kind."""
-    from collect.traffic.clusters import clusters
-
     prompts = [each.text.prompt for each in rows if each.text and each.text.prompt is not None]
     if len(prompts) < len(rows):
         return []

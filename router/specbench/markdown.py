@@ -8,10 +8,8 @@ from typing import Any
 
 from collect.queries import OVERALL
 
+from ..tabulated import Tabulated
 from .records import BASELINE, ROUTED
-
-Table = tuple[list[str], list[list[str]]]
-"""Headings and rows."""
 
 EXPLAINED = (
     "Speed-up: tokens per second, end-of-sequence token and prefill included, over the "
@@ -31,54 +29,55 @@ def methods_of(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def overall_table(summary: dict[str, Any]) -> Table:
-    """Headings and rows of the main table: speeds, by each average."""
-    headings = ["method", "tok/s", "speed-up", "95% interval", "by task", "by question", "decode"]
-    return _overall(summary, headings, _speeds)
+def _speeds(figures: dict[str, Any]) -> dict[str, str]:
+    return {
+        "tok/s": f"{figures['tokens_per_s']:.1f}",
+        "speed-up": times(figures["speedup_vs_ar"]),
+        "95% interval": interval(figures["ci95"]),
+        "by task": times(figures["speedup_mean_over_tasks"]),
+        "by question": times(figures["speedup_mean_over_questions"]),
+        "decode": times(figures["decode_speedup_vs_ar"]),
+    }
 
 
-def _speeds(figures: dict[str, Any]) -> list[str]:
-    return [
-        f"{figures['tokens_per_s']:.1f}",
-        times(figures["speedup_vs_ar"]),
-        interval(figures["ci95"]),
-        times(figures["speedup_mean_over_tasks"]),
-        times(figures["speedup_mean_over_questions"]),
-        times(figures["decode_speedup_vs_ar"]),
-    ]
-
-
-def answers_table(summary: dict[str, Any]) -> Table:
-    """Headings and rows of what was drafted, and of the answers."""
-    headings = ["method", "tok/round", "accepted", "quality", "repeats", "no repeats", "other ids"]
-    return _overall(summary, headings, _drafts)
-
-
-def _drafts(figures: dict[str, Any]) -> list[str]:
+def _drafts(figures: dict[str, Any]) -> dict[str, str]:
     others = figures["differs_from_ar"]
-    return [
-        f"{figures['mean_accepted']:.2f}",
-        percent(figures["acceptance_rate"]),
-        percent(figures["quality"]),
-        percent(figures["repetitive_share"]),
-        times(figures["speedup_without_repetition"]),
-        "-" if others is None else f"{others} of {figures['compared']}",
-    ]
+    return {
+        "tok/round": f"{figures['mean_accepted']:.2f}",
+        "accepted": percent(figures["acceptance_rate"]),
+        "quality": percent(figures["quality"]),
+        "repeats": percent(figures["repetitive_share"]),
+        "no repeats": times(figures["speedup_without_repetition"]),
+        "other ids": "-" if others is None else f"{others} of {figures['compared']}",
+    }
+
+
+def _shares(figures: dict[str, Any]) -> dict[str, str]:
+    parts = ("prefill", "draft", "verify", "other", "policy")
+    shares = {part: percent(figures[f"{part}_share"]) for part in parts}
+    return shares | {"target calls a token": f"{figures['target_calls_per_token']:.2f}"}
 
 
 def _overall(
-    summary: dict[str, Any], headings: list[str], cells: Callable[[dict[str, Any]], list[str]]
-) -> Table:
-    """A row for each method's figures over all tasks."""
-    rows = []
-    for name, found in methods_of(summary).items():
-        figures = found[OVERALL]
-        rows.append([name, *(cells(figures) if figures else ["-"] * (len(headings) - 1))])
-    return headings, rows
+    title: str, summary: dict[str, Any], cells: Callable[[dict[str, Any]], dict[str, str]]
+) -> Tabulated:
+    """A row for each method's figures over all tasks. cells: of the figures, by heading."""
+    found = {name: each[OVERALL] for name, each in methods_of(summary).items()}
+    made = {name: cells(figures) for name, figures in found.items() if figures}
+    headings = list(next(iter(made.values()), {}))
+    rows = [[name, *made.get(name, dict.fromkeys(headings, "-")).values()] for name in found]
+    return Tabulated(title, ["method", *headings], rows)
 
 
-def task_table(summary: dict[str, Any], field: str = "speedup_vs_ar") -> Table:
-    """Headings and rows of one field by task; the fastest fixed arm of a task is bold."""
+def share_table(summary: dict[str, Any]) -> Tabulated:
+    """Tabulate where the time goes, and how often the target is asked."""
+    return _overall("Where the time goes", summary, _shares)
+
+
+def task_table(
+    summary: dict[str, Any], field: str = "speedup_vs_ar", title: str = "Speed-up by task"
+) -> Tabulated:
+    """One field by task; the fastest fixed arm of a task is bold."""
     tasks = list(summary["tasks"])
     best = (summary["best_fixed"] or {}).get("per_task", {})
     rows = []
@@ -90,11 +89,11 @@ def task_table(summary: dict[str, Any], field: str = "speedup_vs_ar") -> Table:
             wins = field == "speedup_vs_ar" and best.get(task, {}).get("arm") == name
             row.append(f"**{text}**" if wins else text)
         rows.append(row)
-    return ["method", *tasks], rows
+    return Tabulated(title, ["method", *tasks], rows)
 
 
-def quality_table(summary: dict[str, Any]) -> Table:
-    """Headings and rows of the tasks that have a quality measure."""
+def quality_table(summary: dict[str, Any]) -> Tabulated:
+    """The tasks that have a quality measure."""
     baseline = summary["arms"][BASELINE]
     measures = {
         task: baseline[task]["quality_measure"]
@@ -105,33 +104,30 @@ def quality_table(summary: dict[str, Any]) -> Table:
         [name, *[percent(cells[task] and cells[task]["quality"]) for task in measures]]
         for name, cells in methods_of(summary).items()
     ]
-    return ["method", *[f"{task} ({name})" for task, name in measures.items()]], rows
+    heads = ["method", *[f"{task} ({name})" for task, name in measures.items()]]
+    return Tabulated("Quality", heads, rows)
 
 
-def choice_table(summary: dict[str, Any]) -> Table:
-    """Headings and rows of how often the policy chose each arm."""
+def choice_table(summary: dict[str, Any]) -> Tabulated:
+    """How often the policy chose each arm."""
     arms = list(summary["arms"])
     choices = summary["policy_choices"] or {}
     rows = [[task, *[str(counts.get(arm, 0)) for arm in arms]] for task, counts in choices.items()]
-    return ["task", *arms], rows
+    return Tabulated("Arms that the policy chose", ["task", *arms], rows)
 
 
-def sections(summary: dict[str, Any], brief: bool = False) -> Iterator[tuple[str, Table]]:
-    """Title and table of all that the summary can fill. brief: what ends a run on the terminal."""
-    decode = task_table(summary, "decode_speedup_vs_ar")
+def sections(summary: dict[str, Any]) -> list[Tabulated]:
+    """All tables that the summary can fill; the first three end a run on the terminal."""
+    decode = "decode_speedup_vs_ar", "Speed-up by task, without the prefill"
     made = [
-        ("Overall", overall_table(summary)),
-        ("Drafts and answers", answers_table(summary)),
-        ("Speed-up by task", task_table(summary)),
-        ("Speed-up by task, without the prefill", decode),
-        ("Quality", quality_table(summary)),
-        ("Arms that the policy chose", choice_table(summary)),
+        _overall("Overall", summary, _speeds),
+        _overall("Drafts and answers", summary, _drafts),
+        task_table(summary),
+        task_table(summary, *decode),
+        quality_table(summary),
+        choice_table(summary),
     ]
-    if brief:
-        made = made[:3]
-    for title, (headings, rows) in made:
-        if len(headings) > 1 and rows:
-            yield title, (headings, rows)
+    return [one for one in made if len(one.headings) > 1 and one.rows]
 
 
 def headline(summary: dict[str, Any]) -> list[str]:
@@ -198,8 +194,8 @@ def render(summary: dict[str, Any]) -> str:
     counts = ", ".join(f"{task} {count}" for task, count in summary["tasks"].items())
     lines = ["# Spec-Bench", "", f"{summary['questions']} questions ({counts}).", ""]
     lines += [f"- {sentence}" for sentence in headline(summary)]
-    for title, table in sections(summary):
-        lines += ["", f"## {title}", "", *table_lines(*table)]
+    for one in sections(summary):
+        lines += ["", f"## {one.title}", "", *table_lines(one.headings, one.rows)]
     lines += ["", EXPLAINED]
     hardware = summary.get("hardware")
     if hardware:

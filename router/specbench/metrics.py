@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from collect.sweeps.repetition import is_repetitive
-from policies.evaluation.bootstrap import (
-    RESAMPLES,
-    group_index,
-    group_sums,
-    interval,
-    ratio,
-    resampled_sums,
-)
+from policies.evaluation.bootstrap import group_index, group_sums, interval, ratio, resampled_sums
 
 from .quality import measure_of, quality
 from .records import Answer, Turn
@@ -97,7 +91,6 @@ def cell(
     greedy: bool = True,
     eos_ids: Sequence[int] = (),
     seed: int = 0,
-    samples: int = RESAMPLES,
 ) -> Cell | None:
     """All figures for these pairs; None where no question was answered by both."""
     pairs = [p for p in pairs if p.method.error is None and p.baseline.error is None]
@@ -113,20 +106,20 @@ def cell(
     shares = time_shares(turns)
     value, measure = _quality(pairs)
     differing, compared = differences(pairs)
-    total, decode = wall_table(ours, theirs), _decode_table(ours, theirs)
+    total, decode = speed_table(ours, theirs), speed_table(ours, theirs, DECODING)
     sources = [p.source for p in pairs]
     return Cell(
         questions=len(pairs),
         tokens=tokens,
         tokens_per_s=_rate(tokens, sum(a.wall_s for a in ours)),
         speedup_vs_ar=speedup(total),
-        ci95=bootstrap(total, sources, seed, samples),
+        ci95=bootstrap(total, sources, seed),
         speedup_mean_over_tasks=mean_over_tasks(total, [p.task for p in pairs]),
         speedup_mean_over_questions=over_questions(total),
         speedup_median=over_questions(total, np.median),
         decode_tokens_per_s=_rate(sum(a.decoded for a in ours), sum(a.decode_s for a in ours)),
         decode_speedup_vs_ar=speedup(decode),
-        decode_ci95=bootstrap(decode, sources, seed, samples),
+        decode_ci95=bootstrap(decode, sources, seed),
         speedup_official=official_speedup(ours, theirs),
         mean_accepted=sum(a.decoded for a in ours) / rounds if rounds else 1.0,
         acceptance_rate=_rate(sum(r.accepted for r in results), drafted),
@@ -136,7 +129,7 @@ def cell(
         quality_measure=measure,
         repetitive_share=_rate(sum(is_repetitive(r.ids, eos_ids) for r in results), len(turns)),
         speedup_without_repetition=speedup(
-            wall_table([p.method for p in calm], [p.baseline for p in calm])
+            speed_table([p.method for p in calm], [p.baseline for p in calm])
         ),
         questions_without_repetition=len(calm),
         differs_from_ar=differing if greedy else None,
@@ -168,14 +161,14 @@ def over_questions(
 
 
 def bootstrap(
-    table: np.ndarray, sources: Sequence[str], seed: int = 0, samples: int = RESAMPLES
+    table: np.ndarray, sources: Sequence[str], seed: int = 0
 ) -> tuple[float, float] | None:
     """95% percentile interval of `speedup`, drawing sources of questions with replacement, each
     with all of its own; None where several questions are of one source. sources: [questions]."""
     sums = group_sums(table, group_index(sources))
     if not len(sums) or len(sums) == 1 < len(table):
         return None
-    low, high = interval(_ratios(resampled_sums(sums, seed, samples)))
+    low, high = interval(_ratios(resampled_sums(sums, seed)))
     return None if np.isnan(low) else (low, high)
 
 
@@ -228,17 +221,14 @@ def _quality(pairs: Sequence[Pair]) -> tuple[float | None, str | None]:
     return sum(by_task.values()) / len(by_task), measure
 
 
-def wall_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarray:
-    """[questions, 4] as `speedup` takes it, of whole answers."""
-    rows = [(a.tokens, a.wall_s, b.tokens, b.wall_s) for a, b in zip(ours, theirs, strict=True)]
-    return np.array(rows, dtype=np.float64).reshape(-1, 4)
+WHOLE, DECODING = attrgetter("tokens", "wall_s"), attrgetter("decoded", "decode_s")
 
 
-def _decode_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarray:
-    """Make the same table without prefills."""
-    rows = [
-        (a.decoded, a.decode_s, b.decoded, b.decode_s) for a, b in zip(ours, theirs, strict=True)
-    ]
+def speed_table(
+    ours: Sequence[Answer], theirs: Sequence[Answer], of: Callable[[Answer], Any] = WHOLE
+) -> np.ndarray:
+    """[questions, 4] as `speedup` takes it. of: whole answers, or DECODING, without prefills."""
+    rows = [(*of(a), *of(b)) for a, b in zip(ours, theirs, strict=True)]
     return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from decoders.common.text import from_json
 
 from . import markdown
 from .records import BASELINE, ROUTED
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STYLE = """
 :root { color-scheme: light; --ink: #1d2733; --soft: #5c6b7a; --line: #dfe5ec; --blue: #2f6db5 }
@@ -62,7 +59,13 @@ def write_report(specbench: Path, out: Path | None = None) -> Path:
 
 def render(summary: dict[str, Any]) -> str:
     """The whole page as a string."""
-    return page("draftpick report", _body(summary))
+    inside = "\n".join(_body(summary))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>draftpick report</title><style>{STYLE}</style></head>\n<body>\n{inside}\n"
+        "</body></html>\n"
+    )
 
 
 def _body(summary: dict[str, Any]) -> Iterator[str]:
@@ -72,12 +75,11 @@ def _body(summary: dict[str, Any]) -> Iterator[str]:
     yield f"questions ({escape(counts)}); {escape(str(summary.get('written', '')))}</p>"
     yield _cards(summary)
     yield "<ul>" + "".join(f"<li>{escape(s)}</li>" for s in markdown.headline(summary)) + "</ul>"
-    picture = base64.b64encode(png(speedups(summary))).decode()
+    picture = base64.b64encode(speedups(summary)).decode()
     yield "<h2>Speed-up by task and arm</h2>"
     yield f'<img alt="Speed-up by task and arm" src="data:image/png;base64,{picture}">'
-    for title, table in markdown.sections(summary):
-        yield f"<h2>{escape(title)}</h2>{table_of(*table)}"
-    yield "<h2>Where the time goes</h2>" + table_of(*_share_table(summary))
+    for one in (*markdown.sections(summary), markdown.share_table(summary)):
+        yield f"<h2>{escape(one.title)}</h2>{table_of(one.headings, one.rows)}"
     yield from _how(summary)
 
 
@@ -98,17 +100,6 @@ def _cards(summary: dict[str, Any]) -> str:
         f'<div class="card"><b>{escape(value)}</b>{escape(label)}</div>' for value, label in cards
     )
     return f'<div class="cards">{inside}</div>'
-
-
-def _share_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    parts = ("prefill", "draft", "verify", "other", "policy")
-    rows = []
-    for name, cells in markdown.methods_of(summary).items():
-        figures = cells["overall"]
-        if figures is not None:
-            shares = [markdown.percent(figures[f"{part}_share"]) for part in parts]
-            rows.append([name, *shares, f"{figures['target_calls_per_token']:.2f}"])
-    return ["method", *parts, "target calls a token"], rows
 
 
 def _how(summary: dict[str, Any]) -> Iterator[str]:
@@ -132,17 +123,6 @@ def _how(summary: dict[str, Any]) -> Iterator[str]:
     yield table_of(["", ""], rows)
 
 
-def page(title: str, body: Iterable[str]) -> str:
-    """The whole page. body: its parts, as HTML."""
-    inside = "\n".join(body)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body>\n{inside}\n"
-        "</body></html>\n"
-    )
-
-
 def table_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Cells in plain text; one between asterisks is the best."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
@@ -156,8 +136,8 @@ def _td(text: str) -> str:
     return f"<td>{escape(text)}</td>"
 
 
-def speedups(summary: dict[str, Any]) -> Figure:
-    """Grouped bars: the speed-up of every arm and of the routed decode on every task."""
+def speedups(summary: dict[str, Any]) -> bytes:
+    """A PNG of grouped bars: the speed-up of every arm and of the routed decode on every task."""
     # A bare Figure draws without pyplot, so without a display and without global state.
     from matplotlib.figure import Figure
 
@@ -178,11 +158,6 @@ def speedups(summary: dict[str, Any]) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, ncols=3, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     axes.set_title("Speed-up over autoregressive decoding, with 95% intervals")
-    return figure
-
-
-def png(figure: Figure) -> bytes:
-    """The figure as a PNG file."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=130)
     return buffer.getvalue()

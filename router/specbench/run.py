@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from collect.queries import Query
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.machine import look, others
 from decoders.common.seeds import derived_seed
@@ -24,9 +25,6 @@ from ..routing.router import Router
 from .candidates import Candidate
 from .journal import Journal
 from .records import BASELINE, ROUTED, Answer, Row, Turn
-
-if TYPE_CHECKING:
-    from collect.queries import Query
 
 WARMUP_TOKENS = 16
 WARMUP_ROUNDS = 2

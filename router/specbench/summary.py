@@ -10,9 +10,8 @@ from typing import Any
 
 from collect.queries import OVERALL, ordered
 from collect.rouge import WORDS
-from policies.evaluation.bootstrap import RESAMPLES
 
-from .metrics import Pair, bootstrap, cell, mean_over_tasks, over_questions, speedup, wall_table
+from .metrics import Pair, bootstrap, cell, mean_over_tasks, over_questions, speed_table, speedup
 from .records import BASELINE, ROUTED, Answer, Row
 
 VERSION = 1
@@ -28,7 +27,6 @@ def summarise(
     greedy: bool,
     eos_ids: Sequence[int] = (),
     seed: int = 0,
-    samples: int = RESAMPLES,
     about: dict[str, Any] | None = None,
     candidates: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -53,7 +51,7 @@ def summarise(
         made: dict[str, Any] = {}
         for name in (OVERALL, *tasks):
             chosen = [p for p in pairs if name in (OVERALL, p.task)]
-            value = cell(chosen, greedy=greedy, eos_ids=eos_ids, seed=seed, samples=samples)
+            value = cell(chosen, greedy=greedy, eos_ids=eos_ids, seed=seed)
             made[name] = None if value is None else asdict(value)
         return made
 
@@ -62,7 +60,7 @@ def summarise(
     oracle_arms = [oracle_arm(row, arms) for row in rows]
     oracle = [_answer(row, arm) for row, arm in zip(rows, oracle_arms, strict=True)]
     routed = _answers(rows, ROUTED) if ROUTED in methods else None
-    overhead = policy_overhead(routed) if routed is not None else {}
+    overhead, overhead_share = policy_overhead(routed or ())
     more = {}
     if candidates:
         more = {
@@ -91,9 +89,9 @@ def summarise(
         "best_fixed": best,
         "routed_vs_best_fixed": None
         if routed is None or best is None
-        else _against(rows, routed, _answers(rows, best["arm"]), seed, samples),
-        "policy_overhead_s": overhead.get("mean_s"),
-        "policy_overhead_share": overhead.get("share"),
+        else _against(rows, routed, _answers(rows, best["arm"]), seed),
+        "policy_overhead_s": overhead,
+        "policy_overhead_share": overhead_share,
         "policy_choices": None
         if routed is None
         else _choices(rows, [_arms_of(answer) for answer in routed], tasks),
@@ -148,29 +146,27 @@ def oracle_arm(row: Row, arms: Sequence[str]) -> str | None:
     return max(rates, key=lambda arm: rates[arm]) if rates else None
 
 
-def policy_overhead(routed: Sequence[Answer]) -> dict[str, float | None]:
-    """mean_s: embedding and policy, a turn. share: the same over all seconds of decoding."""
+def policy_overhead(routed: Sequence[Answer]) -> tuple[float | None, float | None]:
+    """Seconds that embedding and policy take of a turn, and their share of all of decoding."""
     turns = [turn for answer in routed for turn in answer.turns]
     spent = sum(turn.embed_s + turn.policy_s for turn in turns)
     decoding = sum(turn.decode_s for turn in turns) - spent
-    return {
-        "mean_s": spent / len(turns) if turns else None,
-        "share": spent / decoding if decoding > 0 else None,
-    }
+    mean = spent / len(turns) if turns else None
+    return mean, spent / decoding if decoding > 0 else None
 
 
 def _against(
-    rows: Sequence[Row], ours: Sequence[Answer], theirs: Sequence[Answer], seed: int, samples: int
+    rows: Sequence[Row], ours: Sequence[Answer], theirs: Sequence[Answer], seed: int
 ) -> dict[str, Any]:
     both = [
         (row, a, b)
         for row, a, b in zip(rows, ours, theirs, strict=True)
         if a.error is None and b.error is None
     ]
-    table = wall_table([a for _, a, _ in both], [b for _, _, b in both])
+    table = speed_table([a for _, a, _ in both], [b for _, _, b in both])
     return {
         "ratio": speedup(table),
-        "ci95": bootstrap(table, [row.source for row, _, _ in both], seed, samples),
+        "ci95": bootstrap(table, [row.source for row, _, _ in both], seed),
         "mean_over_tasks": mean_over_tasks(table, [row.task for row, _, _ in both]),
         "mean_over_questions": over_questions(table),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common.errors import DraftpickError, NoSuchName
-from decoders.common.terminal import show, tables
 from decoders.costs.pass_costs import best_length, speculative
 
 from ..commands import COMMANDS
 from ..commands.options import AsJson
+from ..tabulated import Tabulated, print_json, show_tables
 
 if TYPE_CHECKING:
     from decoders.costs.measured import Costs
@@ -69,18 +68,17 @@ def theory(
     assert cost is not None
     found = expected(acceptance, cost, verify)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     rows = []
     for row in found["over_k"]:
         cells = [f"{row['k']}", f"{row['tokens']:.2f}", f"{row['cost']:.2f}"]
-        cells += [f"{row['speedup']:.2f}x", ""]
-        if row["k"] == found["best_k"]:
-            cells = [f"[bold green]{cell}[/bold green]" for cell in [*cells[:-1], "best"]]
-        rows.append(cells)
+        cells.append(f"{row['speedup']:.2f}x")
+        best = row["k"] == found["best_k"]
+        rows.append([f"**{cell}**" for cell in (*cells, "best")] if best else [*cells, ""])
     title = f"Acceptance {acceptance:.3g}, cost {cost:.3g}"
     heads = ["k", "tokens a round", "cost of a round", "speed-up", ""]
-    show(lambda width: tables(title, heads, rows, width))
+    show_tables([Tabulated(title, heads, rows)])
 
 
 def expected(acceptance: float, cost: float, verify: list[float]) -> dict[str, Any]:

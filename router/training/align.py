@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from decoders.common.errors import DraftpickError
-from decoders.common.terminal import progress, show, tables
+from decoders.common.terminal import progress
 from decoders.options import EngineOptions
 
 from ..commands.options import ChatTemplate, Context, Device, Target, names_in
+from ..tabulated import Tabulated, show_tables
 
 if TYPE_CHECKING:
     from collect.align.config import AlignConfig
@@ -114,10 +114,10 @@ def align(options: AlignOptions) -> None:
       draftpick align --out drafts/cell --kind recurrent --minutes 20
     """
     config, recipe = plan(options)
-    acceptance = run(config, recipe, options.context, progress("aligning", "%"))
+    acceptance = run(config, recipe, options.context)
     title = "Held-out acceptance (share of the target's tokens predicted)"
     rows = [[name, f"{share:.3f}"] for name, share in acceptance.items()]
-    show(lambda width: tables(title, ["task", "acceptance"], rows, width))
+    show_tables([Tabulated(title, ["task", "acceptance"], rows)])
     typer.echo(f"model: {options.out / 'model'}")
 
 
@@ -174,17 +174,11 @@ def plan(asked: AlignOptions) -> tuple[AlignConfig, Recipe]:
     return config, recipe
 
 
-def run(
-    config: AlignConfig,
-    recipe: Recipe,
-    context: int | None,
-    on_progress: AbstractContextManager[Callable[..., None]],
-) -> dict[str, float]:
+def run(config: AlignConfig, recipe: Recipe, context: int | None) -> dict[str, float]:
     """Let the target answer where no outputs are given, train, and write the model; the held-out
     acceptance by task.
 
     context: most tokens of a prompt with the target's answer, None for the model's own.
-    on_progress: as of `decoders.common.terminal.progress`; entered when training begins.
     """
     from collect.align.config import check
 
@@ -202,7 +196,7 @@ def run(
         )
         made = write_outputs(config.queries, config.out, options, config.max_answer, config.tasks)
         config = replace(config, outputs=(made,))
-    with on_progress as tick:
+    with progress("aligning", "%") as tick:
         return train(config, recipe, shown_by(tick))
 
 

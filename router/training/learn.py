@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common.files import check_folder
-from decoders.common.terminal import show, tables
 
 from ..commands.options import AsJson
-from ..tabulated import plain
+from ..tabulated import Tabulated, cell, plain, tell
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from policies.online import OnlinePolicy, Status
 
     from ..logs.reader import DecisionRows
@@ -88,13 +83,8 @@ def learn(
         raise PolicyError(f"the policy {learner.name!r} learns from answers as they come, not logs")
     found = replay(read_log(logs), learner, reward)
     learner.save(out)
-    if as_json:
-        typer.echo(json.dumps(plain(found)))
-        return
-    show(lambda width: _tables(found, width))
-    for line in _lines(found):
-        print(line, file=sys.stderr)
-    print(f"saved to {out}", file=sys.stderr)
+    said = [*_lines(found), f"saved to {out}"]
+    tell(plain(found), [_table(found)], said, as_json=as_json, err=True)
 
 
 def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) -> LearnOutcome:
@@ -152,18 +142,18 @@ def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) 
     )
 
 
-def _tables(found: LearnOutcome, width: int) -> list[Table]:
+def _table(found: LearnOutcome) -> Tabulated:
     rows = [
         [
             arm,
             str(found.taken[arm]),
             str(found.status.drifts[arm]),
-            "-" if found.drift[arm] is None else f"{found.drift[arm]:.2f}",
+            cell(found.drift[arm], ".2f"),
         ]
         for arm in found.taken
     ]
     heads = ["arm", "rows", "changes found", "evidence of another"]
-    return tables(f"Learned from {found.reward}", heads, rows, width)
+    return Tabulated(f"Learned from {found.reward}", heads, rows)
 
 
 def _lines(found: LearnOutcome) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from collect.align import checkpoint, weights
+from collect.align.calibration import batches
 from collect.align.config import KINDS, AlignConfig
 from collect.align.learners import Answers
 from collect.align.recipe import Recipe
@@ -237,3 +238,8 @@ def test_a_target_without_an_end_token(
     if kind == "bigram":
         config = config_for(kind, tmp_path / "again", endless, (written[0], own), start=start)
         assert align(config, RECIPE, silent)
+
+
+def test_no_examples_are_no_batches() -> None:
+    """So that a run of which none is held out ends well."""
+    assert batches([], 64, 0) == []

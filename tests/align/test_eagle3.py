@@ -13,7 +13,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from collect.align.eagle3 import HeadHeldOut, HeadLoss, new_head, train_head, usual_features
-from collect.align.eagle3_module import Eagle3Module, HeadSizes, Target
+from collect.align.eagle3_module import Eagle3Module, HeadSizes
 from collect.align.packed_batch import flatten
 from collect.align.recipe import RecurrentRecipe
 from collect.align.teacher import Teacher
@@ -43,10 +43,6 @@ def a_head(teacher: Teacher, seed: int = 0) -> Eagle3Module:
     return module
 
 
-def named(folder: Path) -> Target:
-    return Target("toy", config_of(folder))
-
-
 def test_steps_are_those_of_drafting(
     teacher: Teacher, tokens: Tokens, folder: Path, vocab: DraftVocab, tmp_path: Path
 ) -> None:
@@ -54,7 +50,7 @@ def test_steps_are_those_of_drafting(
     from there computes, a step at a time, from the files that were written."""
     module = a_head(teacher)
     rows = teacher.head[vocab.to_target]
-    module.save(tmp_path, vocab, rows, named(folder))
+    module.save(tmp_path, vocab, rows, "toy", config_of(folder))
     target = LlamaBackend.load(folder, CPU, torch.float32)
     backend = Eagle3Backend(target, Eagle3Head.load(tmp_path, target, target.layers))
     texts = [tokens.text(row) for row in range(3)]
@@ -130,9 +126,8 @@ def test_training_improves_figures_which_are_those_of_what_it_writes(
     sizes = HeadSizes(teacher.shape, 48, (1, 2))
     flat = flatten([tokens.text(row) for row in range(32)])
     before = held_out.figures(new_head(teacher, sizes, flat.rows, 0), vocab)["overall"]
-    point = train_head(
-        tmp_path, named(folder), teacher, vocab, sizes, tokens, held_out, RECIPE, "test", nothing
-    )
+    parts = ("toy", config_of(folder), teacher, vocab, sizes, tokens, held_out)
+    point = train_head(tmp_path, *parts, RECIPE, "test", nothing)
     after = point.figures["overall"]
     assert after["first"] > before["first"] and after["overlap"] > before["overlap"] + 0.03
     card = json.loads((tmp_path / "model" / "card.json").read_text())

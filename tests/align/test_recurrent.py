@@ -23,9 +23,9 @@ from collect.align.recipe import RecurrentRecipe
 from collect.align.recurrent import (
     SOFTER,
     DistillationLoss,
+    Distilled,
     Drafting,
     Point,
-    distilled,
     distribution,
     divergence,
     new_cell,
@@ -161,7 +161,7 @@ def test_the_gradient_is_that_of_the_loss(cap: float | None) -> None:
     read = torch.randn(2, 7, 5, dtype=torch.float64, requires_grad=True)
     final, rows = torch.randn(7, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
     weights = torch.rand(2, 7, dtype=torch.float64)
-    fast = distilled(read, final, rows, weights, chunk=3, cap=cap)
+    fast = Distilled.apply(read, final, rows, weights, 3, cap)
     told = final @ rows.T
     p = (told if cap is None else cap * (told / cap).tanh()).softmax(-1)
     q = (read @ rows.T).softmax(-1)

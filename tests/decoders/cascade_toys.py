@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.models.drafts import MappedBackend
-from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part
-from decoders.papers.cs_drafting.vertical import VerticalDrafter
+from decoders.papers.cs_drafting.drafters import HorizontalDrafter, Part, VerticalDrafter
 from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.testing.toys import ToyBackend, neural

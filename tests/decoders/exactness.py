@@ -14,7 +14,7 @@ from strangers import part
 from decoders.backends.native import LlamaBackend
 from decoders.lengths import FixedLength
 from decoders.methods.tree.widened import WidenedDrafter
-from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part, cs_drafter
+from decoders.papers.cs_drafting.drafters import HorizontalDrafter, Part, cs_drafter
 from decoders.protocols import Drafter, DraftLength, DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab

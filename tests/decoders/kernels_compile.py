@@ -119,12 +119,12 @@ def test_the_fused_kernels(model: str, how: int) -> None:
     d, heads, kv_heads, head_dim, mlp, vocab = SIZES[model]
 
     def product(kernel: Any, outputs: int, inputs: int, how: int = how, **named: Any) -> None:
-        tile = fused_launch.tile_of(outputs, inputs, how)
+        sets, warps = fused_launch.tile_of(outputs, inputs)
         types = dict.fromkeys(("x_ptr", "h_ptr", "norm_ptr", "w_ptr"), "*i32")
         types |= {"start_ptr": "*i64"} | ({"scale_ptr": "*i32"} if how == 2 else {})
         constants = {
-            "N": outputs, "K": inputs, "KEPT": how, "PDL": True, "MMA": True, "SETS": tile.sets,
-            "WARPS": tile.warps, "num_warps": tile.warps, "TOKENS": TOKENS,
+            "N": outputs, "K": inputs, "KEPT": how, "PDL": True, "MMA": True, "SETS": sets,
+            "WARPS": warps, "num_warps": warps, "TOKENS": TOKENS,
         }  # fmt: skip
         fits(kernel, {**constants, **named}, types)
 

@@ -129,7 +129,7 @@ def test_room_for_all_answers_is_seen_to_before_costs_are_measured(
     def full(engine: Engine, answers: int) -> None:
         raise OutOfMemory(f"no room for {answers}")
 
-    monkeypatch.setattr("collect.replay.costs.ContinuousBatch", full)
+    monkeypatch.setattr("collect.replay.batch.ContinuousBatch", full)
     batch = Batch(engine, at_once=(1, 8), on_costs=lambda *now: told.append(now))
     with pytest.raises(OutOfMemory, match="no room for 8"):
         _ = batch.cost_table

@@ -305,8 +305,9 @@ def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -
 
     def noted(h: Any, w: Any, shape: Any, place: Any, slot: Any, **more: Any) -> Any:
         if id(w) in names:
-            assert slot.write.untyped_storage().data_ptr() == own
-            start = slot.write.storage_offset() // shape.head_dim % rounded(target.context)
+            written = slot.store.__self__  # a view of the cache, by its `copy_`
+            assert written.untyped_storage().data_ptr() == own
+            start = written.storage_offset() // shape.head_dim % rounded(target.context)
             runs.append((names[id(w)], start, len(h)))
         return real(h, w, shape, place, slot, **more)
 

@@ -223,7 +223,7 @@ def test_prompts_are_checked_before_anything_runs(engine: Engine) -> None:
 def test_max_gram_alone_copies(engine: Engine) -> None:
     out = batch_of(engine).arm("copy", [[9, 4, 8, 9, 4], [3], [15]], 4)
     assert out.ids == [[8, 9, 4, 8], [4, 5, 6], []]  # 6 ends it; nothing follows 15
-    assert out.embeddings.shape == (3, 0)
+    assert out.embeddings is None
 
 
 @pytest.mark.parametrize("context", [5, 12, 24])
@@ -389,7 +389,7 @@ def test_a_drafter_writes_alone_what_it_writes_in_a_batch(
     request.getfixturevalue("no_adapters")
     out = batch_of(engine).arm(name, PROMPTS, most)
     assert out.ids == batched
-    assert out.replays is None and out.embeddings.shape == (5, 0) and out.decode_s > 0
+    assert out.replays is None and out.embeddings is None and out.decode_s > 0
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -24,8 +24,7 @@ from decoders.methods.tree.widened import WidenedDrafter
 from decoders.models import targets
 from decoders.models.drafts import MappedBackend
 from decoders.options import EngineOptions
-from decoders.papers.cs_drafting.horizontal import HorizontalDrafter
-from decoders.papers.cs_drafting.vertical import VerticalDrafter
+from decoders.papers.cs_drafting.drafters import HorizontalDrafter, VerticalDrafter
 from decoders.records import Request
 from decoders.sampling.draft_vocab import DraftVocab
 from router.commands.arms import arms_json

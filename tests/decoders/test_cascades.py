@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoders.methods.chain import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
-from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part, cs_drafter
+from decoders.papers.cs_drafting.drafters import HorizontalDrafter, Part, cs_drafter
 from decoders.papers.rules.lossy import Lenient
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict

@@ -291,7 +291,7 @@ class InnerDistribution(Lenient):
 def test_a_wrong_distribution_of_a_verified_draft_is_caught(
     wrong: type[Lenient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoders.papers.cs_drafting.vertical.Lenient", wrong)
+    monkeypatch.setattr("decoders.papers.cs_drafting.drafters.Lenient", wrong)
     assert error(Case(DRAFTERS["lenient"], verifier=Lossless)) > 1e-4
 
 

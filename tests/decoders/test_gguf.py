@@ -35,15 +35,17 @@ from decoders.backends.gguf.folder import files_of, saved_header
 from decoders.backends.gguf.header import parts_of, read_header
 from decoders.backends.llama.loading import FileStored
 from decoders.backends.native import LlamaBackend
-from decoders.backends.weights.file_blocks import KINDS, FileBlocks, FileRows, to_file_blocks
+from decoders.backends.weights.file_blocks import FileBlocks, FileRows, to_file_blocks
 from decoders.backends.weights.packed import linear, rows_of
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.models import drafts, memory, precision, targets
 from decoders.zoo import from_gguf
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-KIND_NAMES = sorted(KINDS.values())
-NUMBERS = {name: number for number, name in KINDS.items()}
+KIND_NAMES = [
+    "IQ4_NL", "MXFP4", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0",
+]  # fmt: skip
+NUMBERS = {name: GGMLQuantizationType[name].value for name in KIND_NAMES}
 
 
 def matrix(kind: str, outputs: int, inputs: int, seed: int = 0) -> tuple[FileRows, torch.Tensor]:
@@ -166,7 +168,7 @@ def test_rows_of_queries_and_keys_are_in_transformers_order(tmp_path: Path, cach
 
     path = save_gguf(tmp_path / "m.gguf", kinds=MIXED)
     header = saved_header(from_gguf(path))
-    stored = FileStored(header, CPU, torch.float32, {})
+    stored = FileStored(header, CPU, torch.float32)
     known = load_file(converted(path) / "model.safetensors")
     assert len(known) == len(header.tensors)
     for name, tensor in known.items():
@@ -238,7 +240,7 @@ def test_models_in_parts(tmp_path: Path, cache: Path) -> None:
     assert [file.name for file in header.files] == [name, "m-00002-of-00002.gguf"]
     assert {*header.tensors} == {*whole.tensors}
     one, other = (
-        FileStored(each, CPU, torch.float32, {}).one("layers.1.mlp.up_proj.weight")
+        FileStored(each, CPU, torch.float32).one("layers.1.mlp.up_proj.weight")
         for each in (whole, header)
     )
     assert torch.equal(one, other)

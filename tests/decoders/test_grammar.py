@@ -17,7 +17,7 @@ from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.methods.tree.drafter import TreeDrafter
 from decoders.methods.tree.widened import WidenedDrafter
-from decoders.papers.cs_drafting.vertical import VerticalDrafter
+from decoders.papers.cs_drafting.drafters import VerticalDrafter
 from decoders.papers.rules.lossy import Lossless
 from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import DecodeResult, Proposal, Request, Sampling

@@ -38,6 +38,7 @@ from decoders.costs.passes import (
     known,
     learn,
     measure,
+    time_passes,
     undisturbed,
 )
 from decoders.lengths import AdaptiveLength
@@ -123,6 +124,14 @@ def test_every_width_is_measured_and_nothing_is_held_of_it() -> None:
     assert len(costs.verify_s) == WIDEST and min(costs.verify_s) > 0
     assert set(target.widths) == {CONTEXT, *range(1, WIDEST + 1)}
     assert target.length == CONTEXT
+
+
+@pytest.mark.parametrize(("longest_s", "repeats"), [(60.0, 5), (0.0, 2)])
+def test_a_slow_model_is_timed_twice(
+    longest_s: float, repeats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoders.costs.passes.LONGEST_S", longest_s)
+    assert {len(each) for each in time_passes(counted(), 5)} == {repeats}
 
 
 @pytest.mark.parametrize("context", [2, 9, 19, 100])

@@ -18,6 +18,7 @@ from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 from decoders.sampling.argmax import likeliest
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.race import CellTokens
 from decoders.sampling.randomness import Generator
 
 pytestmark = pytest.mark.instructions
@@ -119,7 +120,8 @@ def test_of_equal_chances_the_first_is_drafted(kernel: None, tiny: Tiny) -> None
     flat = RecurrentHead(target, random_cell(target.state_size, 1, torch.bfloat16), head.vocab)
     assert flat.kernels is not None
     state = torch.ones(1, target.state_size, dtype=torch.bfloat16)
-    assert flat.kernels.draft(state, torch.tensor([3]), 2).tolist() == [NAMES[0]] * 2
+    drafted = flat.kernels.draft(state, torch.tensor([3]), CellTokens(2))
+    assert drafted.tolist() == [NAMES[0]] * 2
 
 
 def test_a_head_that_does_not_fit_takes_ordinary_operations(kernel: None, tiny: Tiny) -> None:
@@ -145,10 +147,9 @@ def test_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
         with pytest.raises(RuntimeError):
             steps.step(*wrong)
         if len(wrong[1]) == 1:
-            with pytest.raises(RuntimeError):
-                steps.draft(*wrong, 2)
-            with pytest.raises(RuntimeError):
-                steps.draw(*wrong, 2, 1.0, 7, 0)
+            for wanted in (CellTokens(2), CellTokens(2, 1.0, 7, 0)):
+                with pytest.raises(RuntimeError):
+                    steps.draft(*wrong, wanted)
     for ids, k in [(token[:0], 2), (token, 0)]:
         with pytest.raises(RuntimeError):
-            steps.draft(state, ids, k)
+            steps.draft(state, ids, CellTokens(k))

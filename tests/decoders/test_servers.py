@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, get_args
@@ -19,8 +19,17 @@ from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError, UpstreamBroke
 from decoders.endpoints.chat import chat_ids
 from decoders.endpoints.engine import EndpointEngine
-from decoders.endpoints.events import data_of
-from decoders.endpoints.servers import ENDS, NO_REASON, SERVERS, Server
+from decoders.endpoints.servers import (
+    ENDS,
+    FILTERED,
+    LENGTH,
+    NO_REASON,
+    STOP,
+    STOPPED_BY,
+    THINKING,
+    TOOL_CALLS,
+)
+from decoders.endpoints.stream import data_of
 from decoders.records import DecodeResult, Request
 from decoders.testing.fake_server import FakeEndpoint
 from decoders.testing.toys import Streamed
@@ -29,6 +38,66 @@ HELLO = chat_ids([{"role": "user", "content": "hello"}])
 EVENTS = {"Content-Type": "text/event-stream"}
 DONE = b"data: [DONE]\n\n"
 REASONS = get_args(get_args(Choice.model_fields["finish_reason"].annotation)[0])
+
+
+@dataclass(frozen=True)
+class Server:
+    """A kind of server. Its chunks are OpenAI's but for what is named here.
+
+    ends: what ends a whole answer, as in ENDS.
+    breaks: the `finish_reason` of an answer that is not whole.
+    thoughts: fields of a message that hold what the model thinks.
+    parts: types of the parts where its `content` is a list.
+    one_call: whether `tool_calls` may be a call in the place of a list.
+    stopped_by: the field of a choice that names the stop string or token.
+    """
+
+    ends: Mapping[str, str]
+    breaks: tuple[str, ...] = ()
+    thoughts: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    one_call: bool = False
+    stopped_by: str | None = None
+
+
+BOTH = {STOP: STOP, LENGTH: LENGTH}
+CALLS = BOTH | {TOOL_CALLS: TOOL_CALLS}
+OPENAI = CALLS | {FILTERED: FILTERED, "function_call": TOOL_CALLS}
+
+SERVERS = {
+    "OpenAI": Server(OPENAI),
+    "Azure": Server(OPENAI),
+    "vLLM": Server(
+        CALLS | {"repetition": LENGTH},
+        breaks=("abort", "error"),
+        thoughts=("reasoning_content", "reasoning"),
+        stopped_by="stop_reason",
+    ),
+    "SGLang": Server(
+        OPENAI, breaks=("abort",), thoughts=("reasoning_content",), stopped_by="matched_stop"
+    ),
+    "llama.cpp": Server(CALLS, thoughts=("reasoning_content",)),
+    "Ollama": Server(CALLS, breaks=("load", "unload"), thoughts=("reasoning",)),
+    "LM Studio": Server(CALLS, thoughts=("reasoning_content", "reasoning")),
+    "TGI": Server(
+        CALLS | {"eos_token": STOP, "stop_sequence": STOP}, one_call=True
+    ),
+    "Mistral": Server(
+        CALLS | {"model_length": LENGTH},
+        breaks=("error",),
+        parts=("text", "thinking", "reference"),
+    ),
+    "DeepSeek": Server(
+        CALLS | {FILTERED: FILTERED},
+        breaks=("insufficient_system_resource",),
+        thoughts=("reasoning_content",),
+    ),
+    "litellm": Server(
+        OPENAI | {"eos": STOP, "guardrail_intervened": FILTERED},
+        breaks=("finish_reason_unspecified", "malformed_function_call"),
+        thoughts=("reasoning_content",),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -186,6 +255,9 @@ def test_chunks_are_openai_s_but_for_what_the_table_names(name: str) -> None:
 
 
 def test_no_reason_means_two_things() -> None:
+    assert set(ENDS) == {reason for server in SERVERS.values() for reason in server.ends}
+    assert set(THINKING) == {name for server in SERVERS.values() for name in server.thoughts}
+    assert set(STOPPED_BY) == {s.stopped_by for s in SERVERS.values()} - {None}
     for name, server in SERVERS.items():
         for reason, end in server.ends.items():
             assert ENDS[reason] == end and end in REASONS, name

@@ -74,9 +74,9 @@ def translated(by: By, seed: int, ours: Any = None, theirs: Any = None) -> Trans
     ours, theirs = ours or Spelled(OURS), theirs or Spelled(THEIRS)
     translation = Translation(ours, theirs)
     shared = translation.shared()
-    vocab = DraftVocab(shared.target, len(ours.texts))
+    vocab = DraftVocab([*shared], len(ours.texts))
     model = ToyBackend.random(len(theirs.texts), seed=seed, sharpness=1.0)
-    return TranslatedDrafter(model, translation, shared.drafter, vocab, by)
+    return TranslatedDrafter(model, translation, [*shared.values()], vocab, by)
 
 
 ENDS = (Spelled(["a", "b", "</s>"], eos=2), Spelled(["</s>", "b", "a", "ba"], eos=0))
@@ -117,7 +117,7 @@ def test_text_carries_tokens_that_the_target_lacks() -> None:
 def test_the_tokens_that_both_have() -> None:
     ours, theirs = Spelled([*OURS, "</s>"], eos=3), Spelled(["<end>", *THEIRS], eos=0)
     shared = Translation(ours, theirs).shared()  # type: ignore[arg-type]
-    assert dict(zip(shared.target, shared.drafter, strict=True)) == {0: 3, 1: 2, 3: 0}
+    assert shared == {0: 3, 1: 2, 3: 0}
 
 
 # -- tokenizers as files have them -----------------------------------------------------------------

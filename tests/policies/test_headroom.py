@@ -12,7 +12,7 @@ from policy_tables import ARMS, separable, table, with_features
 from decoders.common.errors import NoSuchName
 from policies import PolicyError, RewardTable
 from policies.evaluation.bounds import Gain
-from policies.selection.advice import Choice, Facts, advice
+from policies.selection.advice import ArmWins, Choice, Headroom, Part, advice
 from policies.selection.headroom import headroom, oracle_of
 
 
@@ -138,43 +138,65 @@ def choice(name: str, kind: str, gain: float, low: float, needed: int | None = 9
 
 ORACLE = choice("oracle", "oracle", 0.2, 0.1)
 NOTHING = choice("ridge", "learner", -0.01, -0.1, None)
-FACTS = Facts("a", 1.0, [NOTHING, ORACLE], {"a": 0.5, "b": 0.5}, 0.3, ("qa", 1.1), 100)
+FIXED = choice("best fixed", "fixed", 0.0, 0.0)
+WINS = [ArmWins("a", 1.0, 0.5, 0.1), ArmWins("b", 1.0, 0.5, 0.1)]
+QA = Part("task", "qa", 50, "a", 1.0, 1.0, 1.1, 0.5)
+FOUND = Headroom(
+    reward="",
+    queries=100,
+    groups=100,
+    best_fixed="a",
+    choices=[FIXED, NOTHING, ORACLE],
+    parts=[QA, replace(QA, name="math", oracle=1.3)],
+    arms=WINS,
+    repeated=0,
+    single=100,
+    optimistic=False,
+    draws=0,
+    oracle_at_most=1.2,
+    left_out="",
+    advice=[],
+)
+
+
+def having(*choices: Choice) -> Headroom:
+    return replace(FOUND, choices=[FIXED, *choices])
 
 
 @pytest.mark.parametrize(
-    ("facts", "says"),
+    ("found", "says"),
     [
-        (FACTS, "no feature of a query predicts it: no choice gains anything"),
+        (FOUND, "no feature of a query predicts it: no choice gains anything"),
         (
-            replace(FACTS, choices=[choice("kNN", "learner", 0.05, -0.01, 900), ORACLE]),
+            having(choice("kNN", "learner", 0.05, -0.01, 900), ORACLE),
             "the best choice, kNN, gains 5.00%. About 900 queries would settle it; there are 100. "
             "Until then one arm is enough: a.",
         ),
         (
-            replace(FACTS, choices=[choice("best by task", "task", 0.1, 0.05), NOTHING, ORACLE]),
+            having(choice("best by task", "task", 0.1, 0.05), NOTHING, ORACLE),
             "the best arm by task gains 10.00% over the best fixed arm (a), at least 5.00%, and "
             "50% of what the best arm of every query would, but no input of a policy",
         ),
         (
-            replace(
-                FACTS,
-                choices=[
-                    choice("best by words", "feature", 0.04, 0.01),
-                    choice("kNN", "learner", 0.1, 0.05),
-                    ORACLE,
-                ],
+            having(
+                choice("best by words", "feature", 0.04, 0.01),
+                choice("kNN", "learner", 0.1, 0.05),
+                ORACLE,
             ),
             "Route by words: best by words gains 4.00% over the best fixed arm (a), at least "
             "1.00%, and 20% of what the best arm of every query would. kNN, of the query's "
             "embedding, is better: it gains 10.00%, at least 5.00%. It takes a (75%), b (25%).",
         ),
-        (replace(FACTS, choices=[choice("oracle", "oracle", 0.01, 0)]), "One arm is enough: a."),
-        (replace(FACTS, optimistic=True), "The oracle is optimistic"),
-        (replace(FACTS, wins={"a": 1.0, "b": 0.0}), "Never the best arm: b."),
+        (having(choice("oracle", "oracle", 0.01, 0)), "One arm is enough: a."),
+        (replace(FOUND, optimistic=True), "The oracle is optimistic"),
+        (
+            replace(FOUND, arms=[WINS[0], replace(WINS[1], wins=0.0)]),
+            "Never the best arm: b.",
+        ),
     ],
 )
-def test_advice(facts: Facts, says: str) -> None:
-    assert says in " ".join(advice(facts))
+def test_advice(found: Headroom, says: str) -> None:
+    assert says in " ".join(advice(found, 0.3))
 
 
 def test_noise_that_cannot_be_taken_off_is_said() -> None:
@@ -194,13 +216,14 @@ def test_one_drawn_answer_a_query_is_noise() -> None:
 
 
 def test_a_share_of_time_saved_is_told_in_points_and_in_speed() -> None:
-    saved = replace(FACTS, best_mean=0.005, reward="time-saved@4")
+    fixed = replace(FIXED, mean=0.005)
+    saved = replace(FOUND, reward="time-saved@4")
     sure = [choice("best by words", "feature", 0.094, 0.05), choice("oracle", "oracle", 0.2, 0.1)]
-    said = " ".join(advice(replace(saved, choices=sure)))
+    said = " ".join(advice(replace(saved, choices=[fixed, *sure]), 0.3))
     assert "gains 9.40 points (10.43% faster) over the best fixed arm" in said
-    small = [NOTHING, choice("oracle", "oracle", 0.015, 0.01)]
-    assert "One arm is enough" in " ".join(advice(replace(saved, choices=small)))
-    assert "One arm" not in " ".join(advice(replace(saved, reward="", choices=small)))[:20]
+    small = replace(saved, choices=[fixed, NOTHING, choice("oracle", "oracle", 0.015, 0.01)])
+    assert "One arm is enough" in " ".join(advice(small, 0.3))
+    assert "One arm" not in " ".join(advice(replace(small, reward=""), 0.3))[:20]
 
 
 def test_what_is_refused() -> None:

@@ -140,7 +140,7 @@ def test_a_second_version_is_the_challenger(run: TrainedRun) -> None:
     asked = {"held_out": 0, "register": "router-test", "log_model": LOG_MODEL}
     data = separable(40, seed=1)
     again = trained(data, policy="knn", options={"k": 2}, guard=False, **asked)
-    assert again.evaluated_on == "train" and again.fitted.history == []
+    assert again.on == "train" and again.fitted.history == []
     assert again.registered == "models:/router-test/2" and not again.champion
     assert policies.load("models:/router-test@challenger").name == "knn"
     assert policies.load("models:/router-test@champion").name == "reinforce"
@@ -151,7 +151,7 @@ def test_the_guard_is_on_record(place: Path) -> None:
     assert run.guarded is not None and run.guarded.saved == "regression"
     logged = mlflow.MlflowClient(tracking_uri=run.tracking_uri).get_run(run.run_id).data
     assert logged.tags["draftpick.verdict"] == run.guarded.verdict
-    assert run.evaluated_on == "folds" and logged.params["validation_queries"] == "0"
+    assert run.on == "folds" and logged.params["validation_queries"] == "0"
     gain = next(one.gain for one in run.guarded.tried if one.name == "regression")
     assert run.evaluation.gain.mean == pytest.approx(gain.mean), "the table shows what was judged"
     assert logged.params["asked"] == "auto" and logged.params["policy"] == "regression"
@@ -176,7 +176,7 @@ def test_a_binned_policy_is_logged_with_the_inputs_that_it_reads(place: Path) ->
 
 def test_a_share_may_be_held_out_from_the_guard_too(place: Path) -> None:
     run = trained(separable(120), policy="regression", held_out=0.25)
-    assert run.evaluated_on == "validation" and run.evaluation["greedy"].queries == 30
+    assert run.on == "validation" and run.evaluation["greedy"].queries == 30
     assert run.guarded is not None and run.guarded.queries == 90
 
 
@@ -243,7 +243,11 @@ def test_an_unreachable_store_is_refused_before_training(
     ("stage", "error", "says"),
     [
         ("log_run", MlflowException("gone"), "stopped working.*gone; the trained policy is in"),
-        ("write_card", OSError(errno.ENOSPC, "No space left"), "No space left.*; free the disk"),
+        (
+            "write_atomically",
+            OSError(errno.ENOSPC, "No space left"),
+            "No space left.*; free the disk",
+        ),
     ],
 )
 def test_a_store_or_a_disk_that_fails_meanwhile_keeps_the_policy(

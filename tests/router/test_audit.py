@@ -285,11 +285,11 @@ def drawn(law: tuple[float, ...], seed: int, prompts: int = 6, draws: int = 12) 
 def test_one_law_is_rarely_told_from_itself_and_another_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.engines.audit.sampled.PERMUTATIONS", 199)
     same = [two_sample(drawn(Model.law, 2 * n), drawn(Model.law, 2 * n + 1), n) for n in range(20)]
-    assert sum(each.texts <= 0.1 for each in same) <= 6
-    assert sum((each.logprobs or 0) <= 0.1 for each in same) <= 6
+    assert sum(each.p_texts <= 0.1 for each in same) <= 6
+    assert sum((each.p_logprobs or 0) <= 0.1 for each in same) <= 6
     monkeypatch.setattr("router.engines.audit.sampled.PERMUTATIONS", 1999)
     sharper = two_sample(drawn(Model.law, 0), drawn((0.8, 0.1, 0.08, 0.01, 0.01), 1))
-    assert sharper.texts < 0.01 and (sharper.logprobs or 0.0) < 0.01 and sharper.parted
+    assert sharper.p_texts < 0.01 and (sharper.p_logprobs or 0.0) < 0.01 and sharper.parted
     assert not two_sample(drawn(Model.law, 0), drawn(Model.law, 1)).parted
 
 
@@ -342,9 +342,9 @@ def test_a_server_that_favours_the_likeliest_token_is_found(
     favours = (0.46, 0.27, 0.18, 0.045, 0.045)
     plain, shifted = drawn(Model.law, 1, 8, 50), drawn(favours, 2, 8, 50)
     found = two_sample(plain, shifted)
-    assert found.parted and found.likeliest is not None and found.likeliest < 2e-3
-    assert min(found.texts, found.logprobs or 0) > 0.003  # no fault by these
-    assert found.excess == pytest.approx(0.06, abs=0.02)
+    assert found.parted and found.p_likeliest is not None and found.p_likeliest < 2e-3
+    assert min(found.p_texts, found.p_logprobs or 0) > 0.003  # no fault by these
+    assert found.likeliest_excess == pytest.approx(0.06, abs=0.02)
     assert not two_sample(plain, drawn(Model.law, 3, 8, 50)).parted
     ties = Said("", (), (Place(" a", -0.7, {" a": -0.7, " b": -0.7}),) * 400, "stop")
     assert over(ties) == pytest.approx(0, abs=3)  # one of the two is always drawn
@@ -357,7 +357,7 @@ def test_ends_and_filters_are_held_against_no_server(
     """Both servers leave their ends unspelled, or filter alike, and give raw log-probabilities: a
     test by the numbers of one server alone accuses it."""
     monkeypatch.setattr("router.engines.audit.sampled.PERMUTATIONS", 199)
-    found = [error_rates.audit_of(kind, seed).likeliest for seed in range(40)]
+    found = [error_rates.audit_of(kind, seed).p_likeliest for seed in range(40)]
     assert all(p is not None for p in found)
     assert sum(p is not None and p <= 0.05 for p in found) <= 6
 
@@ -366,10 +366,10 @@ def test_answers_without_tokens_and_without_log_probabilities() -> None:
     """An answer that ends at once has none to name; a server that names none is told."""
     empty, spelled = Said("", (), (), "stop"), drawn(Model.law, 1, 1, 4)[0]
     found = two_sample([[empty, *spelled[:3]]], [[*spelled[1:], empty]])
-    assert found.logprobs is not None and found.likeliest is not None
+    assert found.p_logprobs is not None and found.p_likeliest is not None
     silent = Said("a", (), (), "stop")
     one = two_sample([[silent, *spelled[:3]]], [[*spelled[1:], empty]])
-    assert one.logprobs is None and one.likeliest is None
+    assert one.p_logprobs is None and one.p_likeliest is None
     told = " ".join(sentences(Audit([], 0.02, np.zeros(3), one)))
     assert "judged by their texts alone" in told
 

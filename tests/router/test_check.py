@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -164,6 +164,15 @@ def test_one_answer_at_a_time_says_nothing_of_cost() -> None:
     alone = findings("vllm", "http://h", 1, found.windows[:1] * 3)
     assert not alone.known and "not known" in sentences(alone)[1] and not options(alone)
     assert "gain" not in alone.as_json() and "gain" in found.as_json()
+
+
+def test_lengths_that_a_server_chooses_are_left_to_it() -> None:
+    """Three drafts of four have one token and the others 12: no length for all is as good."""
+    chances = [0.55, *[0.1] * 11]
+    found = looked_at(1, 12, chances)
+    counts = replace(found.counts, drafted=found.counts.drafts * 3.75)
+    assert sentences(found)[2].startswith("Try drafts of 1 token")
+    assert sentences(replace(found, counts=counts))[2].startswith("Leave it as it is")
 
 
 def test_what_a_pass_costs_is_found_again() -> None:

@@ -24,10 +24,10 @@ from policies.tracking.run import Task, train_run
 from router.commands.arms import arms_table
 from router.commands.headroom import headroom_tables
 from router.commands.models import acceptance, megabytes, millions, models_json, models_tables
-from router.commands.train.output import run_tables
+from router.commands.train.command import run_tables
 from router.routing.router import Router
 from router.specbench import markdown
-from router.specbench.bench import load_questions, result_tables, specbench
+from router.specbench.bench import load_questions, specbench
 from router.tabulated import for_terminal
 
 
@@ -54,20 +54,20 @@ def test_models() -> None:
 def test_specbench(tmp_path: Path, question_file: Path) -> None:
     router = Router(FakeEngine(), FakePolicy())
     request, asked = Request(40), load_questions([question_file])
-    summary = specbench(router, asked, request, tmp_path / "b", policy_label="p", quiet=True)
+    summary = specbench(router, asked, request, tmp_path / "b", policy_label="p")
     # as many tasks as there are, and speeds as wide as they get
     cells = summary["arms"]["wide"]
     for task in ("rag", "summarization", "qa", "translation"):
         summary["tasks"].setdefault(task, 10)
         for arm in markdown.methods_of(summary).values():
             arm.setdefault(task, dict(cells["overall"]))
-    text = at_eighty(result_tables(summary, 80))
-    parts = (markdown.overall_table, markdown.answers_table, markdown.task_table)
-    for _, rows in (part(summary) for part in parts):
-        for row in rows:
+    made = markdown.sections(summary)[:3]
+    text = at_eighty(for_terminal(made, 80))
+    for one in made:
+        for row in one.rows:
             whole(text, row)
     assert "…" not in text
-    assert len(result_tables(summary, 200)) == 3, "each in one where there is room"
+    assert len(for_terminal(made, 200)) == 3, "each in one where there is room"
 
 
 def large_table() -> RewardTable:
@@ -97,7 +97,7 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = large_table()
     run = train_run(Task(data, policy="regression", plain="autoregressive", held_out=0))
-    text = at_eighty(run_tables(run, 80))
+    text = at_eighty(for_terminal(run_tables(run), 80))
     for row in run.evaluation.rows:
         whole(text, [f"{row.mean:.4f}", f"{row.low:.4f} .. {row.high:.4f}"])
     for gain in (one.gain for one in run.guarded.tried):

@@ -32,6 +32,7 @@ from router.logs.record import Result, Vector
 from router.logs.rows import usable
 from router.logs.writer import DecisionLog
 from router.routing.router import Router
+from router.tabulated import for_terminal
 
 TWO = ("small", "wide")
 ARMS = ("autoregressive", *TWO)
@@ -515,4 +516,5 @@ def test_exploring_wrongly() -> None:
 
 
 def test_tables_fit_eighty_columns(log: Path) -> None:
-    assert "…" not in at_eighty(judgement_tables(judge(read_log(log), constant(0.2, 0.3, 0.5)), 80))
+    found = judge(read_log(log), constant(0.2, 0.3, 0.5))
+    assert "…" not in at_eighty(for_terminal(judgement_tables(found), 80))

@@ -12,7 +12,7 @@ import pytest
 from decoders.arms import recipe
 from decoders.common.errors import NoSuchName
 from router.cli import main
-from router.engines.export.engines import ENGINES, command_line, exported
+from router.engines.export import ENGINES, command_line, exported
 
 COPY: dict[str, Any] = {"kind": "max_gram", "shortest": 3, "longest": 5, "length": {"k": 8}}
 DRAFT: dict[str, Any] = {"kind": "neural", "drafter": "org/small", "length": {"k": 4}}

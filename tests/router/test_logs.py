@@ -355,7 +355,7 @@ def test_the_benchmark_logs_what_it_measures_and_not_its_warm_up(
 
     router = Router(FakeEngine(), FakePolicy(), log=tmp_path / "log")
     asked = load_questions([question_file])
-    specbench(router, asked, Request(8), tmp_path / "b", policy_label="p", quiet=True)
+    specbench(router, asked, Request(8), tmp_path / "b", policy_label="p")
     found = read_log(tmp_path / "log").decisions
     turns = sum(len(question.turns) for question in asked)
     assert Counter(each.choice for each in found) == {"forced": 3 * turns, "best": turns}

@@ -45,7 +45,7 @@ def test_a_row_for_each_arm(
     asked = load_questions([question_file], limit=1)
     request = Request(48, seed=0)
     asker = Asker(Router(engine, None), engine.arm_names, request)
-    answered = ask_all(asker, asked, tmp_path, quiet=True)
+    answered = ask_all(asker, asked, tmp_path)
     headings, rows = methods.table_of(engine, answered, methods.first_answers(answered), request)
     table = {row[0]: dict(zip(headings, row, strict=True)) for row in rows}
     assert list(table) == ["autoregressive", "copying", "broken"]

@@ -41,7 +41,7 @@ def bench(engine: FakeEngine, questions: Path, out: Path, *named: Any, **how: An
     router = Router(engine, None)
     beside = candidates_of(router, named, how.pop("dynamic", False))
     asked = load_questions([questions])
-    return specbench(router, asked, REQUEST, out, candidates=beside, quiet=True, **how)
+    return specbench(router, asked, REQUEST, out, candidates=beside, **how)
 
 
 def test_a_row_each(engine: FakeEngine, question_file: Path, tmp_path: Path) -> None:

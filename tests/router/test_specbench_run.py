@@ -33,7 +33,7 @@ PAIR = ["autoregressive", "small"]
 def bench(router: Router, questions: Path, out: Path, **options: Any) -> dict[str, Any]:
     asked = load_questions([questions])
     request = options.pop("request", REQUEST)
-    return specbench(router, asked, request, out, hardware=HARDWARE, quiet=True, **options)
+    return specbench(router, asked, request, out, hardware=HARDWARE, **options)
 
 
 def test_everything_is_written(router: Router, question_file: Path, tmp_path: Path) -> None:
@@ -170,17 +170,17 @@ def test_a_stopped_run_is_summed_up_without_asking_and_goes_on_with_more_questio
 ) -> None:
     asked = load_questions([question_file])
     with pytest.raises(DraftpickError, match="holds no specbench run"):
-        specbench(router, asked, REQUEST, tmp_path / "new", ask=False, quiet=True)
+        specbench(router, asked, REQUEST, tmp_path / "new", ask=False)
     assert not (tmp_path / "new").exists()
     few = load_questions([question_file], limit=1)
     out = tmp_path / "stopped"
-    whole = specbench(router, few, REQUEST, out, hardware=HARDWARE, quiet=True)
+    whole = specbench(router, few, REQUEST, out, hardware=HARDWARE)
     engine.calls.clear()
-    summary = specbench(router, asked, REQUEST, out, hardware=HARDWARE, ask=False, quiet=True)
+    summary = specbench(router, asked, REQUEST, out, hardware=HARDWARE, ask=False)
     assert summary | {"written": None} == whole | {"written": None} and not engine.calls
     rest = [question for question in asked if question.id not in {q.id for q in few}]
     with pytest.raises(DraftpickError, match="none of these questions"):
-        specbench(router, rest, REQUEST, out, ask=False, quiet=True)
+        specbench(router, rest, REQUEST, out, ask=False)
     assert bench(router, question_file, out)["questions"] == len(read_rows(out)) == 6
     fresh = "".join(text for _, text in engine.calls)
     assert "Guten" not in fresh, "what was asked before is not asked again"
@@ -301,8 +301,6 @@ def test_progress_is_seen_without_a_terminal(
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "3 methods: 0 of 6 questions, 0 s passed"
     assert said[-1].startswith("3 methods: 6 of 6 questions, ")
-    specbench(*arguments, arms=["wide"], policy_label="p", quiet=True)
-    assert capsys.readouterr().err == ""
 
 
 def test_every_question_and_turn_has_a_seed_and_methods_share_it(

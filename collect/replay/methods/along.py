@@ -4,7 +4,6 @@ drafts follow from the text alone, and others one after another."""
 from __future__ import annotations
 
 import time
-from functools import partial
 
 import torch
 
@@ -19,7 +18,7 @@ from decoders.sampling.randomness import Generator
 from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Replay, ToWrite, Written
 from ..registry import ReplayAdapter, adapter_of
-from ..replay import Draft, replay_with_agreement
+from ..replay import Draft, replay_each
 
 
 def along(
@@ -57,10 +56,7 @@ def all_along(
     def begin(row: int, min_confidence: float) -> Draft:
         return along(drafter, answers, row, min_confidence, counted)
 
-    return [
-        replay_with_agreement(answer, partial(begin, row), loop)
-        for row, answer in enumerate(answers.ids)
-    ]
+    return replay_each(answers, begin, loop)
 
 
 class CopiedReplay(ReplayAdapter):
@@ -83,7 +79,7 @@ class CopiedReplay(ReplayAdapter):
                 if not token or token[0] in asked.eos_ids:
                     break
             answers.append(context[len(start) :])
-        return Written.without_states(answers, 0.0, time.perf_counter() - started)
+        return Written(answers, decode_s=time.perf_counter() - started)
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
         """None for trees, of which a token that is not the first child may be accepted too."""

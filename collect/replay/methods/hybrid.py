@@ -4,7 +4,6 @@ everything else runs as it does in the loop."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 
@@ -15,7 +14,7 @@ from decoders.records import Proposal
 from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Replay
 from ..registry import ReplayAdapter, adapter_of
-from ..replay import Draft, HasScript, replay_with_agreement, sure_part
+from ..replay import ChainReplay, Draft, replay_each, sure_part
 from .along import TranslatedReplay, all_along, along
 
 
@@ -23,7 +22,7 @@ class ScriptedDrafter:
     """Stands for a drafter whose drafts along one answer are known.
 
     drafts: (context, asked) -> the draft.
-    later: as in HasScript.
+    later: as of ChainReplay.
     calls: steps that the drafter itself would have made, the one before which it stopped included.
     """
 
@@ -76,13 +75,13 @@ class HybridReplay(ReplayAdapter):
 
     @property
     def _later(self) -> int | None:
-        return self._model.later if isinstance(self._model, HasScript) else None
+        return self._model.later if isinstance(self._model, ChainReplay) else None
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
         model = self._model
         if isinstance(model, TranslatedReplay):  # its drafts follow from the text
             return all_along(self.drafter, answers, loop)
-        script = model.tokens(answers) if isinstance(model, HasScript) else None
+        script = model.tokens(answers) if isinstance(model, ChainReplay) else None
         if script is None:
             return None
         target, later = answers.target, self._later
@@ -97,7 +96,4 @@ class HybridReplay(ReplayAdapter):
             drafter = self.drafter.over(ScriptedDrafter(drafts, target, later))
             return along(drafter, answers, row, min_confidence)
 
-        return [
-            replay_with_agreement(answer, partial(begin, row), loop)
-            for row, answer in enumerate(answers.ids)
-        ]
+        return replay_each(answers, begin, loop)

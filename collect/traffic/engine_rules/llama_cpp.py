@@ -50,13 +50,6 @@ KEY_BITS = 18  # of the map's hashes
 FACTOR = 2654435761
 
 
-@dataclass
-class _Entry:
-    """What is known of a key. most: tokens that were accepted of its last draft."""
-
-    most: int
-
-
 class MapKey(Rule):
     """What followed an earlier place of the last `size_n` tokens: as many tokens as were accepted
     the last time, `size_m` at first. Which place it is: one between the last draft and this one,
@@ -73,12 +66,12 @@ class MapKey(Rule):
         self._text, self._prompt = list(prompt), len(prompt)
         self._table = dict[int, int]()
         self._known = 0  # the last place that was entered
-        self._entries = dict[Key, _Entry]()
-        self._drafted: _Entry | None = None  # by which the last draft was made
+        self._most = dict[Key, int]()  # tokens that were accepted of a key's last draft
+        self._drafted: Key | None = None  # by which the last draft was made
 
     def draft(self, new: Sequence[int], k: int) -> list[int]:
         if self._drafted is not None:
-            self._drafted.most = len(new) - 1
+            self._most[self._drafted] = len(new) - 1
             self._drafted = None
         self._text += new
         text, n, m = self._text, self._n, self._m
@@ -90,9 +83,8 @@ class MapKey(Rule):
         found = self._found(key, last)
         if found is None:
             return []
-        entry = self._entries.setdefault(key, _Entry(m))
-        made = text[found + n : found + n + min(m, entry.most)][:k]
-        self._drafted = entry if made else None
+        made = text[found + n : found + n + min(m, self._most.get(key, m))][:k]
+        self._drafted = key if made else None
         return made
 
     def _found(self, key: Key, last: int) -> int | None:

@@ -52,56 +52,50 @@ RULES: dict[str, type[Any]] = {
 SHARED = ("suffix", "ngram-mod")  # that draw on other answers
 
 
+# Each engine's own settings where it has some, and shorter drafts, which small batches of a dense
+# model bear better; the last number is the tokens of a draft.
+ROWS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    ("vllm-ngram-2", "ngram", (2, 5, 2)),
+    ("vllm-ngram-4", "ngram", (2, 5, 4)),
+    ("vllm-ngram-8", "ngram", (2, 5, 8)),
+    ("vllm-ngram8-8", "ngram", (8, 16, 8)),
+    ("vllm-ngram8-16", "ngram", (8, 16, 16)),
+    ("vllm-suffix-24", "suffix", (24,)),
+    ("llama-simple-8", "ngram-simple", (4, 8)),
+    ("llama-simple-16", "ngram-simple", (8, 16)),
+    ("llama-simple-48", "ngram-simple", (12, 48)),
+    ("llama-map-k-8", "ngram-map-k", (4, 8)),
+    ("llama-map-k-48", "ngram-map-k", (12, 48)),
+    ("llama-mod-16", "ngram-mod", (16, 2, 16)),
+    ("llama-mod-64", "ngram-mod", (24, 48, 64)),
+)
+SETTINGS = {  # what vLLM calls a rule's numbers, and the ends of llama.cpp's options
+    "ngram": ("prompt_lookup_min", "prompt_lookup_max", "num_speculative_tokens"),
+    "suffix": ("num_speculative_tokens",),
+    "ngram-simple": ("size-n", "size-m"),
+    "ngram-map-k": ("size-n", "size-m"),
+    "ngram-mod": ("n-match", "n-min", "n-max"),
+}
+
+
 def engine_rows() -> dict[str, EngineRecipe]:
-    """Each engine's own settings where it has some, and shorter drafts, which small batches of a
-    dense model bear better; names are ENGINE-KIND-LENGTH."""
-    made = [_vllm("vllm-ngram", 2, 5, k) for k in (2, 4, 8)]
-    made += [_vllm("vllm-ngram8", 8, 16, k) for k in (8, 16)]
-    suffix = {"method": "suffix", "num_speculative_tokens": 24}
-    made.append(_row("vllm-suffix-24", "suffix", (24,), 24, *_json(suffix)))
-    made += [_mapped("simple", n, m) for n, m in ((4, 8), (8, 16), (12, 48))]
-    made += [_mapped("map-k", n, m) for n, m in ((4, 8), (12, 48))]
-    made += [_mod(16, 2, 16), _mod(24, 48, 64)]
-    return {each.name: each for each in made}
+    """The recipes of ROWS, by their names: ENGINE-KIND-LENGTH."""
+    return {name: _recipe(name, rule, settings) for name, rule, settings in ROWS}
 
 
-def _vllm(kind: str, shortest: int, longest: int, k: int) -> EngineRecipe:
-    settings = {
-        "method": "ngram",
-        "num_speculative_tokens": k,
-        "prompt_lookup_max": longest,
-        "prompt_lookup_min": shortest,
-    }
-    return _row(f"{kind}-{k}", "ngram", (shortest, longest, k), k, *_json(settings))
-
-
-def _json(settings: dict[str, Any]) -> tuple[str, str]:
-    return "--speculative-config", json.dumps(settings)
-
-
-def _mapped(kind: str, n: int, m: int) -> EngineRecipe:
-    rule = f"ngram-{kind}"
-    sizes = f"--spec-{rule}-size-n", str(n), f"--spec-{rule}-size-m", str(m)
-    return _row(f"llama-{kind}-{m}", rule, (n, m), m, "--spec-type", rule, *sizes)
-
-
-def _mod(match: int, least: int, most: int) -> EngineRecipe:
-    rule = "ngram-mod"
-    sizes = {"n-match": match, "n-min": least, "n-max": most}
-    options = [word for name, n in sizes.items() for word in (f"--spec-{rule}-{name}", str(n))]
-    return _row(
-        f"llama-mod-{most}", rule, (match, least, most), most, "--spec-type", rule, *options
-    )
-
-
-def _row(
-    name: str, rule: str, settings: tuple[int, ...], longest: int, *options: str
-) -> EngineRecipe:
+def _recipe(name: str, rule: str, settings: tuple[int, ...]) -> EngineRecipe:
+    named = dict(zip(SETTINGS[rule], settings, strict=True))
+    if name.startswith("vllm"):
+        config = {"method": rule, **dict(reversed(named.items()))}
+        engine, options = "vllm", ["--speculative-config", json.dumps(config)]
+    else:
+        words = [word for end, n in named.items() for word in (f"--spec-{rule}-{end}", str(n))]
+        engine, options = "llama.cpp", ["--spec-type", rule, *words]
     return EngineRecipe(
         name=name,
-        engine="llama.cpp" if name.startswith("llama") else "vllm",
+        engine=engine,
         rule=rule,
         settings=settings,
-        longest=longest,
-        options=options,
+        longest=settings[-1],
+        options=tuple(options),
     )

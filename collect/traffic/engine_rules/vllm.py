@@ -6,6 +6,8 @@ trees are here texts with an index, since a node's count is how often its tokens
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -105,14 +107,7 @@ class Followers:
 
     def _first(self, count: int) -> int:
         """The first place with no greater count."""
-        low, high = 0, len(self._order)
-        while low < high:
-            middle = (low + high) // 2
-            if self.counts[self._order[middle]] > count:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(self._order, -count, key=lambda token: -self.counts[token])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._order)
@@ -243,9 +238,7 @@ def _path(places: Occurrences, matched: int, most: int) -> tuple[list[int], np.f
 
 def _most(after: Sequence[int]) -> tuple[int, int]:
     """The most frequent of these, but for ends, and how often it came."""
-    counts = dict[int, int]()
-    for token in after:
-        counts[token] = counts.get(token, 0) + 1
+    counts = Counter(after)
     counts.pop(BREAK, None)
     if not counts:
         return BREAK, 0

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -34,22 +33,6 @@ if TYPE_CHECKING:
 
 DENSE = ("float32", "float64", "bfloat16")
 TOKENS = (8, 16, 32, 64, 128, 256, 512)  # of a recording
-
-
-@dataclass(frozen=True)
-class ChainsRead:
-    """The outcome of a pass over N tokens.
-
-    logits: [N, V].
-    likeliest: of each, as `numbered` has it.
-    states: [N, d], final ones as the head reads them, in memory that the next pass writes to.
-    left: [N, d], states after each exit layer, likewise.
-    """
-
-    logits: Tensor
-    likeliest: list[int]
-    states: Tensor
-    left: dict[int, Tensor]
 
 
 class RecordedChains:
@@ -85,18 +68,23 @@ class RecordedChains:
 
     def read(
         self, readings: Sequence[SequenceSlice], ids: Tensor, exits: Collection[int]
-    ) -> ChainsRead:
+    ) -> tuple[Tensor, list[int], Tensor, dict[int, Tensor]]:
         """ids: [N] of the readings, which are chains, one after the other; N at most TOKENS[-1].
-        exits: layers after which the states are wanted too."""
+        exits: layers after which the states are wanted too.
+
+        Returns logits [N, V], the likeliest token of each, as `numbered` has it, and in memory that
+        the next pass writes to the final states [N, d], as the head reads them, and those after
+        each exit layer.
+        """
         logits, left = self._replayed(readings, ids, exits, True)
         n = len(ids)
-        return ChainsRead(logits.clone(), self._likeliest[:n].tolist(), self._states[:n], left)
+        return logits.clone(), self._likeliest[:n].tolist(), self._states[:n], left
 
     def hidden(
         self, reading: SequenceSlice, ids: Tensor, exits: Collection[int]
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Read a prompt up to the states [N, d] before the final norm; also returns `left`, as
-        `read`."""
+        """Read a prompt up to the states [N, d] before the final norm; also returns those after
+        each exit layer, as `read`."""
         h, left = self._replayed([reading], ids, exits, False)
         return h.clone(), left
 
@@ -112,7 +100,9 @@ class RecordedChains:
         self._given[0, n:total].copy_(ids[-1])
         for after in exits:
             self._left.setdefault(after, torch.zeros_like(self._states))
-        key = total, self._positions(max(r.end for r in readings)), tuple(sorted(exits)), finish
+        end = max(r.end for r in readings)  # which the kernels take no notice of
+        read = 0 if self._fast else doubled(end, self._capacity)
+        key = total, read, tuple(sorted(exits)), finish
         if key not in self._replays:
             self._replays[key] = self._record(lambda: self._run(*key))
         made = self._replays[key]()[:n]
@@ -131,7 +121,3 @@ class RecordedChains:
         logits = logits_of(self._states[:total].copy_(states), self._weights.head, self._shape)
         self._likeliest[:total].copy_(numbered(likeliest(logits), logits))
         return logits
-
-    def _positions(self, end: int) -> int:
-        """Positions that a recording reads; 0 where each token reads its own."""
-        return 0 if self._fast else doubled(end, self._capacity)

@@ -17,10 +17,8 @@ from ..llama.attention import attend, attention_masks, rounded
 from ..llama.eight_bits import to_read, to_store
 from ..llama.kv import KVCache
 from ..llama.model import (
-    POINTWISE,
     LayerWeights,
     PointwiseOps,
-    Rope,
     RopeTables,
     after_attention,
     queries_keys_values,
@@ -50,38 +48,6 @@ class Group:
     taken: Tensor
 
 
-def shared_layer(
-    h: Tensor,
-    w: LayerWeights,
-    shape: Shape,
-    ropes: Sequence[Rope],
-    room: Tensor,
-    places: tuple[Tensor, Tensor],
-    groups: Sequence[tuple[Tensor, Group]],
-    pointwise: PointwiseOps = POINTWISE,
-) -> Tensor:
-    """One layer. h: [N, d], and so is what it gives.
-
-    ropes: of each token, as of `Place`.
-    room: [B, 2 KV, C, D], the layer's cache.
-    places: [N] each, rows and slots of it where the tokens' keys and values are kept.
-    groups: each with its part of the room, [B', 2 KV, S, D].
-    pointwise: as of `layer`.
-    """
-    heads, kv = shape.heads, shape.kv_heads
-    qkv = queries_keys_values(h, w, shape, ropes, pointwise)  # [H + 2 KV, N, D]
-    rows, slots = places
-    room[rows, :, slots] = to_store(qkv[heads:].transpose(0, 1), room)
-    made, how = [], (shape.attention_scale, shape.score_cap, w.sinks)
-    for kept, group in groups:
-        near = to_read(kept, shape.head_dim, h.dtype)
-        q = qkv[:heads, group.tokens].transpose(0, 1)  # [B', H, T, D]
-        a = attend(q, near[:, :kv], near[:, kv:], group.masks[w.kind], *how)
-        made.append(a.transpose(1, 2).flatten(0, 1)[group.taken].flatten(1))
-    a = made[0] if len(made) == 1 else torch.cat(made)
-    return after_attention(h, a, w, shape, pointwise)
-
-
 class SharedPass:
     """The facts of one pass that all layers need.
 
@@ -95,7 +61,7 @@ class SharedPass:
         shape: Shape,
         rope: RopeTables,
         cache: KVCache,
-        pointwise: PointwiseOps = POINTWISE,
+        pointwise: PointwiseOps,
     ) -> None:
         self._shape, self._cache, self._pointwise = shape, cache, pointwise
         device, dtype = rope[0][0].device, rope[0][0].dtype
@@ -114,14 +80,22 @@ class SharedPass:
             self._groups.append(_group(each, first, shape, dtype, device))
             first += sum(r.count for r in each)
 
-    def through(self, h: Tensor, layers: Sequence[LayerWeights], first: int = 0) -> Tensor:
+    def through(self, h: Tensor, layers: Sequence[LayerWeights], first: int) -> Tensor:
         """h [N, d], the readings' tokens one after the other, through `layers`, the first of which
         is the model's layer `first`; [N, d]."""
-        places = (self._rows, self._slots)
+        shape, heads, kv = self._shape, self._shape.heads, self._shape.kv_heads
         rooms = self._cache.all[first : first + len(layers)].unbind(0)
         for w, room in zip(layers, rooms, strict=True):  # [B, 2 KV, C, D]
-            groups = [(room[g.rows, :, : g.read], g) for g in self._groups]
-            h = shared_layer(h, w, self._shape, self._ropes, room, places, groups, self._pointwise)
+            qkv = queries_keys_values(h, w, shape, self._ropes, self._pointwise)  # [H + 2 KV, N, D]
+            room[self._rows, :, self._slots] = to_store(qkv[heads:].transpose(0, 1), room)
+            made, how = [], (shape.attention_scale, shape.score_cap, w.sinks)
+            for group in self._groups:
+                near = to_read(room[group.rows, :, : group.read], shape.head_dim, h.dtype)
+                q = qkv[:heads, group.tokens].transpose(0, 1)  # [B', H, T, D]
+                a = attend(q, near[:, :kv], near[:, kv:], group.masks[w.kind], *how)
+                made.append(a.transpose(1, 2).flatten(0, 1)[group.taken].flatten(1))
+            a = made[0] if len(made) == 1 else torch.cat(made)
+            h = after_attention(h, a, w, shape, self._pointwise)
         return h
 
 

@@ -15,7 +15,7 @@ from ...common.sync import synchronize
 from ...device_rounds import WIDEST
 from ...sampling.argmax import likeliest, numbered
 from ...sampling.race import Clocks, pick
-from ..cpp.row_attention import SPAN, AttentionSpans, RowPass
+from ..cpp.row_attention import SPAN, AttentionSpans
 from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, Weights, logits_of
 from ..llama.reading import SequenceSlice
@@ -101,7 +101,6 @@ class SlotBackend(LlamaBackend):
     row: its own of the cache that they share.
     company: None where it reads at once and alone.
     recorded_chains: by which it reads prompts; None where nothing is recorded.
-    likeliest: the token of each row of what `extend` gave last, where the pass told it to the host.
     share_step, share_draft: the company's.
     """
 
@@ -314,16 +313,17 @@ class BatchSlots:
         counts = [len(each.ids) for each in wanted]
         readings = [each.slot.chain(n) for each, n in zip(wanted, counts, strict=True)]
         exits = {after for each in wanted for after in each.slot.exits}
-        read = recorded.read(readings, torch.cat([each.ids for each in wanted]), exits)
-        tokens, first = PassTokens(read.logits, read.likeliest), 0
+        ids = torch.cat([each.ids for each in wanted])
+        logits, found, states, left = recorded.read(readings, ids, exits)
+        tokens, first = PassTokens(logits, found), 0
         for each, reading in zip(wanted, readings, strict=True):
             slot, last = each.slot, first + reading.count
             for after in slot.exits:
-                slot.left(reading, after, read.left[after][first:last])
-            slot.end(reading, read.states[first:last])
+                slot.left(reading, after, left[after][first:last])
+            slot.end(reading, states[first:last])
             tokens.told_to(slot, reading)
             first = last
-        return list(torch.split(read.logits, counts))
+        return list(torch.split(logits, counts))
 
     def _in_one_way(self, wanted: Sequence[PassRequest]) -> bool:
         """Whether a pass over these goes the way that each of them goes alone."""
@@ -347,21 +347,32 @@ class BatchSlots:
             if len(run) == 1:
                 h = begun[run[0]].slot.through(states[run[0]], first, last, readings[0])
             else:
-                shared = self._shared(readings, narrow)
-                h = shared.through(torch.cat([states[i] for i in run]), layers[first:last], first)
+                h = torch.cat([states[i] for i in run])
+                h = self._shared(h, layers[first:last], first, readings, narrow)
             for i, own in zip(run, torch.split(h, [r.count for r in readings]), strict=True):
                 states[i] = own
                 if last in begun[i].slot.exits:
                     begun[i].slot.left(begun[i].reading, last, own)
         return torch.cat(states)
 
-    def _shared(self, readings: Sequence[SequenceSlice], narrow: bool) -> SharedPass | RowPass:
-        """narrow: whole layers by the kernels, where there are some."""
-        parts, pointwise = (self.like.shape, self.like._rope, self._cache), self.like.pointwise
-        spans = AttentionSpans.of(readings) if self._rows is not None else None
-        if spans is not None:
-            return RowPass(spans, *parts, self._rows if narrow else None, pointwise)
-        return SharedPass(readings, *parts, pointwise)
+    def _shared(
+        self,
+        h: Tensor,
+        layers: Sequence[LayerWeights],
+        first: int,
+        readings: Sequence[SequenceSlice],
+        narrow: bool,
+    ) -> Tensor:
+        """h [N, d], the readings' tokens one after the other, through `layers`, the first of which
+        is the model's layer `first`; [N, d]. narrow: whole layers by the kernels, if there are."""
+        like, kernels = self.like, self._rows
+        spans = None if kernels is None else AttentionSpans.of(readings)
+        if kernels is None or spans is None:
+            shared = SharedPass(readings, like.shape, like._rope, self._cache, like.pointwise)
+            return shared.through(h, layers, first)
+        if narrow:
+            return kernels.read(h, first, first + len(layers), spans)
+        return kernels.wider(h, layers, first, spans)
 
 
 def _wide(weights: Weights) -> Weights | None:

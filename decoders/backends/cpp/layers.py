@@ -17,15 +17,25 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from ..llama.eight_bits import to_store
 from ..llama.kv import KVCache
-from ..llama.model import LayerWeights, PointwiseOps, Rope, RopeTables, experts
+from ..llama.model import (
+    LayerWeights,
+    PointwiseOps,
+    Rope,
+    RopeTables,
+    after_attention,
+    experts,
+    queries_keys_values,
+    ropes_at,
+)
 from ..llama.reading import SequenceSlice
 from ..llama.shape import Shape
 from ..weights.blocked import NARROW, OUTS, Blocks, norm_rows
 from ..weights.file_blocks import FileBlocks
 from ..weights.int4 import GROUP
 from ..weights.kernel_weight import KernelWeight
-from .row_attention import HEAD, SPAN, AttentionSpans, RowPass
+from .row_attention import HEAD, SPAN, AttentionSpans
 
 ACTIVATIONS = ("silu", "gelu", "clamped")  # in the order of pointwise.h
 
@@ -91,16 +101,33 @@ class KernelLayers:
         spans = AttentionSpans.of([reading])
         if spans is None:
             return None
-        read = self._wider if len(h) > self.most else self.read
-        return read(h, first, last, spans)
+        if len(h) > self.most:
+            return self.wider(h, self._layers[first:last], first, spans)
+        return self.read(h, first, last, spans)
 
-    def _wider(self, h: Tensor, first: int, last: int, spans: AttentionSpans) -> Tensor:
-        wider = RowPass(spans, self._shape, self._rope, self._cache, pointwise=self.pointwise)
-        return wider.through(h, self._layers[first:last], first)
+    def wider(
+        self, h: Tensor, layers: Sequence[LayerWeights], first: int, spans: AttentionSpans
+    ) -> Tensor:
+        """h [N, d] through `layers`, the first of which is the model's layer `first`, an operation
+        after the other."""
+        shape, places = self._shape, (spans.rows, spans.begins, spans.bits)
+        how = shape.attention_scale, shape.score_cap or 0.0
+        ropes = ropes_at(self._rope, spans.depths, shape)
+        rooms = self._cache.all[first : first + len(layers)].unbind(0)  # [B, 2 KV, C, D] each
+        for w, room in zip(layers, rooms, strict=True):
+            qkv = queries_keys_values(h, w, shape, ropes, self.pointwise)  # [H + 2 KV, N, D]
+            room[spans.rows, :, spans.slots] = to_store(qkv[shape.heads :].transpose(0, 1), room)
+            window = shape.kinds[w.kind].window
+            lows = spans.lows(window) if window else None
+            q = qkv[: shape.heads]
+            a = torch.ops.draftpick.attend_rows(q, room, *places, *how, lows, w.sinks)
+            h = after_attention(h, a, w, shape, self.pointwise)
+        return h
 
     def read(self, h: Tensor, first: int, last: int, spans: AttentionSpans) -> Tensor:
+        """h [N, d] through the model's layers first..last-1, of few tokens."""
         if not self._whole:
-            return self._wider(h, first, last, spans)
+            return self.wider(h, self._layers[first:last], first, spans)
         at = spans.depths
         cos, sin = (torch.stack([rope[part][at] for rope in self._rope]) for part in (0, 1))
         made: Tensor = torch.ops.draftpick.run_layers(

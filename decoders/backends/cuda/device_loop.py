@@ -7,27 +7,14 @@ logprobs, for arms whose drafts need not the host. Answers are the ordinary loop
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
 from ...device_rounds import DeviceDrafter
 from ...protocols import Drafter, DraftLength, Job, LearningLength, Verifier
-from ...records import DecodeResult, StepStats
+from ...records import DecodeResult
 from ...sampling.filters import choose
 from ...sampling.randomness import Generator
 from ...tally import Tally
 from ...verify.coupled import Coupled
 from .rounds import RecordedRounds, Rounded
-
-
-class Looped(Rounded, Protocol):
-    """A model on whose device answers are written.
-
-    turn: called between two rounds of one answer, so that others go on; None where answers must not
-        be written so.
-    """
-
-    turn: Callable[[], None] | None
 
 
 class DeviceLoop:
@@ -38,7 +25,7 @@ class DeviceLoop:
     """
 
     def __init__(
-        self, target: Looped, drafter: Drafter, verifier: Verifier, length: DraftLength
+        self, target: Rounded, drafter: Drafter, verifier: Verifier, length: DraftLength
     ) -> None:
         self._target, self._drafter, self._verifier = target, drafter, verifier
         self._ordinary = length
@@ -86,19 +73,18 @@ class DeviceLoop:
             room = stopper.room
             if room > 1:  # else the round on its way is the last
                 rounds.launch(length.next())
-            made = rounds.read()
-            ids = stopper.admit(made.ids)
-            drafted = min(made.drafted, room - 1)  # as if it ended where the answer must
-            accepted = min(made.accepted, drafted, len(ids))
+            written, stats = rounds.read()
+            ids = stopper.admit(written)
+            drafted = min(stats.drafted, room - 1)  # as if it ended where the answer must
+            accepted = min(stats.accepted, drafted, len(ids))
             tally.rounds += 1
             tally.passed(1 + drafted)
             tally.drafted += drafted
-            tally.draft_s += made.draft_s
+            tally.draft_s += stats.draft_s
             tally.accept(accepted, of=drafted)
             context += ids
             job.emit(ids, accepted, drafted)
-            verify_s = made.round_s - made.draft_s
-            length.observe(StepStats(made.drafted, made.accepted, made.draft_s, verify_s))
+            length.observe(stats)
             if not stopper.reason:
                 turn()
         spent = tally.clock.lap()

@@ -11,7 +11,6 @@ Its sums differ from PyTorch's in their order alone, and not from one width to a
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -100,20 +99,6 @@ def kept(weight: Matrix) -> PreparedWeight:
     return PreparedWeight(DENSE, outputs, inputs, weight, weight)
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """One layer's weights as the kernels read them, and its part of the cache [2 KV, C, D]."""
-
-    attention_norm: Tensor
-    qkv: PreparedWeight
-    qkv_bias: Tensor | None
-    out: PreparedWeight
-    mlp_norm: Tensor
-    gate_up: PreparedWeight
-    down: PreparedWeight
-    cache: Tensor
-
-
 class FusedLayers:
     """Recorded layers of one sequence, by fused kernels. States and logits lie in memory that the
     next call of the same method writes to."""
@@ -133,8 +118,9 @@ class FusedLayers:
         self._shape, (self._rope,) = shape, rope
         self._norm, self._head = weights.norm, kept(weights.head)
         self._launch = launch or launcher(like.device)
-        self._layers = [
-            _laid_out(w, room[0]) for w, room in zip(weights.layers, cache.all, strict=True)
+        self._layers = [  # and of each its part of the cache [2 KV, C, D]
+            (w, kept(w.qkv), kept(w.out), kept(w.gate_up), kept(w.down), room[0])
+            for w, room in zip(weights.layers, cache.all, strict=True)
         ]
         heads, d = shape.heads, shape.head_dim
         self._q = like.new_empty(widest, heads, d)
@@ -142,20 +128,21 @@ class FusedLayers:
         self._opened = like.new_empty(widest, gate_width(weights.layers[0], shape))
         self._states = like.new_empty(widest, shape.hidden)
         self._logits = like.new_empty(widest, shape.vocab)
-        self._scratch = Scratch.room(widest, heads, shape.kv_heads, d, cache.capacity, like)
+        self._scratch = Scratch(widest, heads, shape.kv_heads, d, cache.capacity, like)
 
     def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
         t, eps, launch = len(h), self._shape.norm_eps, self._launch
         q, attended, opened = self._q[:t], self._attended[:t], self._opened[:t]
         made = self._states[:t]
-        for w in self._layers[first:last]:
+        for w, qkv, out, gate_up, down, room in self._layers[first:last]:
+            assert w.attention_norm is not None
             launch.queries_keys_values(
-                h, w.attention_norm, eps, w.qkv, w.qkv_bias, self._rope, start, behind, w.cache, q
+                h, w.attention_norm, eps, qkv, w.qkv_bias, self._rope, start, behind, room, q
             )
-            launch.attend(q, w.cache, start, behind, self._scratch, attended)
-            launch.added(attended.view(t, -1), w.out, h, made)
-            launch.gated(made, w.mlp_norm, eps, w.gate_up, opened)
-            launch.added(opened, w.down, made, made)
+            launch.attend(q, room, start, behind, self._scratch, attended)
+            launch.added(attended.view(t, -1), out, h, made)
+            launch.gated(made, w.mlp_norm, eps, gate_up, opened)
+            launch.added(opened, down, made, made)
             h = made
         return h
 
@@ -167,17 +154,3 @@ class FusedLayers:
         made = self._logits[: len(normed)]
         self._launch.added(normed, self._head, None, made)
         return made
-
-
-def _laid_out(w: LayerWeights, cache: Tensor) -> _Layer:
-    assert w.attention_norm is not None and w.mlp_norm is not None
-    return _Layer(
-        w.attention_norm,
-        kept(w.qkv),
-        w.qkv_bias,
-        kept(w.out),
-        w.mlp_norm,
-        kept(w.gate_up),
-        kept(w.down),
-        cache,
-    )

@@ -42,30 +42,14 @@ class PreparedWeight:
     scale: Tensor
 
 
-@dataclass(frozen=True)
-class Tile:
-    """How a product is cut.
-
-    sets: of eight rows each, of one program.
-    warps: of one program, which share each row.
-    """
-
-    sets: int
-    warps: int
-
-
-def tile_of(outputs: int, inputs: int, how: int = DENSE) -> Tile:
-    """For a matrix [outputs, inputs], by what was fastest on an H100 (fused_tiles.py, commit
-    0257472). Widths do not come in, so that they change no sum."""
+def tile_of(outputs: int, inputs: int) -> tuple[int, int]:
+    """Sets of eight rows of one program, and its warps, which share each row, for a product with a
+    matrix [outputs, inputs]: by what was fastest on an H100 (fused_tiles.py, commit 0257472).
+    Widths do not come in, so that they change no sum."""
     warps = min(16, triton.next_power_of_2(triton.cdiv(inputs, 32 * BLOCKS)))
     if outputs * inputs <= FEW_WEIGHTS:
-        return Tile(1, min(16, 2 * warps))
-    return Tile(2 if inputs <= 32 * warps * MOST else 1, warps)
-
-
-def pairs(x: Tensor) -> Tensor:
-    """[..., K] as 32-bit numbers, two or four inputs in each."""
-    return x.view(torch.int32)
+        return 1, min(16, 2 * warps)
+    return 2 if inputs <= 32 * warps * MOST else 1, warps
 
 
 def splits_of(capacity: int) -> int:
@@ -97,23 +81,22 @@ class Launch:
         **named: Any,
     ) -> None:
         """One of the kernels that multiply by a weight."""
-        tile = tile_of(w.outputs, w.inputs, w.how)
+        sets, warps = tile_of(w.outputs, w.inputs)
         tokens = 8 if t <= 8 else 16
         self(
             kernel,
-            (triton.cdiv(w.outputs, 8 * tile.sets), triton.cdiv(t, tokens)),
-            *(pairs(tensor) for tensor in before),
-            pairs(w.values),
+            (triton.cdiv(w.outputs, 8 * sets), triton.cdiv(t, tokens)),
+            *(tensor.view(torch.int32) for tensor in (*before, w.values)),
             w.scale,
             *after,
             N=w.outputs,
             K=w.inputs,
             KEPT=w.how,
             TOKENS=tokens,
-            SETS=tile.sets,
-            WARPS=tile.warps,
+            SETS=sets,
+            WARPS=warps,
             MMA=self.mma,
-            num_warps=tile.warps,
+            num_warps=warps,
             **named,
         )
 
@@ -232,35 +215,19 @@ class Launch:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class Scratch:
-    """What the splits of `attend` leave for the last of them, for up to `tiles` tiles of rows.
+    """What the splits of `attend` leave for the last of them, of passes over up to `tokens` tokens.
 
-    counts: zero between launches.
+    The splits depend on the model and its capacity alone: how many there are decides how a row is
+    summed. counts: zero between launches.
     """
 
-    kv_heads: int
-    splits: int
-    parts: Tensor  # float32 [tiles, KV, splits, ROWS, D]
-    tops: Tensor  # float32 [tiles, KV, splits, ROWS]
-    sums: Tensor
-    counts: Tensor  # int32 [tiles, KV]
-
-    @classmethod
-    def room(
-        cls, tokens: int, heads: int, kv_heads: int, head_dim: int, capacity: int, like: Tensor
-    ) -> Scratch:
-        """For passes over up to `tokens` tokens. The splits depend on the model and its capacity
-        alone: how many there are decides how a row is summed."""
+    def __init__(
+        self, tokens: int, heads: int, kv_heads: int, head_dim: int, capacity: int, like: Tensor
+    ) -> None:
         tiles = triton.cdiv(tokens * (heads // kv_heads), ROWS)
-        splits = splits_of(capacity)
-        size = (tiles, kv_heads, splits, ROWS)
-        on = like.device
-        return cls(
-            kv_heads,
-            splits,
-            torch.empty(*size, head_dim, dtype=torch.float32, device=on),
-            torch.empty(size, dtype=torch.float32, device=on),
-            torch.empty(size, dtype=torch.float32, device=on),
-            torch.zeros(tiles, kv_heads, dtype=torch.int32, device=on),
-        )
+        self.kv_heads, self.splits = kv_heads, splits_of(capacity)
+        size = (tiles, kv_heads, self.splits, ROWS)
+        self.parts = like.new_empty(*size, head_dim, dtype=torch.float32)
+        self.tops, self.sums = (like.new_empty(size, dtype=torch.float32) for _ in range(2))
+        self.counts = like.new_zeros(tiles, kv_heads, dtype=torch.int32)

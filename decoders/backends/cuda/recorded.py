@@ -15,7 +15,6 @@ on the host or keep a position from the time of recording.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -115,19 +114,6 @@ class TorchLayers:
 Through = Callable[[Tensor, Tensor, Layers], Tensor]
 
 
-@dataclass(frozen=True)
-class Read:
-    """The outcome of a whole pass.
-
-    logits: [T, V].
-    states: [T, d], final ones as the head reads them, in memory that the next whole pass of this
-        model writes to.
-    """
-
-    logits: Tensor
-    states: Tensor
-
-
 class RecordedPasses:
     """One model's passes, each recorded when it is first asked for; by what it runs, how many
     tokens and how many positions it reads. Passes are repeatable: recording may run them more than
@@ -155,8 +141,12 @@ class RecordedPasses:
         self._final = embedding.new_zeros(WIDEST, shape.hidden)
         self._replays: dict[tuple[object, ...], Run] = {}
 
-    def extend(self, ids: Tensor, start: int) -> Read:
-        """`ids` [T] at positions start.., through the whole model. T <= WIDEST."""
+    def extend(self, ids: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """`ids` [T] at positions start.., through the whole model. T <= WIDEST.
+
+        Returns logits [T, V] and final states [T, d], as the head reads them, in memory that the
+        next whole pass of this model writes to.
+        """
         t = len(ids)
         read = self.positions(start + t)
         self._ids[:t].copy_(ids)
@@ -164,10 +154,10 @@ class RecordedPasses:
         def run() -> Tensor:
             layers = self.run(read)
             h = self.embedded(self._ids[:t])
-            return self._read_out(layers, layers.through(h, 0, self._shape.layers, self._start, 0))
+            h = layers.through(h, 0, self._shape.layers, self._start, 0)
+            return self.read_out(layers, h)[0]
 
-        logits = self._replay(("extend", t, read), run, start)
-        return Read(logits, self._final[:t])
+        return self._replay(("extend", t, read), run, start), self._final[:t]
 
     def prompt(self, ids: Tensor, start: int, through: Through, of: object) -> Tensor | None:
         """`ids` [T] of a prompt at positions start.. -> states [T, d] after the last layer; None
@@ -193,8 +183,8 @@ class RecordedPasses:
 
         return self._replay(("prompt", width, read, of), run, start)[:t]
 
-    def finish(self, h: Tensor, first: int, start: int) -> Read:
-        """Run the states h [T, d] below layer `first` through the rest of the layers."""
+    def finish(self, h: Tensor, first: int, start: int) -> tuple[Tensor, Tensor]:
+        """Run the states h [T, d] below layer `first` through the rest; as `extend`."""
         t = len(h)
         read = self.positions(start + t)
         self._states[:t].copy_(h)
@@ -202,10 +192,9 @@ class RecordedPasses:
         def run() -> Tensor:
             layers, h = self.run(read), self._states[:t]
             h = layers.through(h, first, self._shape.layers, self._start, 0)
-            return self._read_out(layers, h)
+            return self.read_out(layers, h)[0]
 
-        logits = self._replay(("finish", first, t, read), run, start)
-        return Read(logits, self._final[:t])
+        return self._replay(("finish", first, t, read), run, start), self._final[:t]
 
     def layers(self, h: Tensor, first: int, last: int, start: int) -> Tensor:
         """h [T, d] through the layers first..last-1, at positions start..; [T, d]. T <= WIDEST."""
@@ -247,7 +236,7 @@ class RecordedPasses:
         drafted: list[Tensor] = []
         while len(drafted) < k:
             h = layers.through(self.embedded(unread), 0, self._shape.layers, start, at)[-1:]
-            drafted.append(choose(self._read_out(layers, h), len(drafted)))
+            drafted.append(choose(self.read_out(layers, h)[0], len(drafted)))
             at += len(unread)
             unread = drafted[-1]
         return torch.cat(drafted)
@@ -256,10 +245,11 @@ class RecordedPasses:
         """[T] -> [T, d]."""
         return embedded(ids, self._embedding, self._shape)
 
-    def read_out(self, layers: Layers, h: Tensor) -> Read:
-        """Logits of states h [T, d] after the last layer, within a recording."""
-        logits = self._read_out(layers, h)
-        return Read(logits, self._final[: len(h)])
+    def read_out(self, layers: Layers, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and final states, as of `extend`, of states h [T, d] after the last layer, within
+        a recording."""
+        states = layers.normed(h, self._final[: len(h)])
+        return layers.logits(states), states
 
     def run(self, read: int) -> Layers:
         """The layers, over the first `read` positions; 0 for all there are."""
@@ -267,9 +257,6 @@ class RecordedPasses:
             return self.fused
         read = read or self._cache.capacity
         return TorchLayers(self._shape, self._weights, self._rope, self._cache, read)
-
-    def _read_out(self, layers: Layers, h: Tensor) -> Tensor:
-        return layers.logits(layers.normed(h, self._final[: len(h)]))
 
     def positions(self, end: int) -> int:
         """Positions that a pass up to `end` reads; 0 for all there are."""

@@ -51,7 +51,15 @@ def copy(
     made: Tensor,
     found: Tensor,
 ) -> None:
-    """Copy what followed the longest match; the sequence has pads of -1 in front of it."""
+    """A draft [k] into `made`: what followed the longest earlier match of the last tokens, else
+    `draft`, else what `table` says.
+
+    ids, state, room: of the DeviceSequence, which has pads of -1 in front of it.
+    matches: the shortest and the longest, and whether the earliest is taken.
+    table: [n] the token that follows each of the first n.
+    draft: [m <= k].
+    found: [1] whether there was a match.
+    """
     other, how = (draft, DRAFT) if draft is not None else (table, TABLE)
     how = NOTHING if other is None else how
     shortest, longest, earliest = matches

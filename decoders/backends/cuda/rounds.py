@@ -16,7 +16,6 @@ import importlib.util
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -27,13 +26,12 @@ from ...device_rounds import (
     BEFORE,
     WIDEST,
     Chooser,
-    Copier,
     DeviceSequence,
     RoundDraft,
     Shape,
     first_likeliest,
 )
-from ...records import NAN, Sampling
+from ...records import NAN, Sampling, StepStats
 from ...sampling.argmax import numbered
 from ...sampling.filters import nucleus
 from ...sampling.race import pick
@@ -98,44 +96,18 @@ LEAST_ROOM = 1024  # tokens that are searched for a match; twice as many when th
 TIMED = 5  # replays by which a round is timed when it is recorded
 
 
-@dataclass(frozen=True)
-class Written:
-    """The tokens that one round wrote.
-
-    ids: the accepted tokens and the target's own.
-    drafted: how many were drafted.
-    draft_s: seconds of the round beyond those of one that drafts nothing, as both were timed when
-        they were recorded.
-    round_s: seconds of the whole round, likewise.
-    """
-
-    ids: list[int]
-    drafted: int
-    draft_s: float
-    round_s: float
-
-    @property
-    def accepted(self) -> int:
-        return len(self.ids) - 1
-
-
-@dataclass(frozen=True)
-class _Flying:
-    """A round that was launched and not read. record: its first 3 + width numbers are the round's,
-    once `event` is over."""
-
-    shape: Shape
-    record: Tensor
-    event: torch.cuda.Event | None
-
-
 class Rounded(Protocol):
-    """A model whose rounds can be recorded; a LlamaBackend."""
+    """A model whose rounds can be recorded, and on whose device answers are written.
+
+    turn: called between two rounds of one answer, so that others go on; None where answers must not
+        be written so.
+    """
 
     context: int
     device: torch.device
     vocab_size: int
     recorded: RecordedPasses | None
+    turn: Callable[[], None] | None
 
     @property
     def kept_states(self) -> tuple[int, ...]:
@@ -167,13 +139,15 @@ class RecordedRounds:
         self._after, self._of = torch.zeros_like(self._state), torch.zeros_like(self._state[:1])
         self._sampling = RoundSampling(target.vocab_size, device)
         self._accept: Callable[..., None] = accept
-        self._copy: Copier | None = None
+        self._copy: Callable[..., None] | None = None
         if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
             from . import round_kernels
 
             self._accept, self._copy = round_kernels.accept, round_kernels.copy
         self._replays: dict[tuple[object, ...], Callable[[], Tensor]] = {}
-        self._flying: deque[_Flying] = deque()  # rounds that were launched and not read
+        # rounds that were launched and not read: a record's first 3 + width numbers are the round's
+        # once the event is over
+        self._flying: deque[tuple[Shape, Tensor, torch.cuda.Event | None]] = deque()
         self._free: list[Tensor] = []
         self._held = 0  # tokens that the host knows of
         self._seconds: dict[str, dict[Shape, float]] = {}
@@ -215,16 +189,21 @@ class RecordedRounds:
         made = self._recorded(shape)()
         self._state.copy_(self._after)
         self._bound += 1 + self.draft.width(shape)
-        self._flying.append(self._sent(shape, made))
+        self._flying.append((shape, *self._sent(made)))
 
-    def read(self) -> Written:
-        """Read the oldest round. Raises NotANumber where its scores were none."""
-        flying = self._flying.popleft()
-        if flying.event is not None:
-            flying.event.synchronize()
-        accepted, of, *best = flying.record.tolist()
-        self._free.append(flying.record)
-        shape, ids = flying.shape, best[: accepted + 1]
+    def read(self) -> tuple[list[int], StepStats]:
+        """Read the oldest round: the accepted tokens and the target's own, and how it went. Raises
+        NotANumber where its scores were none.
+
+        Its draft took what the round takes beyond one that drafts nothing, as both were timed when
+        they were recorded.
+        """
+        shape, record, event = self._flying.popleft()
+        if event is not None:
+            event.synchronize()
+        accepted, of, *best = record.tolist()
+        self._free.append(record)
+        ids = best[: accepted + 1]
         if NAN in ids:
             raise NotANumber
         drafted = self.draft.width(shape)
@@ -234,11 +213,11 @@ class RecordedRounds:
         self.counts[shape] += 1
         self.draft.learn(shape, of, accepted)
         round_s = self.seconds[shape]
-        plain_s = self.seconds.get(self._plain, round_s)
-        return Written(ids, drafted, max(0.0, round_s - plain_s), round_s)
+        draft_s = max(0.0, round_s - self.seconds.get(self._plain, round_s))
+        return ids, StepStats(drafted, accepted, draft_s, round_s - draft_s)
 
-    def _sent(self, shape: Shape, made: Tensor) -> _Flying:
-        """The record on its way to the host."""
+    def _sent(self, made: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+        """The record on its way to the host, and when it is there."""
         pinned = self._device.type == "cuda"
         if self._free:
             record = self._free.pop()
@@ -246,10 +225,10 @@ class RecordedRounds:
             record = torch.empty(3 + WIDEST, dtype=torch.int64, pin_memory=pinned)
         record[: len(made)].copy_(made, non_blocking=True)
         if not pinned:
-            return _Flying(shape, record, None)
+            return record, None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
-        return _Flying(shape, record, event)
+        return record, event
 
     def _recorded(self, shape: Shape) -> Callable[[], Tensor]:
         end = self._bound + self.draft.width(shape)
@@ -275,10 +254,10 @@ class RecordedRounds:
         ids = torch.cat([line.newest(1), drafted]) if len(drafted) else line.newest(1)
         layers = self._passes.run(read)
         h = self._target.pass_through(self._passes.embedded(ids), line.start, layers)
-        made = self._passes.read_out(layers, h)
-        self._target.keep_final(made.states, line.start)
+        scores, states = self._passes.read_out(layers, h)
+        self._target.keep_final(states, line.start)
         places = line.count + torch.arange(len(ids), device=self._device)
-        best, scores = choose(made.logits, places, None), made.logits  # [K + 1], [K + 1, V]
+        best = choose(scores, places, None)  # [K + 1] of [K + 1, V]
         record = torch.empty(2 + len(best), dtype=torch.int64, device=self._device)
         of = self._of if of is None else of
         self._accept(drafted, of, best, scores, line.ids, line.state, self._after, record)

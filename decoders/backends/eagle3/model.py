@@ -20,7 +20,7 @@ from ...common.sync import synchronize
 from ...protocols import LayerStatesBackend, StateBackend
 from ...records import Prefilled
 from ..llama.model import Place, chain_place, tree_place
-from ..llama.tree import Tree, moves, require_chain
+from ..llama.tree import Tree, require_chain
 from .head import Eagle3Head
 
 PREFILL_CHUNK = 1024  # tokens of a prompt in a pass
@@ -51,7 +51,7 @@ class Eagle3Backend:
         self.vocab_size = head.config.draft_vocab
         self.parameters, self.context = head.parameters, target.context
         self.device, self.dtype = target.device, target.dtype
-        self.prompts_read = 0
+        self.prompts_read = self.reach = 0
         self._cache = head.new_cache()
         size = self.context, head.shape.hidden
         self._own = torch.zeros(size, dtype=self.dtype, device=self.device)
@@ -91,8 +91,7 @@ class Eagle3Backend:
 
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
-        self._tree.keep(nodes)
-        first, slots = moves(self._tree.base, nodes)
+        first, slots = self._tree.keep(nodes)
         if slots:
             source = torch.tensor(slots, device=self.device)
             end = first + len(slots)

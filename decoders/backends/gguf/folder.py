@@ -28,22 +28,20 @@ def save_header(header: Header, folder: Path) -> None:
 def files_of(folder: Path) -> list[Path]:
     """The GGUF files that a folder names; none where it holds its own weights. Raises
     DraftpickError where they are no longer there, or others."""
-    return [] if saved_header(folder) is None else [*_whole(folder)[0].files]
+    header = saved_header(folder)
+    return [] if header is None else [*header.files]
 
 
 def saved_header(folder: Path) -> Header | None:
     """None of a folder that holds its own weights; raises as `files_of`."""
-    if not (folder / NAMED).is_file():
+    path = folder / NAMED
+    if not path.is_file():
         return None
-    header, sizes = _whole(folder)
+    header, sizes = _read(path, path.stat().st_mtime_ns)
     for file, size in zip(header.files, sizes, strict=True):
         if not file.is_file() or file.stat().st_size != size:
             raise DraftpickError(f"{file} is not there any more, or has changed; name it again")
     return header
-
-
-def _whole(folder: Path) -> tuple[Header, list[int]]:
-    return _read(folder / NAMED, (folder / NAMED).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=8)

@@ -100,7 +100,7 @@ def _names(family: Family) -> dict[str, str]:
 
 def rows(header: Header, name: str) -> Tensor:
     """The bytes of a tensor's rows, uint8 [out, bytes], of transformers' order."""
-    stored = _stored(header, name)
+    stored = header.tensors[name]
     count = math.prod(stored.shape[:-1])
     content = _bytes(header, stored).reshape(count, -1)
     turned = LAYER.sub("", name).removesuffix(".weight")
@@ -117,15 +117,9 @@ def read(header: Header, name: str) -> Tensor:
     """A tensor's numbers, float32, as the package `gguf` dequantises them."""
     from gguf import GGMLQuantizationType, dequantize
 
-    stored = _stored(header, name)
+    stored = header.tensors[name]
     made = dequantize(rows(header, name).numpy(), GGMLQuantizationType(stored.kind))
     return torch.from_numpy(np.ascontiguousarray(made, dtype=np.float32)).reshape(stored.shape)
-
-
-def _stored(header: Header, name: str) -> StoredTensor:
-    if name not in header.tensors:
-        raise Damaged(f"{header.files[0]} lacks the tensor {name}; fetch or convert it again")
-    return header.tensors[name]
 
 
 def _bytes(header: Header, stored: StoredTensor) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -8,124 +8,59 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from .eight_bits import decoded, encoded, width
+from .eight_bits import encoded, width
 
 CLEANED = 128  # positions that are cleaned together
 
 
-class Slot(Protocol):
+@dataclass(frozen=True)
+class Slot:
     """One layer's part in one pass.
 
-    keys, values: [B, KV, S, D], from position 0 on, the new ones among them once `store` has been
-        called.
+    store: takes [B, 2 * KV, T, D], or without B for one sequence: the new keys, then the values.
+    keys, values: [B, KV, S, D] as the cache keeps them (eight_bits.py), from position 0 on,
+        the new ones among them once they are stored; None where the new ones are all that is read.
     """
 
-    @property
-    def keys(self) -> Tensor: ...
-
-    @property
-    def values(self) -> Tensor: ...
-
-    def store(self, kv: Tensor) -> None:
-        """kv: [B, 2 * KV, T, D], or without B for one sequence: the new keys, then the values."""
+    store: Callable[[Tensor], object]
+    keys: Tensor | None = None
+    values: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class SliceSlot:
-    """Views cut where the new positions lie. write: [B, 2 * KV, T, D]."""
-
-    write: Tensor
-    keys: Tensor
-    values: Tensor
-
-    def store(self, kv: Tensor) -> None:
-        self.write.copy_(kv)
+def _store_bytes(view: Tensor, kv: Tensor) -> None:
+    """Keep numbers in 8 bits."""
+    view.copy_(encoded(kv))
 
 
-@dataclass(frozen=True)
-class ScatterSlot:
-    """One sequence's, for a pass that reads its position from a tensor.
-
-    room: [2 * KV, C, D], the whole cache of the layer.
-    positions: [T] of the new ones.
-    """
-
-    room: Tensor
-    positions: Tensor
-    keys: Tensor
-    values: Tensor
-
-    def store(self, kv: Tensor) -> None:
-        self.room.index_copy_(1, self.positions, kv)
+def _store_rows(room: Tensor, rows: Tensor, positions: Tensor, kv: Tensor) -> None:
+    """A position each of sequences `rows` [n]. room: [n, 2 * KV, C, D]."""
+    room[rows, :, positions] = kv[:, :, 0]
 
 
-@dataclass(frozen=True)
-class RowSlot:
-    """Many sequences', a position each, which may differ.
-
-    room: [n, 2 * KV, C, D].
-    rows: 0..n-1.
-    positions: [n].
-    """
-
-    room: Tensor
-    rows: Tensor
-    positions: Tensor
-    keys: Tensor
-    values: Tensor
-
-    def store(self, kv: Tensor) -> None:
-        self.room[self.rows, :, self.positions] = kv[:, :, 0]
-
-
-class PromptSlot:
+def _store_prompts(room: Tensor, into: Tensor, of: Tensor, kv: Tensor) -> None:
     """Prompts that begin at position 0, each for one sequence or for several that go on from it.
 
     room: [B, 2 * KV, C, D].
     into: [m], rows of it.
     of: [m], the prompts that they begin with.
     """
-
-    def __init__(self, room: Tensor, into: Tensor, of: Tensor) -> None:
-        self._room, self._into, self._of = room, into, of
-
-    def store(self, kv: Tensor) -> None:
-        self.keys, self.values = kv.chunk(2, -3)
-        begun = self._room[:, :, : kv.shape[-2]]
-        begun.index_copy_(0, self._into, kv.index_select(0, self._of))
-
-
-class EightBitSlot:
-    """Another slot, whose memory is of bytes (eight_bits.py)."""
-
-    def __init__(self, slot: Slot, head_dim: int, dtype: torch.dtype) -> None:
-        self._slot, self._head_dim, self._dtype = slot, head_dim, dtype
-
-    @property
-    def keys(self) -> Tensor:
-        return decoded(self._slot.keys, self._head_dim, self._dtype)
-
-    @property
-    def values(self) -> Tensor:
-        return decoded(self._slot.values, self._head_dim, self._dtype)
-
-    def store(self, kv: Tensor) -> None:
-        self._slot.store(encoded(kv))
+    room[:, :, : kv.shape[-2]].index_copy_(0, into, kv.index_select(0, of))
 
 
 class KVCache:
     """[layers, B, 2 * KV, capacity, D]. Zeros: what is masked is still read, and a NaN stays. On a
     CPU memory is taken only as sequences grow.
 
-    eight_bits: keep bytes in the place of D numbers, as of eight_bits.py; only `slots` knows of it.
+    eight_bits: keep bytes in the place of D numbers, as of eight_bits.py; of the slots only those
+        of `slots` know of it.
     """
 
     def __init__(
@@ -140,9 +75,16 @@ class KVCache:
         eight_bits: bool = False,
     ) -> None:
         self._kv_heads, self.capacity = kv_heads, capacity
-        self._head_dim, self._dtype, self.eight_bits = head_dim, dtype, eight_bits
+        self._head_dim, self.eight_bits = head_dim, eight_bits
         last, kept = (width(head_dim), torch.int8) if eight_bits else (head_dim, dtype)
-        self.all = _zeros((layers, batch, 2 * kv_heads, capacity, last), kept, device)
+        size = layers, batch, 2 * kv_heads, capacity, last
+        self._pages: mmap.mmap | None = None
+        if device.type == "cpu" and 0 not in size:  # pages are taken when first written
+            self._pages = mmap.mmap(-1, math.prod(size) * kept.itemsize, access=mmap.ACCESS_COPY)
+            self.all = torch.frombuffer(self._pages, dtype=kept).view(size)
+            self._begins_at = self.all.data_ptr()
+        else:
+            self.all = torch.zeros(size, dtype=kept, device=device)
 
     def row(self, number: int) -> KVCache:
         """One of the sequences, on its own, in the same memory."""
@@ -162,42 +104,59 @@ class KVCache:
             numbers = part[..., self._head_dim :].contiguous().view(torch.bfloat16)
         return not bool(numbers.isfinite().all())
 
+    def let_go(self, layers: Sequence[int], end: int) -> None:
+        """Give the system the memory back of the positions before `end` in these layers, in whole
+        pages; they read as zeros then. On a CPU, where the system takes it."""
+        if self._pages is None or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        rooms = (room for layer in layers for row in self.all[layer] for room in row)  # [C, D]
+        for room in rooms:
+            at = room.data_ptr() - self._begins_at
+            first = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
+            count = (at + room[:end].nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+            if count > 0:
+                self._pages.madvise(mmap.MADV_DONTNEED, first, count)
+
     def slots(
         self, start: int, t: int, read: int, first: int = 0, last: int | None = None
     ) -> list[Slot]:
         """For the layers first..last-1 of a pass that writes t positions from `start` on, and reads
         the first `read`."""
         layers, kv = self.all[first:last], self._kv_heads
-        write = layers[:, :, :, start : start + t].unbind(0)
+        new = layers[:, :, :, start : start + t].unbind(0)
+        write = (partial(_store_bytes, view) if self.eight_bits else view.copy_ for view in new)
         keys = layers[:, :, :kv, :read].unbind(0)
         values = layers[:, :, kv:, :read].unbind(0)
-        made = [SliceSlot(*views) for views in zip(write, keys, values, strict=True)]
-        if not self.eight_bits:
-            return list[Slot](made)
-        return [EightBitSlot(slot, self._head_dim, self._dtype) for slot in made]
+        return [Slot(*each) for each in zip(write, keys, values, strict=True)]
 
     def scattered(
         self, positions: Tensor, read: int, first: int = 0, last: int | None = None
-    ) -> list[ScatterSlot]:
-        """Slots for new `positions` [T] that are not known to the host."""
+    ) -> list[Slot]:
+        """Slots of one sequence for new `positions` [T] that are not known to the host."""
         kv = self._kv_heads
         return [
-            ScatterSlot(room[0], positions, room[:, :kv, :read], room[:, kv:, :read])
+            Slot(
+                partial(room[0].index_copy_, 1, positions), room[:, :kv, :read], room[:, kv:, :read]
+            )
             for room in self.all[first:last].unbind(0)
         ]
 
-    def rows(self, positions: Tensor, read: int) -> list[RowSlot]:
+    def rows(self, positions: Tensor, read: int) -> list[Slot]:
         """Slots for one new position [n] in each of the first n sequences."""
         kv, n = self._kv_heads, len(positions)
         rows = torch.arange(n, device=positions.device)
         return [
-            RowSlot(room, rows, positions, room[:, :kv, :read], room[:, kv:, :read])
+            Slot(
+                partial(_store_rows, room, rows, positions),
+                room[:, :kv, :read],
+                room[:, kv:, :read],
+            )
             for room in self.all[:, :n].unbind(0)
         ]
 
-    def begun(self, into: Tensor, of: Tensor) -> list[PromptSlot]:
-        """Slots of prompts, as PromptSlot has it."""
-        return [PromptSlot(room, into, of) for room in self.all.unbind(0)]
+    def begun(self, into: Tensor, of: Tensor) -> list[Slot]:
+        """Slots of prompts, as `_store_prompts` has it."""
+        return [Slot(partial(_store_prompts, room, into, of)) for room in self.all.unbind(0)]
 
     def copy_row(self, source: int, target: int, length: int) -> None:
         """The first `length` positions of one sequence to another, in every layer."""
@@ -219,11 +178,3 @@ class KVCache:
     def move(self, target: slice, source: Tensor) -> None:
         """Copy positions `source` [n] to the n of `target`, in every layer."""
         self.all[:, :, :, target] = self.all[:, :, :, source]
-
-
-def _zeros(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On a CPU of pages that are taken when first written; `torch.zeros` writes them all."""
-    if device.type != "cpu" or 0 in size:
-        return torch.zeros(size, dtype=dtype, device=device)
-    pages = mmap.mmap(-1, math.prod(size) * dtype.itemsize, access=mmap.ACCESS_COPY)
-    return torch.frombuffer(pages, dtype=dtype).view(size)

@@ -25,7 +25,7 @@ from ..families import Family, attention_of, family_of, order_of
 from ..gguf.folder import saved_header
 from ..gguf.header import Header
 from ..gguf.tensors import names_of, read, rows
-from ..weights.file_blocks import KINDS, FileBlocks, FileRows, to_file_blocks
+from ..weights.file_blocks import FileBlocks, FileRows, to_file_blocks
 from ..weights.packed import Matrix, Rounder, Rounding, in_blocks, narrowed, pack, rounded
 from ..weights.rounded_store import RoundedStore
 from .contents import needed
@@ -38,17 +38,10 @@ HEAD = "lm_head.weight"
 class FileStored:
     """Tensors stored in GGUF files."""
 
-    def __init__(
-        self,
-        header: Header,
-        device: torch.device,
-        dtype: torch.dtype,
-        needed: Mapping[str, TensorShape],
-    ) -> None:
+    def __init__(self, header: Header, device: torch.device, dtype: torch.dtype) -> None:
+        """header: of files that hold what their config asks for (zoo/gguf_folder.py)."""
         self._header, self._device, self._dtype = header, device, dtype
         self._names = names_of(header)
-        held = {name: header.tensors[own].shape for name, own in self._names.items()}
-        require(header.files[0], held, needed)
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin so, dequantised."""
@@ -67,11 +60,11 @@ class FileStored:
 
     def _numbers(self, own: str) -> Tensor:
         """Float32; of a matrix by the kernels where they are loaded, which takes seconds less."""
-        stored = self._header.tensors[own]
-        if len(stored.shape) == 2 and loaded() and stored.kind in KINDS:
+        kind, shape = self._header.tensors[own].kind, self._header.tensors[own].shape
+        if len(shape) == 2 and loaded() and torch.ops.draftpick.file_bytes(kind, *shape) >= 0:
             blocks = to_file_blocks([self._rows(own)])
-            if blocks is not None:
-                return blocks.rows(torch.arange(blocks.outputs))
+            assert blocks is not None
+            return blocks.rows(torch.arange(blocks.outputs))
         return read(self._header, own)
 
     def _rows(self, own: str) -> FileRows:
@@ -83,7 +76,9 @@ class FileStored:
         such blocks."""
         owns = [self._names[name] for name in names]
         count = self._header.tensors[owns[0]].shape[0]
-        parts = zip(*(_apart(self._rows(own), count) for own in owns), strict=True)
+        whole = [self._rows(own) for own in owns]
+        apart = ([replace(w, rows=part) for part in w.rows.chunk(count)] for w in whole)
+        parts = zip(*apart, strict=True)
         found = to_file_blocks([each for expert in parts for each in expert])
         if found is not None:
             return found
@@ -101,10 +96,6 @@ class FileStored:
             return found
         dense = torch.cat([self.one(name) for name in names])
         return in_blocks(dense if order is None else dense[order])
-
-
-def _apart(rows: FileRows, count: int) -> list[FileRows]:
-    return [replace(rows, rows=part) for part in rows.rows.chunk(count)]
 
 
 def as_it_is(
@@ -242,17 +233,16 @@ def load(
     by = None if store is None else store.rounded
     config, header = config_of(folder), saved_header(folder)
     shape, family, order = shape_of(config), family_of(config), order_of(config)
-    wanted = needed(config, joined=header is not None)
     _, kinds = attention_of(config)
     if rounding == "file":
         if header is None:
             raise DraftpickError(f"{folder.name} is no GGUF file; use another --dtype")
-        return shape, as_it_is(kinds, FileStored(header, device, dtype, wanted), family, order)
+        return shape, as_it_is(kinds, FileStored(header, device, dtype), family, order)
     stored: Stored | FileStored
     if header is None:
-        stored = Stored(folder, device, dtype, wanted)
+        stored = Stored(folder, device, dtype, needed(config))
     else:
-        stored = FileStored(header, device, dtype, wanted)
+        stored = FileStored(header, device, dtype)
         family = replace(family, norms_from_one=False, joint=False)  # a file has neither
     how = layout(rounding, blocked, by)
     layers = [

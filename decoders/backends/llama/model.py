@@ -8,8 +8,7 @@ which of a layer's weights there are, and in its kind of attention; families.py 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +16,9 @@ from torch import Tensor
 
 from ..families import CLAMPED, GAIN, LIMIT
 from ..weights.file_blocks import FileBlocks
-from ..weights.packed import Matrix, dense, linear, part_of, rows_of
+from ..weights.packed import Matrix, linear, part_of, rows_of
 from .attention import attend, attention_masks
+from .eight_bits import decoded
 from .kv import Slot
 from .shape import Shape
 
@@ -104,7 +104,8 @@ def turned(qkv: Tensor, head_norms: Tensor | None, shape: Shape, rope: Rope) -> 
         q, k, v = heads.tensor_split((shape.heads, shape.heads + shape.kv_heads), -3)
         q, k = (rms_norm(x, n, shape.norm_eps) for x, n in zip((q, k), head_norms, strict=True))
         heads = torch.cat([q, k, v], -3)
-    return _rotate(heads, rope)
+    cos, sin = rope  # with its sign folded in
+    return torch.addcmul(heads * cos, heads.roll(shape.head_dim // 2, -1), sin)
 
 
 def added(h: Tensor, a: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -144,12 +145,6 @@ def experts(x: Tensor, w: LayerWeights, router: Tensor, shape: Shape) -> Tensor:
         answer = linear(gated(wider, shape.activation), down, of_down)
         made.index_add_(0, token, answer.to(wide) * shares[token, nth].unsqueeze(-1))
     return made.to(x.dtype).view_as(x)
-
-
-def _rotate(x: Tensor, rope: Rope) -> Tensor:
-    """x: [B, H + 2 KV, T, D]; the table's sine has its sign folded in."""
-    cos, sin = rope
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 @dataclass(frozen=True)
@@ -215,11 +210,14 @@ def attended(
 ) -> Tensor:
     """The layer from its queries, keys and values on, as `queries_keys_values` gives them."""
     q, kv = qkv.tensor_split((shape.heads,), -3)
-    if slot is None:
+    if slot is not None:
+        slot.store(kv)
+    if slot is None or slot.keys is None or slot.values is None:
         k, v = kv.chunk(2, -3)
     else:
-        slot.store(kv)
         k, v = slot.keys, slot.values
+    if k.dtype == torch.int8:
+        k, v = (decoded(kept, shape.head_dim, q.dtype) for kept in (k, v))
     if mask is None:
         k, v = (x[..., : q.shape[-2], :] for x in (k, v))
     else:
@@ -385,9 +383,3 @@ def count(weights: Weights) -> int:
 def count_layers(layers: Sequence[LayerWeights]) -> int:
     """Parameters of these layers."""
     return sum(t.numel() for one in layers for t in one.tensors().values())
-
-
-def moved(weights: LayerWeights, device: torch.device, dtype: torch.dtype) -> LayerWeights:
-    """The same layer elsewhere or in another dtype."""
-    parts: dict[str, Any] = {k: dense(t).to(device, dtype) for k, t in weights.tensors().items()}
-    return replace(weights, **parts)

@@ -56,9 +56,13 @@ class Tree:
         mask[:, self.base :] = torch.from_numpy(sees[old:])
         return [self.base + depth for depth in self._depths[old:]], mask
 
-    def keep(self, nodes: Sequence[int]) -> None:
+    def keep(self, nodes: Sequence[int]) -> tuple[int, list[int]]:
         """Forget all nodes but these, which are given in growing order, each with its ancestors;
-        nodes[i] becomes node i."""
+        nodes[i] becomes node i.
+
+        Returns the first cache slot that changes, and the slots whose contents go to it and those
+        after it.
+        """
         number = {-1: -1, **{node: i for i, node in enumerate(nodes)}}
         known = all(0 <= node < len(self.parents) for node in nodes)
         if not known or list(nodes) != sorted(number.keys() - {-1}):
@@ -68,16 +72,13 @@ class Tree:
         self.parents = [number[self.parents[node]] for node in nodes]
         self._depths = [self._depths[node] for node in nodes]
         self._sees = self._sees[np.ix_(nodes, nodes)]
+        still = next((i for i, node in enumerate(nodes) if node != i), len(nodes))
+        return self.base + still, [self.base + node for node in nodes[still:]]
 
     @property
     def is_chain(self) -> bool:
         """Whether the nodes simply follow each other."""
         return self.parents == list(range(-1, len(self.parents) - 1))
-
-    @property
-    def rollback_limit(self) -> int:
-        """The greatest length that the sequence may be taken back to: a tree goes whole."""
-        return self.end if self.is_chain else self.base
 
 
 def require_chain(tree: Tree | None) -> None:
@@ -86,15 +87,11 @@ def require_chain(tree: Tree | None) -> None:
         raise ValueError("the sequence ends in a tree; keep a path of it first")
 
 
-def require_rollback(length: int, held: int, tree: Tree | None) -> None:
-    """A sequence of `held` positions can be taken back to `length`; raises ValueError."""
-    most = held if tree is None else tree.rollback_limit
+def require_rollback(length: int, held: int, tree: Tree | None, reach: int = 0) -> None:
+    """A sequence of `held` positions can be taken back to `length`, a tree whole; raises
+    ValueError. reach: the least length above 0 that it can be taken back to."""
+    most = held if tree is None or tree.is_chain else tree.base
     if not 0 <= length <= most:
         raise ValueError(f"cannot truncate {most} positions to {length}")
-
-
-def moves(base: int, nodes: Sequence[int]) -> tuple[int, list[int]]:
-    """How keeping `nodes` moves cache slots: the first that changes, and the slots whose contents
-    go to it and those after it."""
-    still = next((i for i, node in enumerate(nodes) if node != i), len(nodes))
-    return base + still, [base + node for node in nodes[still:]]
+    if 0 < length < reach:
+        raise ValueError(f"cannot truncate to {length}, as layers have let go what that needs")

@@ -5,7 +5,7 @@ target's own head over the draft tokens. `cell.py` is what training sees of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -42,10 +42,11 @@ class RecordedSteps:
         self._ids = torch.zeros(WIDEST, dtype=torch.int64, device=device)
         self._replays: dict[tuple[int, int], Run] = {}
 
-    def draft(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
-        """From `state` [1, d], read `ids` [U], 1 <= U <= WIDEST, then draft k >= 1 tokens greedily;
-        target ids [k], as one recording."""
-        u = len(ids)
+    def draft(self, state: Tensor, ids: Tensor, wanted: CellTokens) -> Tensor | None:
+        """Draft greedily after up to WIDEST `ids`, as one recording."""
+        u, k = len(ids), wanted.k
+        if wanted.temperature or u > WIDEST:
+            return None
 
         def run() -> Tensor:
             def likeliest(logits: Tensor, ahead: int, names: Tensor | None) -> Tensor:
@@ -93,42 +94,27 @@ class KernelSteps:
     or a whole draft, is one call.
 
     embedding: [V, d] of the target.
-    to_target: [N] the target ids that the head's rows stand for.
     weights: in the order of cpp/cell.h.
     """
 
-    def __init__(
-        self, embedding: Tensor, to_target: Tensor, weights: list[Tensor], eps: float
-    ) -> None:
-        self._embedding, self._to_target = embedding.contiguous(), to_target
-        self._weights, self._eps = weights, eps
+    def __init__(self, head: RecurrentHead, embedding: Tensor, weights: list[Tensor]) -> None:
+        self._embedding, self._to_target = embedding.contiguous(), head.vocab.to_target
+        self._weights, self._eps = weights, head.config.eps
 
     @classmethod
-    def of(
-        cls,
-        embedding: Tensor,
-        to_target: Tensor,
-        norms: tuple[Tensor, Tensor],
-        head: Matrix,
-        blocks: Iterable[tuple[Tensor, Matrix, Matrix]],
-        eps: float,
-    ) -> KernelSteps | None:
-        """None where the kernels do not run such a cell.
-
-        norms: [d] each, of embeddings and in front of the head.
-        blocks: each one's norm, gate_up and down.
-        """
-        weights = [*norms]
-        for part in (head, *(part for block in blocks for part in block)):
+    def of(cls, head: RecurrentHead, embedding: Tensor) -> KernelSteps | None:
+        """None where the kernels do not run such a cell."""
+        if embedding.dtype != torch.bfloat16 or embedding.shape[1] % LANES:
+            return None
+        weights = [head.embed_norm, head.norm]
+        for part in (head.head, *(part for block in head.blocks for part in vars(block).values())):
             if isinstance(part, Blocks):
                 weights += part.stored
             elif isinstance(part, Tensor) and part.ndim == 1:
                 weights.append(part)
             else:
                 return None
-        if embedding.dtype != torch.bfloat16 or embedding.shape[1] % LANES:
-            return None
-        return cls(embedding, to_target, weights, eps)
+        return cls(head, embedding, weights)
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         state, logits = torch.ops.draftpick.cell_step(
@@ -136,16 +122,11 @@ class KernelSteps:
         )
         return state, logits
 
-    def draft(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
-        """Draft k tokens for any number of `ids`."""
-        return self.draw(state, ids, k, 0.0, 0, 0)
-
-    def draw(
-        self, state: Tensor, ids: Tensor, k: int, temperature: float, key: int, place: int
-    ) -> Tensor:
-        by, weights = (k, temperature, key, place), (self._embedding, self._weights, self._eps)
-        drafted: Tensor = torch.ops.draftpick.cell_pick(state, ids, self._to_target, *by, *weights)
-        return drafted
+    def draft(self, state: Tensor, ids: Tensor, wanted: CellTokens) -> Tensor:
+        """Draft what is wanted after any number of `ids`."""
+        weights = self._embedding, self._weights, self._eps
+        made: Tensor = torch.ops.draftpick.cell_pick(state, ids, self._to_target, *wanted, *weights)
+        return made
 
 
 @dataclass(frozen=True)
@@ -194,10 +175,7 @@ class RecurrentHead:
         self.parameters = self.head.numel() + sum(p.numel() for p in cell.parameters())
         self.kernels: KernelSteps | None = None
         if isinstance(target, LlamaBackend) and target.blocked:
-            blocks = ((block.norm, block.gate_up, block.down) for block in self.blocks)
-            norms, embedding = (self.embed_norm, self.norm), dense(target.weights.embedding)
-            parts = embedding, vocab.to_target, norms, self.head, blocks, self.config.eps
-            self.kernels = KernelSteps.of(*parts)
+            self.kernels = KernelSteps.of(self, dense(target.weights.embedding))
 
     @classmethod
     def load(cls, folder: Path, target: StateBackend, vocab: DraftVocab) -> RecurrentHead:

@@ -27,7 +27,7 @@ from ...common.sync import synchronize
 from ...records import Prefilled
 from ..kept_states import KeptStates
 from ..llama.reading import require_prompt
-from ..llama.tree import Tree, moves, require_chain, require_rollback
+from ..llama.tree import Tree, require_chain, require_rollback
 from . import pretrained
 
 if TYPE_CHECKING:
@@ -128,15 +128,6 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.capacity
 
 
-def _layers_in(models: Sequence[Module], count: int) -> Sequence[Module]:
-    """The layers of the text model among them; none where they are not found."""
-    for model in models:
-        found = getattr(model, "layers", None)
-        if isinstance(found, ModuleList) and len(found) == count:
-            return list(found)
-    return []
-
-
 def _copier(into: Tensor) -> Callable[[Module, Any, Any], None]:
     """A hook that copies a layer's states [1, T, d] into [T, d]."""
 
@@ -155,8 +146,7 @@ def keep_nodes(
 ) -> None:
     """Keep these nodes in the tree, in every layer's cache and in the states that are kept, each
     [context, d] by slot."""
-    tree.keep(nodes)
-    first, slots = moves(tree.base, nodes)
+    first, slots = tree.keep(nodes)
     source = torch.tensor(slots, dtype=torch.int64, device=device)
     for layer in layers:
         layer.keep(first, source)
@@ -166,6 +156,8 @@ def keep_nodes(
 
 class HFBackend(KeptStates):
     """A transformers causal model, one sequence. context: positions, at most the model's."""
+
+    part = PREFILL_CHUNK
 
     def __init__(self, model: PreTrainedModel, context: int | None = None) -> None:
         super().__init__()
@@ -196,9 +188,12 @@ class HFBackend(KeptStates):
         self._layers = [PreallocatedLayer(self.context) for _ in range(config.num_hidden_layers)]
         self._cache = Cache(layers=self._layers)
         self._tree: Tree | None = None
-        self.prompts_read = 0
+        self.prompts_read = self.reach = 0
         self.state_size: int = config.hidden_size
-        self._blocks = _layers_in(self._inner, config.num_hidden_layers)
+        self.layers = len(self._layers)
+        listed = (getattr(inner, "layers", None) for inner in self._inner)
+        found = (each for each in listed if isinstance(each, ModuleList))
+        self._blocks = next(([*each] for each in found if len(each) == self.layers), [])
 
     @classmethod
     def load(
@@ -215,14 +210,6 @@ class HFBackend(KeptStates):
     @property
     def length(self) -> int:
         return self._layers[0].filled
-
-    @property
-    def layers(self) -> int:
-        return len(self._layers)
-
-    @property
-    def part(self) -> int:
-        return PREFILL_CHUNK
 
     @property
     def trees_unsupported_reason(self) -> str | None:
@@ -250,8 +237,6 @@ class HFBackend(KeptStates):
             if between is not None:
                 between()
             logits, states = self._read(ids[:, start : start + most], logits_to_keep=1)
-            if self._final is not None:
-                self._final[start : self.length] = states
         if between is not None:
             between()
         embedding = states[-1].float()
@@ -268,26 +253,24 @@ class HFBackend(KeptStates):
         else:
             require_chain(self._tree)
             self._tree = None
-        start = self.length
-        logits, states = self._read(ids.unsqueeze(0), **place)
-        if self._final is not None:
-            self._final[start : start + len(ids)] = states
-        return logits
+        return self._read(ids.unsqueeze(0), **place)[0]
 
     def _read(self, ids: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
         """Logits, and states [T, d] after the final norm, of the next tokens [1, T]. Not by
         `output_hidden_states`: every layer's would be kept, and Gemma 3n's are no such states."""
         made: list[Tensor] = []  # by the models inside of the one with a head, the outermost last
-        start = self.length
+        start, end = self.length, self.length + ids.shape[1]
         with ExitStack() as hooks:
             for inner in self._inner:
                 hooks.enter_context(
                     inner.register_forward_hook(lambda _m, _a, out: made.append(out[0]))
                 )
             for layer, states in self._exits.items():
-                copier = _copier(states[start : start + ids.shape[1]])
+                copier = _copier(states[start:end])
                 hooks.enter_context(self._blocks[layer - 1].register_forward_hook(copier))
             out = self.model(ids, past_key_values=self._cache, **how)
+        if self._final is not None:
+            self._final[start:end] = made[-1][0]
         return out.logits[0], made[-1][0]
 
     def _branch(self, parents: Sequence[int]) -> dict[str, Any]:

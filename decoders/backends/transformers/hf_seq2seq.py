@@ -44,6 +44,8 @@ CONTEXT = 1024  # unless asked for more: positions are relative, so that only me
 class HFSeq2SeqBackend(KeptStates):
     """One source and its answer. context: the most tokens of either, the start token included."""
 
+    trees_unsupported_reason: str | None = None
+
     def __init__(self, model: PreTrainedModel, context: int | None = None) -> None:
         super().__init__()
         self.model, context = model.eval(), context or CONTEXT
@@ -65,7 +67,7 @@ class HFSeq2SeqBackend(KeptStates):
         self.context = context
         self.device, self.dtype = model.device, model.dtype
         self._layers = [PreallocatedLayer(context) for _ in range(config.num_decoder_layers)]
-        self.head_scale = head_scale(config)
+        self.layers, self.head_scale = len(self._layers), head_scale(config)
         self._blocks: list[Any] = list(model.decoder.block)
         self._biases = [_bias_by_distance(block, context) for block in self._blocks]
         self._tree: Tree | None = None
@@ -87,17 +89,8 @@ class HFSeq2SeqBackend(KeptStates):
         return self._layers[-1].filled
 
     @property
-    def layers(self) -> int:
-        """The decoder's."""
-        return len(self._layers)
-
-    @property
     def ahead(self) -> int:
         return self._layers[0].filled
-
-    @property
-    def trees_unsupported_reason(self) -> str | None:
-        return None
 
     @torch.inference_mode()
     def prefill(self, prompt_ids: list[int]) -> Prefilled:
@@ -212,24 +205,16 @@ class HFSeq2SeqBackend(KeptStates):
     def _pointwise(self, h: Tensor, first: int, start: int, masks: Sequence[Tensor]) -> Tensor:
         """h [1, T, d] of positions start.. through as many blocks as there are masks, from block
         `first` on, and kept at every exit on the way."""
-        begun, last = first, first + len(masks)
-        for layer, states in self._exits.items():
-            if first < layer <= last:
-                h = self._run(h, first, masks[first - begun : layer - begun])
-                states[start : start + h.shape[1]] = h[0]
-                first = layer
-        return self._run(h, first, masks[first - begun :])
+        for layer, mask in enumerate(masks, first + 1):
+            h = self._through(self._blocks[layer - 1], h, mask)
+            if layer in self._exits:
+                self._exits[layer][start : start + h.shape[1]] = h[0]
+        return h
 
     def _cut_caches(self, length: int) -> None:
         """Forget what blocks hold beyond `length`."""
         for layer in self._layers:
             layer.filled = length
-
-    def _run(self, h: Tensor, first: int, masks: Sequence[Tensor]) -> Tensor:
-        """h [1, T, d] through as many blocks as there are masks, from block `first` on."""
-        for block, mask in zip(self._blocks[first:], masks, strict=False):
-            h = self._through(block, h, mask)
-        return h
 
     def _embed(self, ids: Tensor) -> Tensor:
         h: Tensor = self.model.decoder.embed_tokens(ids.unsqueeze(0))  # [1, T, d]

@@ -17,8 +17,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .int4 import GROUP, quantised, values_of
-from .int8 import in_parts, to_int8
+from .int4 import GROUP, Int4Weight, quantised, values_of
+from .int8 import Int8Weight, in_parts, to_int8
 from .kernel_weight import KernelWeight
 
 OUTS = 16  # outputs of a block
@@ -33,7 +33,7 @@ def fits(sizes: torch.Size) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Int4Blocks(KernelWeight):
+class Int4Blocks(Int4Weight):
     """int4 weights in blocks of OUTS outputs and GROUP inputs.
 
     values: int32 [out / OUTS, in / GROUP, 4, OUTS], each eight inputs of one output
@@ -41,15 +41,7 @@ class Int4Blocks(KernelWeight):
     grid: bfloat16 [out / OUTS, in / GROUP, OUTS, 2], scale and zero.
     """
 
-    precision: ClassVar[str] = "int4"
     narrow: ClassVar[int] = NARROW
-    values: Tensor
-    grid: Tensor
-    wide: Tensor | None = None
-
-    @property
-    def stored(self) -> tuple[Tensor, Tensor]:
-        return self.values, self.grid
 
     def numel(self) -> int:
         return self.values.numel() * 8
@@ -67,22 +59,14 @@ class Int4Blocks(KernelWeight):
 
 
 @dataclass(frozen=True, eq=False)
-class Int8Blocks(KernelWeight):
+class Int8Blocks(Int8Weight):
     """int8 weights in blocks of OUTS outputs and GROUP inputs.
 
     values: int8 [out / OUTS, in / GROUP, GROUP / 2, OUTS, 2], the inputs in pairs.
     scale: bfloat16 [out].
     """
 
-    precision: ClassVar[str] = "int8"
     narrow: ClassVar[int] = NARROW
-    values: Tensor
-    scale: Tensor
-    wide: Tensor | None = None
-
-    @property
-    def stored(self) -> tuple[Tensor, Tensor]:
-        return self.values, self.scale
 
     def dequantised(self) -> Tensor:
         values = self.values.permute(0, 3, 1, 2, 4).reshape(len(self.scale), -1)

@@ -20,10 +20,6 @@ from torch import Tensor
 from .blocked import NARROW, OUTS
 from .kernel_weight import KernelWeight
 
-KINDS = {
-    2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
-    20: "IQ4_NL", 39: "MXFP4",
-}  # fmt: skip
 LARGE_PAGE = 1 << 21  # bytes of a large page
 DEQUANTISED_AT_ONCE = 1 << 24  # weights
 
@@ -37,17 +33,6 @@ class FileRows:
     kind: int
     inputs: int
 
-    @property
-    def fits(self) -> bool:
-        """Whether the kernels have such blocks."""
-        return self.kind in KINDS and self.bytes >= 0
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that it takes in blocks; -1 where they have none."""
-        made: int = torch.ops.draftpick.file_bytes(self.kind, len(self.rows), self.inputs)
-        return made
-
 
 @dataclass(frozen=True, eq=False)
 class FileBlocks(KernelWeight):
@@ -57,10 +42,12 @@ class FileBlocks(KernelWeight):
     table: int64 [parts, 4], of each its kind, its outputs up to a multiple of OUTS, its inputs, and
         where in `values` it begins.
     outputs: those that there are.
+    dtype: of its rows, and of what is multiplied by it.
     """
 
     precision: ClassVar[str] = "file"
     narrow: ClassVar[int] = NARROW
+    dtype: ClassVar[torch.dtype] = torch.bfloat16
     values: Tensor
     table: Tensor
     outputs: int
@@ -78,11 +65,6 @@ class FileBlocks(KernelWeight):
     def whole(self) -> bool:
         """Whether no output was added to fill a block."""
         return self.outputs % OUTS == 0
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of its rows, and of what is multiplied by it."""
-        return torch.bfloat16
 
     @property
     def device(self) -> torch.device:
@@ -134,13 +116,14 @@ def in_large_pages(size: int) -> Tensor:
 def to_file_blocks(parts: Sequence[FileRows]) -> FileBlocks | None:
     """Matrices of as many inputs, below each other; all but the last of whole blocks. None where
     the kernels have no such blocks."""
+    size_of = torch.ops.draftpick.file_bytes
+    sizes = [size_of(each.kind, len(each.rows), each.inputs) for each in parts]
     whole = all(len(each.rows) % OUTS == 0 for each in parts[:-1])
-    if not whole or not all(each.fits and each.inputs == parts[0].inputs for each in parts):
+    if not whole or min(sizes) < 0 or any(each.inputs != parts[0].inputs for each in parts):
         return None
-    values = in_large_pages(sum(each.bytes for each in parts))
+    values = in_large_pages(sum(sizes))
     table, at = [], 0
-    for each in parts:
-        size = each.bytes
+    for each, size in zip(parts, sizes, strict=True):
         torch.ops.draftpick.file_lay_out(each.rows, each.kind, each.inputs, values[at : at + size])
         table.append((each.kind, -(-len(each.rows) // OUTS) * OUTS, each.inputs, at))
         at += size

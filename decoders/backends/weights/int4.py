@@ -67,8 +67,9 @@ def to_int4(dense: Tensor) -> Int4Weight:
     """dense: bfloat16 [out, in], whose sizes `unsupported_reason` has passed."""
     parts = [quantised(part) for part in in_parts(dense)]
     q, grid = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts], 1)
-    laid_out = for_cpu(q) if dense.device.type == "cpu" else for_cuda(q)
-    return Int4Weight(laid_out, grid)
+    if dense.device.type != "cpu":
+        return Int4Weight(for_cuda(q), grid)
+    return Int4Weight(torch._convert_weight_to_int4pack_for_cpu(q, 1), grid)
 
 
 def quantised(dense: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,11 +112,6 @@ def _rounded(groups: Tensor, scale: Tensor, zero: Tensor) -> tuple[Tensor, Tenso
     q = (steps.round() + 8).clamp(0, 15)
     error = ((q - 8) * scale + zero - groups).square().sum(-1, keepdim=True)
     return q, torch.cat([scale, zero], -1), error
-
-
-def for_cpu(q: Tensor) -> Tensor:
-    """q [out, in] -> uint8 [out, in / 2]."""
-    return torch._convert_weight_to_int4pack_for_cpu(q, 1)
 
 
 def for_cuda(q: Tensor) -> Tensor:

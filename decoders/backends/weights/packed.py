@@ -24,7 +24,7 @@ from .int8 import WIDE, Int8Weight, to_int8
 from .kernel_weight import KernelWeight
 
 Rounding = Literal["int8", "int4", "file"]  # "file": not rounded again, a GGUF file's own blocks
-Rounded = Int8Weight | Int4Weight | Int8Blocks | Int4Blocks
+Rounded = Int8Weight | Int4Weight  # or the same in blocks
 Matrix = Tensor | KernelWeight  # [out, in]
 MADE_BY: dict[type[Rounded], Callable[[Tensor], Rounded]] = {
     Int8Weight: to_int8,
@@ -100,7 +100,7 @@ def narrowed(rounding: Rounding, weight: Matrix, by: Rounder = rounded) -> Matri
         return made
     if isinstance(made, Int8Blocks | Int4Blocks) and not can_pack(plain.device, plain.dtype):
         return made  # oneDNN has no bfloat16 here: the blocks are multiplied by at every width
-    values = rounded_values(plain) if isinstance(made, Int4Weight) else made.dequantised()
+    values = rounded_values(plain) if type(made) is Int4Weight else made.dequantised()
     wide = pack(values)
     assert not isinstance(wide, KernelWeight)
     return replace(made, wide=wide)

@@ -25,14 +25,16 @@ class HybridRoundDraft:
     A shape is (width, drafted by the model, unread by it).
     """
 
-    _copied: float  # share of rounds that copy
-    _gain: float  # tokens that a copy gives
-    _right: float  # the model's tokens that were accepted lately
-    _tried: float  # and those that were verified
-
     def __init__(self, copies: Copies, model: Chain) -> None:
         self._copies, self._model = copies, model
         self._begin()
+
+    def _begin(self) -> None:
+        self._whole = False
+        self._copied = 0.3  # share of rounds that copy
+        self._gain = 2 * GAIN  # tokens that a copy gives
+        self._right = PRIOR * PRIOR_WEIGHT  # the model's tokens that were accepted lately
+        self._tried = PRIOR_WEIGHT  # and those that were verified
 
     @property
     def calls(self) -> int:
@@ -97,8 +99,3 @@ class HybridRoundDraft:
         self._copies.reset(prompt_ids)
         self._model.reset(prompt_ids)
         self._begin()
-
-    def _begin(self) -> None:
-        self._whole = False
-        self._copied, self._gain = 0.3, 2 * GAIN
-        self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT

@@ -11,71 +11,46 @@ either alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
-
-import torch
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ...costs.pass_costs import PassCosts, ProbeSchedule
 from ...device_rounds import DeviceDrafter
 from ...earlier.prefixes import agreeing
-from ...earlier.votes import Draft
 from ...protocols import Drafter, DraftRequest, RequestScope, enter, work
 from ...records import Proposal
 from ..device import PRIOR, PRIOR_WEIGHT, REMEMBERED, Chain
-from ..suffix.drafter import proposal
+from ..max_gram.drafter import MaxGramDrafter
+from ..suffix.drafter import SuffixDrafter, proposal
 
 if TYPE_CHECKING:
     from .device import HybridRoundDraft
 
 
-@dataclass(frozen=True)
-class ModelDraft:
-    """The draft of a model that promises the most tokens a second.
+Copying = MaxGramDrafter | SuffixDrafter
 
-    length: its tokens.
-    speed: tokens in the time of a pass over one.
-    may_pay: whether any draft would be worth its time, were all of its tokens accepted.
+
+def fastest_draft(
+    share: float, ratios: Sequence[float], k: int, cost: float
+) -> tuple[int, float, bool]:
+    """The length of a model's draft that promises the most tokens a second, its tokens in the time
+    of a pass over one, and whether any draft would be worth its time, were all of its tokens
+    accepted.
+
+    share: of the model's tokens that are accepted.
+    ratios: of passes, as `PassCosts.ratios`.
+    k: tokens, at least 1 and at most so many.
+    cost: of a token, in passes over one.
     """
-
-    length: int
-    speed: float
-    may_pay: bool
-
-    @classmethod
-    def fastest(cls, share: float, ratios: Sequence[float], k: int, cost: float) -> ModelDraft:
-        """share: of the model's tokens that are accepted.
-        ratios: of passes, as `PassCosts.ratios`.
-        k: tokens, at least 1 and at most so many.
-        cost: of a token, in passes over one.
-        """
-        length, speed, may_pay, expected, chance = 1, 0.0, False, 1.0, 1.0
-        for n in range(1, k + 1):
-            chance *= share
-            expected += chance
-            spent = ratios[n] + n * cost
-            may_pay = may_pay or n + 1 > spent
-            if expected / spent > speed:
-                length, speed = n, expected / spent
-        return cls(length, speed, may_pay)
-
-
-class Copying(Protocol):
-    """Copies from texts; it may learn within the answer how often its copies are accepted."""
-
-    device: torch.device
-
-    def reset(self, prompt_ids: list[int]) -> None:
-        """Begin a new query."""
-
-    def commit(self, context: list[int]) -> None:
-        """Keep what is accepted."""
-
-    def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
-        """At most k tokens along a path, whatever passes cost."""
-
-    def learn(self, written: list[int]) -> None:
-        """Learn from what was written where the last copy was made, proposed or not."""
+    length, speed, may_pay, expected, chance = 1, 0.0, False, 1.0, 1.0
+    for n in range(1, k + 1):
+        chance *= share
+        expected += chance
+        spent = ratios[n] + n * cost
+        may_pay = may_pay or n + 1 > spent
+        if expected / spent > speed:
+            length, speed = n, expected / spent
+    return length, speed, may_pay
 
 
 class HybridDrafter:
@@ -142,17 +117,17 @@ class HybridDrafter:
         ratios = self._passes.ratios(max(k, cut))
         share = self._right / self._tried
         cost = self._draft_cost * (self._passes.turns() if self._in_turn else 1.0)
-        draft = ModelDraft.fastest(share, ratios, k, cost)
+        length, speed, may_pay = fastest_draft(share, ratios, k, cost)
         copying = (1 + sum(copy.chances[:cut])) / ratios[cut]
-        self._barred = not draft.may_pay
-        if copying < draft.speed:
+        self._barred = not may_pay
+        if copying < speed:
             self._probes.reset()
         elif cut or self._barred or not self._probes.should_probe():  # it may be that of no draft
             return proposal(copy.cut(cut), self.copying.device)
         if self._behind:
             self.model.commit(context)
             self._behind = False
-        made = self.model.propose(context, replace(asked, k=draft.length))
+        made = self.model.propose(context, replace(asked, k=length))
         self._drafted = made.ids.tolist()
         return made
 

@@ -102,6 +102,7 @@ class MaxGramDrafter:
         return made.ids[:most]
 
     def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
+        """At most k tokens, whatever passes cost."""
         if self._chances is not None:
             self._chances.temperature = temperature
         self._copied = copied(
@@ -111,6 +112,7 @@ class MaxGramDrafter:
         return self._copied
 
     def learn(self, written: list[int]) -> None:
+        """Learn from what was written where the last copy was made, proposed or not."""
         copied, self._copied = self._copied, Draft()
         if self._chances is not None:
             right = agreeing(copied.ids, written)

@@ -18,15 +18,6 @@ TAIL = 24  # target tokens that are always encoded anew
 LONG_TEXT = 96  # those after which it is tried to encode fewer
 
 
-@dataclass(frozen=True)
-class SharedTokens:
-    """The tokens that two vocabularies have in common: the same bytes, the same special token, or
-    the same mark of a text's end. target[i] and drafter[i] are one token."""
-
-    target: list[int]
-    drafter: list[int]
-
-
 class Translation:
     """Reads one sequence of target ids as the draft model's, and its drafts as the target's.
 
@@ -72,8 +63,10 @@ class Translation:
             made.append(mark)
         return made + self._written(context + made, run)
 
-    def shared(self) -> SharedTokens:
-        """Raises DraftpickError where there are none but special ones."""
+    def shared(self) -> dict[int, int]:
+        """The tokens that two vocabularies have in common, the target's id -> the drafter's: the
+        same bytes, the same special token, or the same mark of a text's end. Raises DraftpickError
+        where there are none but special ones."""
         spelled = {text: id_ for id_, text in enumerate(self.drafter.texts) if text}
         pairs = {
             id_: spelled[text]
@@ -85,7 +78,7 @@ class Translation:
         for id_, marks in self._marks.items():
             if len(marks) == 1 and self._back(marks[0]) == id_:
                 pairs[id_] = marks[0]
-        return SharedTokens(list(pairs), list(pairs.values()))
+        return pairs
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -166,34 +159,27 @@ class Translation:
 
 
 @dataclass(frozen=True)
-class Vocabularies:
-    """The texts of both tokenizers' tokens, and the tokens that they share."""
+class ForeignModel:
+    """A draft model in `folder`, the texts of both tokenizers' tokens, and those that they share
+    (`Translation.shared`)."""
 
+    folder: Path
     target: TokenTexts
     drafter: TokenTexts
-    shared: SharedTokens
+    shared: dict[int, int]
+
+    def load(self, target: Backend, by: By) -> TranslatedDrafter:
+        vocab = DraftVocab([*self.shared], target.vocab_size).to(target.device)
+        translation = Translation(self.target, self.drafter)  # remembers where it has read to
+        backend = drafts.load_for(self.folder, target)
+        return TranslatedDrafter(backend, translation, [*self.shared.values()], vocab, by)
 
 
 @lru_cache(maxsize=8)  # as in drafts.py
-def _vocabularies(folder: Path, stamp: int, tokenizer: Any) -> Vocabularies:
+def _translated(folder: Path, stamp: int, tokenizer: Any) -> ForeignModel:
     """Raises ValueError or DraftpickError where no drafts can be translated."""
     texts = TokenTexts(tokenizer), TokenTexts(targets.load_tokenizer(folder))
-    return Vocabularies(*texts, Translation(*texts).shared())
-
-
-@dataclass(frozen=True)
-class ForeignModel:
-    """A draft model in `folder`, and how its tokens are translated."""
-
-    folder: Path
-    vocabularies: Vocabularies
-
-    def load(self, target: Backend, by: By) -> TranslatedDrafter:
-        known = self.vocabularies
-        vocab = DraftVocab(known.shared.target, target.vocab_size).to(target.device)
-        translation = Translation(known.target, known.drafter)  # remembers where it has read to
-        backend = drafts.load_for(self.folder, target)
-        return TranslatedDrafter(backend, translation, known.shared.drafter, vocab, by)
+    return ForeignModel(folder, *texts, Translation(*texts).shared())
 
 
 def foreign(arm: str, drafter: str, reading: drafts.TargetInfo) -> ForeignModel | None:
@@ -212,8 +198,7 @@ def foreign(arm: str, drafter: str, reading: drafts.TargetInfo) -> ForeignModel 
         reason = "its drafts cannot be translated without both tokenizers"
     if reason is None:
         try:
-            stamp = drafts.tokenizer_stamp(folder)
-            return ForeignModel(folder, _vocabularies(folder, stamp, reading.tokenizer))
+            return _translated(folder, drafts.tokenizer_stamp(folder), reading.tokenizer)
         except (ValueError, DraftpickError) as error:
             reason = str(error)
     raise DraftpickError(

@@ -13,11 +13,10 @@ from ...records import Proposal
 
 
 class NullDrafter:
-    """Proposes nothing."""
+    """Proposes nothing; in recorded rounds as well."""
 
-    parameters = 0
+    parameters = calls = work = 0
     context = sys.maxsize
-    calls = 0
 
     def __init__(self, device: torch.device) -> None:
         self._nothing = Proposal(torch.empty(0, dtype=torch.int64, device=device))
@@ -28,17 +27,13 @@ class NullDrafter:
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         return self._nothing
 
-    def round_draft(self) -> NoRoundDraft:
-        return NoRoundDraft()
-
     def commit(self, context: list[int]) -> None:
         pass
 
+    # -- as a RoundDraft ---------------------------------------------------------------------------
 
-class NoRoundDraft:
-    """Plain decoding in recorded rounds."""
-
-    calls = work = 0
+    def round_draft(self) -> NullDrafter:
+        return self
 
     def first(self) -> list[Shape]:
         return [(0,)]
@@ -53,7 +48,4 @@ class NoRoundDraft:
         return line.ids[:0], None
 
     def learn(self, shape: Shape, of: int, accepted: int) -> None:
-        pass
-
-    def reset(self, prompt_ids: list[int]) -> None:
         pass

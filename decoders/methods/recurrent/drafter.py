@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ...device_rounds import WIDEST, DeviceSequence, DraftChooser
+from ...device_rounds import DeviceSequence, DraftChooser
 from ...protocols import DraftRequest, StateBackend
 from ...records import Proposal
 from ...sampling.draft_vocab import DraftVocab
@@ -36,18 +36,9 @@ class Steps(Protocol):
         Returns the next states [n, d], and logits [n, N] over draft tokens for what follows.
         """
 
-    def draft(self, state: Tensor, ids: Tensor, k: int) -> Tensor:
-        """From `state` [1, d], read `ids` [U], then draft k >= 1 tokens greedily; [k]."""
-
-
-@runtime_checkable
-class DrawnSteps(Steps, Protocol):
-    """Steps that draw a draft too."""
-
-    def draw(
-        self, state: Tensor, ids: Tensor, k: int, temperature: float, key: int, place: int
-    ) -> Tensor:
-        """Draft, each token the first by the clocks of `key`, from those of `place` on."""
+    def draft(self, state: Tensor, ids: Tensor, wanted: CellTokens) -> Tensor | None:
+        """From `state` [1, d], read `ids` [U], then draft what is wanted, [k] target ids; None
+        where these steps cannot."""
 
 
 @runtime_checkable
@@ -115,7 +106,6 @@ class RecurrentDrafter:
         whole = head.steps_on(target)
         self._recorded = whole if isinstance(whole, RecordedSteps) else None
         self._whole = whole if share is None else self._recorded
-        self._drawn = self._whole if isinstance(self._whole, DrawnSteps) else None
         self._step = (self._whole or head).step if share is None else partial(share, head)
 
     def reset(self, prompt_ids: list[int]) -> None:
@@ -127,16 +117,15 @@ class RecurrentDrafter:
         state = self.target.final_states(read - 1, read) if read else self._nothing  # [1, d]
         unread = torch.tensor(context[read:], device=self.target.device)
         self.calls += len(unread)
-        if self._whole is not None and asked.likeliest and len(unread) <= WIDEST:
+        wanted, made = _in_turn(asked, len(context)), None
+        if wanted is not None:
+            if self._whole is not None:
+                made = self._whole.draft(state, unread, wanted)
+            if made is None and self._share_draft is not None and len(unread) == 1:
+                made = self._share_draft(self.head, state, unread, wanted)
+        if made is not None:
             self.calls += asked.k - 1
-            return Proposal(self._whole.draft(state, unread, asked.k))
-        wanted = _in_turn(asked, len(context))
-        if self._share_draft is not None and wanted is not None and len(unread) == 1:
-            self.calls += asked.k - 1
-            return Proposal(self._share_draft(self.head, state, unread, wanted))
-        if self._drawn is not None and wanted is not None:
-            self.calls += asked.k - 1
-            return Proposal(self._drawn.draw(state, unread, *wanted))
+            return Proposal(made)
         for token in unread[:-1].unsqueeze(1):
             state = self.head.advance(state, token)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...common.errors import DraftpickError
 from ...protocols import DraftRequest, RequestScope, TreeBackend
-from ...records import Proposal, Sampling
+from ...records import Proposal
 from ...requests.reading import PromptReader
 from ...sampling.draft_vocab import DraftVocab
 from ...sampling.filters import chosen, confidence, penalise, seen_mask
@@ -68,7 +68,9 @@ class TreeDrafter:
         """A tree at most `asked.k` deep. It ends above a depth to which every node gives less than
         `min_confidence`."""
         k, sampling, least = asked.k, asked.sampling, asked.min_confidence
-        shape = self._fitting(len(context), k)
+        fits = len(context) + self.shape.nodes(k) <= self._slots
+        shape = self.shape if fits else TreeShape((), every=True)
+        names = None if self.vocab is None else self.vocab.to_target
         tokens: list[Tensor] = []  # by depth, [G * width] target ids
         parents: list[int] = []
         growing = [-1]  # the nodes that have children
@@ -76,19 +78,25 @@ class TreeDrafter:
         self._forget(len(context))
         for depth in range(k):
             if sampling.repetition_penalty != 1:
-                logits = self._penalised(logits, growing, context, tokens, parents, sampling)
+                drafted = torch.cat(tokens) if tokens else self._nothing
+                vocab = logits.shape[-1] if self.vocab is None else self.vocab.target_vocab
+                seen = seen_mask(context, drafted, len(parents) + 1, vocab, tuple(parents))
+                seen = seen[[node + 1 for node in growing]]  # [G, V]
+                logits = penalise(logits, sampling, seen if names is None else seen[:, names])
             if least > 0 and max(map(confidence, logits)) < least:
                 break
             width = shape.width(depth)
             places = torch.full((len(logits),), len(context) + depth, device=logits.device)
-            names = None if self.vocab is None else self.vocab.to_target
             made = chosen(logits, sampling, asked.chance, places, names, width).flatten()
             tokens.append(made if names is None else names[made])
             first, parents = len(parents), parents + [p for p in growing for _ in range(width)]
             if depth + 1 < k:
                 growing = list(range(first, len(parents)))
                 logits = self._read(tokens[-1], parents[first:])
-        return self._proposal(tokens, parents)
+        if not tokens:
+            return Proposal(self._nothing)
+        order, placed = lead_first(parents)
+        return Proposal(torch.cat(tokens)[order], parents=placed)
 
     def commit(self, context: list[int]) -> None:
         kept = self._walk(context[self._base : -1])
@@ -106,11 +114,6 @@ class TreeDrafter:
         self._nodes: list[Tensor] = []  # by depth, the drafted tokens that the drafter has read
         self._parents: list[int] = []  # theirs
 
-    def _fitting(self, at: int, k: int) -> TreeShape:
-        """A chain where the tree's nodes would not fit after `at` positions."""
-        fits = at + self.shape.nodes(k) <= self._slots
-        return self.shape if fits else TreeShape((), every=True)
-
     def _feed(self, tokens: list[int]) -> Tensor:
         """Append a chain of target ids; [1, N] logits for what follows the last."""
         self.calls += 1
@@ -123,29 +126,6 @@ class TreeDrafter:
         self._nodes.append(tokens)
         self._parents += parents
         return read_nodes(self.backend, self.vocab, tokens, parents)
-
-    def _penalised(
-        self,
-        logits: Tensor,
-        growing: list[int],
-        context: list[int],
-        tokens: list[Tensor],
-        parents: list[int],
-        sampling: Sampling,
-    ) -> Tensor:
-        drafted = torch.cat(tokens) if tokens else self._nothing
-        vocab = logits.shape[-1] if self.vocab is None else self.vocab.target_vocab
-        seen = seen_mask(context, drafted, len(parents) + 1, vocab, tuple(parents))
-        seen = seen[[node + 1 for node in growing]]  # [G, V]
-        return penalise(
-            logits, sampling, seen if self.vocab is None else seen[:, self.vocab.to_target]
-        )
-
-    def _proposal(self, tokens: list[Tensor], parents: list[int]) -> Proposal:
-        if not tokens:
-            return Proposal(self._nothing)
-        order, placed = lead_first(parents)
-        return Proposal(torch.cat(tokens)[order], parents=placed)
 
     def _walk(self, tokens: list[int]) -> list[int]:
         """The nodes that the drafter has read along `tokens`, as far as they go.

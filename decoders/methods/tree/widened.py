@@ -29,16 +29,9 @@ class WidenedDrafter:
 
     def __init__(self, inner: Drafter, branch: tuple[int, ...], slots: int) -> None:
         self.inner, self._shape, self._slots = inner, TreeShape(branch), slots
+        self.parameters, self.context = inner.parameters, inner.context
         self._drafted: list[int] = []
         self._at = 0  # where it begins
-
-    @property
-    def parameters(self) -> int:
-        return self.inner.parameters
-
-    @property
-    def context(self) -> int:
-        return self.inner.context
 
     @property
     def calls(self) -> int:

@@ -176,19 +176,15 @@ class BeamDraft:
         return made
 
 
+@dataclass(frozen=True)
 class BeamSearch:
     """The Strategy of beam arms, for a target that reads trees. No draft: one step a pass."""
 
-    def __init__(
-        self,
-        name: str,
-        beams: int,
-        length_penalty: float,
-        length: DraftLength,
-        draft: BeamDraft | None = None,
-    ) -> None:
-        self.name, self.beams, self.length_penalty = name, beams, length_penalty
-        self.length, self.draft = length, draft
+    name: str
+    beams: int
+    length_penalty: float
+    length: DraftLength
+    draft: BeamDraft | None = None
 
     @property
     def parameters(self) -> int:

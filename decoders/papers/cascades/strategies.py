@@ -15,13 +15,23 @@ from ...loop import Drafting, SpeculativeDecoding
 from ...methods.chain import begin
 from ...methods.neural.drafter import NeuralDrafter
 from ...methods.plain.drafter import NullDrafter
-from ...protocols import AnswerWriter, Backend, DraftRequest, Job, decoder_prefix, enter
+from ...protocols import AnswerWriter, Backend, Drafter, DraftRequest, Job, decoder_prefix, enter
 from ...records import DecodeResult, Sampling
 from ...sampling.filters import choose, confidence, penalise, penalised, seen_mask
 from ...sampling.randomness import Apart, RandomSource
 from ...sampling.stopping import Stopper
 from ...tally import Tally
 from ...verify import Coupled
+
+
+def _begun(drafter: Drafter, job: Job) -> tuple[Tally, list[int]]:
+    """The tally of an answer, and the sequence that it goes on from; the drafter is asked for the
+    first token too."""
+    tally, start = Tally(job), decoder_prefix(job.target, job.prompt_ids)
+    enter(drafter, job.scope)
+    begin(drafter, job.target, job.prompt_ids)
+    tally.prefill_s += tally.clock.lap()
+    return tally, start
 
 
 @dataclass(frozen=True)
@@ -41,11 +51,7 @@ class TokenCascade(Drafting):
     @torch.inference_mode()
     def decode(self, job: Job) -> DecodeResult:
         target, sampling, stopper = job.target, job.request.sampling, job.stopper
-        tally = Tally(job)
-        enter(self.drafter, job.scope)
-        begin(self.drafter, target, job.prompt_ids)
-        tally.prefill_s += tally.clock.lap()
-        start = decoder_prefix(target, job.prompt_ids)
+        tally, start = _begun(self.drafter, job)
         context = list(start)
         run, within = 0, False  # drafted tokens since the target's last; whether a round goes on
         while not stopper.reason:
@@ -95,11 +101,7 @@ class OracleCascade(Drafting):
     @torch.inference_mode()
     def decode(self, job: Job) -> DecodeResult:
         target, sampling, stopper = job.target, job.request.sampling, job.stopper
-        tally = Tally(job)
-        enter(self.drafter, job.scope)
-        begin(self.drafter, target, job.prompt_ids)
-        tally.prefill_s += tally.clock.lap()
-        start, logits = decoder_prefix(target, job.prompt_ids), job.prefilled.logits
+        (tally, start), logits = _begun(self.drafter, job), job.prefilled.logits
         context = list(start)
         while True:
             tally.other_s += tally.clock.lap()
@@ -160,7 +162,8 @@ class SequenceCascade(Drafting):
         apart = Apart(job.chance, job.target.context)  # or the target's would follow its rejection
         answer = self._write(start, sampling, job.stopper.fresh(), apart)
         logs = self._log_probabilities(start, answer, sampling)
-        accepted = self._certainty(logs) >= 1 - self.alpha
+        certainty = math.exp(float(logs.mean() if self.normalised else logs.sum()))
+        accepted = certainty >= 1 - self.alpha
         tally.draft_s += tally.clock.lap()
         calls = self.drafter.calls + 1  # with the pass that scored the answer
         spent = calls * self.drafter.parameters
@@ -205,6 +208,3 @@ class SequenceCascade(Drafting):
             logits = penalise(logits, sampling, seen if vocab is None else seen[:, vocab.to_target])
         drafted = ids if vocab is None else vocab.from_target[ids]
         return logits.float().log_softmax(-1).gather(1, drafted.unsqueeze(1)).squeeze(1)
-
-    def _certainty(self, logs: Tensor) -> float:
-        return math.exp(float(logs.mean() if self.normalised else logs.sum()))

@@ -49,7 +49,7 @@ class VerticalRecipe(DraftingRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ...models.drafts import find
-        from .vertical import VerticalDrafter
+        from .drafters import VerticalDrafter
 
         middle = find(self.name, self.review, target, tokenizer)
         inner = self.inner.named(self.name).make_drafter(target, tokenizer)
@@ -104,7 +104,7 @@ class HorizontalRecipe(DraftingRecipe):
         return ", then ".join(words(part) for part in self.parts)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from .horizontal import HorizontalDrafter, Part
+        from .drafters import HorizontalDrafter, Part
 
         return HorizontalDrafter(
             [
@@ -147,7 +147,7 @@ class HierarchyRecipe(DraftingRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ...models.drafts import find
-        from .vertical import VerticalDrafter
+        from .drafters import VerticalDrafter
 
         middle = find(self.name, self.middle, target, tokenizer)
         small = self.small.named(self.name).make_drafter(target, tokenizer)
@@ -235,7 +235,7 @@ class CSDraftingRecipe(ArmRecipe):
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ...models.drafts import find
         from ...recipes.mistakes import require_trees
-        from .horizontal import cs_drafter
+        from .drafters import cs_drafter
 
         if self.branch:
             require_trees(self.name, target, "a target")

@@ -24,40 +24,22 @@ from ...records import Proposal, Sampling, Verdict
 from ...sampling.argmax import likeliest, numbered
 from ...sampling.filters import log_probabilities, raw_probabilities
 from ...sampling.randomness import RandomSource
-from .step import (
-    accept_and_resample,
-    at,
-    draft_distribution,
-    draft_raw,
-    leading,
-    target_distribution,
-    verdict,
-)
+from .lossy import Lossless
+from .step import at, draft_raw, leading, target_distribution, verdict
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class SpeculativeCascade:
+class SpeculativeCascade(Lossless):
     """rule: (target, draft, target_raw, draft_raw) -> pi, `deferral` or `bild_star`."""
 
     rule: Rule
-    lossless = False
-    needs_raw = needs_probs = True
+    lossless: bool = False
+    needs_raw = True
 
-    def verify(
-        self,
-        proposal: Proposal,
-        target_logits: Tensor,
-        sampling: Sampling,
-        chance: RandomSource,
-        place: int,
-    ) -> Verdict:
-        target = target_distribution(target_logits, sampling)  # [K + 1, V]
-        draft = draft_distribution(proposal, target)  # [K, V]
-        target_raw = raw_probabilities(target_logits[:-1])
-        pi = self.rule(target[:-1], draft, target_raw, draft_raw(proposal, draft))
-        return accept_and_resample(proposal, pi, draft, target, chance)
+    def wanted(self, proposal: Proposal, target: Tensor, draft: Tensor, logits: Tensor) -> Tensor:
+        return self.rule(target, draft, raw_probabilities(logits), draft_raw(proposal, draft))
 
 
 def deferral(

@@ -32,6 +32,7 @@ from .step import (
     draft_distribution,
     draft_raw,
     leading,
+    target_distribution,
     verdict,
 )
 
@@ -51,8 +52,9 @@ class Lossless:
     lossless: bool = True
     needs_raw, needs_probs = False, True
 
-    def wanted(self, target: Tensor, draft: Tensor) -> Tensor:
-        """[K, V] pi of [K, V] each, the distribution that is drawn towards."""
+    def wanted(self, proposal: Proposal, target: Tensor, draft: Tensor, logits: Tensor) -> Tensor:
+        """[K, V] pi of [K, V] each, the distribution that is drawn towards; logits are the
+        target's."""
         return target
 
     def verify(
@@ -63,11 +65,12 @@ class Lossless:
         chance: RandomSource,
         place: int,
     ) -> Verdict:
-        if sampling.greedy:  # pi is the target's
+        if sampling.greedy and not self.needs_raw:  # pi is the target's
             return Coupled().verify(proposal, target_logits, sampling, chance, place)
-        target = probabilities(target_logits, sampling)  # [K + 1, V]
-        draft = draft_distribution(proposal, target)  # [K, V]
-        pi = self.wanted(target[:-1], draft) if len(proposal.ids) else target[:-1]
+        target = target_distribution(target_logits, sampling)  # [K + 1, V]
+        draft, pi = draft_distribution(proposal, target), target[:-1]  # [K, V]
+        if len(proposal.ids):
+            pi = self.wanted(proposal, pi, draft, target_logits[:-1])
         return accept_and_resample(proposal, pi, draft, target, chance)
 
 
@@ -78,7 +81,7 @@ class Lossy(Lossless):
     mixture: Callable[[Tensor, Tensor], Tensor]
     lossless: bool = False
 
-    def wanted(self, target: Tensor, draft: Tensor) -> Tensor:
+    def wanted(self, proposal: Proposal, target: Tensor, draft: Tensor, logits: Tensor) -> Tensor:
         return self.mixture(target, draft)
 
 

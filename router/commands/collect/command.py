@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from decoders.common.errors import DraftpickError
-from decoders.common.terminal import progress, show
+from decoders.common.terminal import show
 
 from ..options import AsJson
 from .plan import CollectOptions, plan
@@ -48,7 +48,7 @@ def _collect(asked: CollectOptions, out: Path, how: SweepOptions, as_json: bool)
     from .run import run
 
     try:
-        report = run(asked, out, how, progress("collecting", "answers"))
+        report = run(asked, out, how)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {out} is whole; run the same command to go on.", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -10,7 +10,7 @@ import typer
 
 from decoders.common.errors import DraftpickError, NoSuchName
 
-from ..options import EngineRecord, at_once_in, names_in, temperatures_in
+from ..options import EngineRecord, RayAddress, at_once_in, names_in, temperatures_in
 
 if TYPE_CHECKING:
     from collect.sweeps.batch import SweepOptions
@@ -100,14 +100,7 @@ class CollectOptions:
         str,
         typer.Option(help="Where queries are collected: local (this process) or ray (a cluster)."),
     ] = "local"
-    ray_address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="With --engine ray: a running cluster: auto, or host:port of its head. Default: "
-            "start a cluster on this machine, and stop it afterwards.",
-        ),
-    ] = None
+    ray_address: RayAddress = None
     options: EngineRecord
     summary: Annotated[
         Path | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,8 @@ from collect.sweeps.executors import EXECUTORS
 from collect.sweeps.run import sweep
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
+from decoders.common.terminal import progress
+from decoders.costs.measured import MEASUREMENTS
 from decoders.options import EngineOptions
 
 from ...routing import loading
@@ -31,16 +33,10 @@ if TYPE_CHECKING:
     from .plan import CollectOptions
 
 
-def run(
-    asked: CollectOptions,
-    out: Path,
-    how: SweepOptions,
-    progress: AbstractContextManager[Callable[..., None]],
-) -> SweepReport:
+def run(asked: CollectOptions, out: Path, how: SweepOptions) -> SweepReport:
     """Read the queries, load the models, and collect into a folder.
 
     how: as of `plan`.
-    progress: as of `decoders.common.terminal.progress`; entered when all is loaded.
 
     Raises DraftpickError as `sweep` does; mistakes in the queries and the embedder's name show
     before a model is loaded.
@@ -59,20 +55,19 @@ def run(
                 "endpoints are timed one after the other from this process; leave --engine out"
             )
 
-    def collect(executor: Batch | Executor) -> SweepReport:
-        with progress as tick:
+    with ExitStack() as open_:
+        executor: Batch | Executor = batch
+        if on_ray:
+            from collect.sweeps.on_ray import OnRay
 
-            def show(now: SweepProgress) -> None:
-                tick(now.done, now.total, now.figures)
+            executor = open_.enter_context(OnRay(load, asked.ray_address))
+        show = shown_by(open_.enter_context(progress("collecting", "answers")))
+        return sweep(engine, executor, queries, out, how, show, reader)
 
-            return sweep(engine, executor, queries, out, how, show, reader)
 
-    if not on_ray:
-        return collect(batch)
-    from collect.sweeps.on_ray import OnRay
-
-    with OnRay(load, asked.ray_address) as cluster:
-        return collect(cluster)
+def shown_by(tick: Callable[..., None]) -> Callable[[SweepProgress], None]:
+    """Shows on a bar how far a sweep is."""
+    return lambda now: tick(now.done, now.total, now.figures)
 
 
 def load_engine(
@@ -94,7 +89,5 @@ def load_engine(
 
 
 def _tell_costs(times: int, answers: int) -> None:
-    from decoders.costs.measured import MEASUREMENTS
-
     whose = "one answer" if answers == 1 else f"up to {answers} answers at once"
     print(f"measuring the costs of {whose}, {times + 1} of {MEASUREMENTS}", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..options import Embedder, EngineRecord, LogOptions
+from ..options import Embedder, EngineRecord, LogOptions, RayAddress
 
 MOST_S = 1e8  # three years; no system waits for longer than its clock counts
 
@@ -137,14 +137,7 @@ class ServeOptions:
             min=1, help="With --engine ray: replicas. Default: one per GPU, or one per machine."
         ),
     ] = None
-    ray_address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="With --engine ray: a running cluster: auto, or host:port of its head. Default: "
-            "start a cluster on this machine, and stop it with the server.",
-        ),
-    ] = None
+    ray_address: RayAddress = None
     log: LogOptions
     options: EngineRecord
 

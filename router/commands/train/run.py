@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from collect import rewards as known
 from collect.store.collection import Collection
+from collect.store.manifest import Manifest
 from collect.summary import cautions
 from collect.table import only_alone, read_rewards, reward_table
+from collect.table_options import TableOptions
 from decoders.common import plugins
 from decoders.common.files import check_folder
-from policies import PolicyError, report
+from policies import Evaluation, PolicyError, RewardTable, report
 from policies.evaluation.evaluate import OPTIMISTIC
 from policies.fitting import OWN_GUARDS, GuardReport
 from policies.selection.crossfit import subsample
-from policies.tracking.run import HELD_OUT, Task, train_run
+from policies.tracking.run import HELD_OUT, Task, TrainedRun, train_run
 from policies.tracking.run_log import MODEL_LOGGERS
 
-if TYPE_CHECKING:
-    from collect.store.manifest import Manifest
-    from collect.table_options import TableOptions
-    from policies import Evaluation, RewardTable
-    from policies.tracking.run import TrainedRun
-
-    from .plan import TrainPlan
+from .plan import TrainPlan
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ from decoders.common.text import from_json
 from ...commands.options import AsJson
 from ...tabulated import tell
 from ..options import KeyVariable, Model, Questions, ReportFile, Url, write_report
+from .requests import AuditOptions, audit_requests
 
 
 def audit(
+    *,
     url: Url,
     plain_url: Annotated[
         str | None,
@@ -33,16 +35,7 @@ def audit(
     api_key_env: KeyVariable = None,
     queries: Questions = None,
     limit: Annotated[int, typer.Option(min=1, help="Questions, evenly taken.")] = 150,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 96,
-    at_once: Annotated[int, typer.Option("--clients", min=1, help="Requests under way.")] = 4,
-    draws: Annotated[
-        int, typer.Option(min=0, help="Sampled answers to each of 8 questions; 0: none.")
-    ] = 12,
-    temperature: Annotated[float, typer.Option(help="Of the sampled answers.")] = 1.0,
-    texts: Annotated[
-        bool, typer.Option("--texts", help="Compare texts alone, without log-probabilities.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Random seed of the tests.")] = 0,
+    options: AuditOptions,
     out: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,8 +51,6 @@ def audit(
     from collect.queries import read_queries, shipped
     from decoders.endpoints.stream import client
     from router.engines.audit import report
-    from router.engines.audit.requests import audit_requests
-    from router.engines.audit.run import AuditOptions
     from router.engines.audit.run import audit as run
     from router.engines.server import server_at, with_model
 
@@ -73,8 +64,6 @@ def audit(
             f"--plain-url {plain_url} is the audited server itself; name another, or what switches "
             "its drafts off with --plain-body"
         )
-    if not 0 < temperature < 10:
-        raise DraftpickError(f"--temperature of sampled answers is above 0, not {temperature:g}")
     if out is not None:
         check_file(out, "--out")
     shared = fields_of("--body", body)
@@ -82,14 +71,11 @@ def audit(
     more = fields_of("--plain-body", plain_body)
     plain = server_at(plain_url or url, model, api_key_env, {**shared, **more}, "--plain-url")
     asked = audit_requests(shipped("train") if queries is None else read_queries(queries), limit)
-    options = AuditOptions(max_new_tokens, at_once, texts, temperature, draws, seed=seed)
     with client() as connections, progress("asking", "answers") as on_done:
         drafted, plain = with_model(connections, drafted), with_model(connections, plain)
         found = run(connections, plain, drafted, asked, options, on_done)
     record, said = report.as_json(found), report.sentences(found)
-    write_report(record, out)
-    if out is not None:
-        said.append(f"Report: {out}")
+    said += write_report(record, out)
     tell(record, report.tabulated(found), said, as_json=as_json)
     if found.parted:
         raise typer.Exit(1)

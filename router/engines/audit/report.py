@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
+from ...tabulated import Tabulated, cell
 from .greedy import FAULT, SAME, TIE, UNKNOWN, alike
 from .run import UNSTABLE, Audit, Compared
-from .sampled import LEVEL
-
-if TYPE_CHECKING:
-    from router.tabulated import Tabulated
+from .sampled import LEVEL, Seeded, TwoSample
 
 SHOWN = 5  # answers that are shown
 AROUND = 40  # characters of an answer around the place where it parts
@@ -20,8 +19,6 @@ AROUND = 40  # characters of an answer around the place where it parts
 
 def tabulated(found: Audit) -> list[Tabulated]:
     """Greedy answers by kind, then those that parted, and the sampled ones."""
-    from router.tabulated import Tabulated
-
     rows = []
     for kind in dict.fromkeys(each.request.kind for each in found.compared):
         own = [each for each in found.compared if each.request.kind == kind]
@@ -48,15 +45,15 @@ def tabulated(found: Audit) -> list[Tabulated]:
         made.append(Tabulated(f"Where answers part ({len(parted)})", heads, rows))
     if found.sampled is not None:
         one = found.sampled
-        logprobs = "-" if one.logprobs is None else f"{one.logprobs:.4f}"
-        rows = [["texts", f"{one.texts:.4f}"], ["log-probabilities", logprobs]]
-        if one.likeliest is not None:
-            rows.append(["how often the likeliest token is drawn", f"{one.likeliest:.4f}"])
-        title = f"Sampled answers: {one.prompts} requests, {one.draws} draws of each server"
+        rows = [["texts", cell(one.p_texts, ".4f")]]
+        rows.append(["log-probabilities", cell(one.p_logprobs, ".4f")])
+        if one.p_likeliest is not None:
+            rows.append(["how often the likeliest token is drawn", f"{one.p_likeliest:.4f}"])
+        title = f"Sampled answers: {one.requests} requests, {one.draws} draws of each server"
         made.append(Tabulated(title, ["test of", "p"], rows))
     if found.seeded is not None:
         drawn = found.seeded
-        rows = [[f"{drawn.answers}", f"{drawn.differ}", f"{drawn.rounded:.2g}"]]
+        rows = [[f"{drawn.answers}", f"{drawn.differ}", f"{drawn.rounded_at_most:.2g}"]]
         heads = ["answers", "differ", "by rounding at most"]
         made.append(Tabulated("Sampled answers to the same seeds", heads, rows))
     return made
@@ -97,7 +94,7 @@ def sentences(found: Audit) -> list[str]:
             "The sampled answers to each request are all alike, so that they say nothing: the "
             "servers seem to take the same seed every time."
         )
-    if found.sampled is not None and found.sampled.logprobs is None and found.moved.size:
+    if found.sampled is not None and found.sampled.p_logprobs is None and found.moved.size:
         said.append(
             "Log-probabilities of sampled answers are missing or differ between the servers, so "
             "that these are judged by their texts alone."
@@ -132,10 +129,11 @@ def _verdict(found: Audit) -> str:
         reasons.append(f"{len(found.spoilt)} calls or JSON answers are broken with drafts alone")
     if found.sampled is not None and found.sampled.parted:
         reasons.append(f"sampled answers are drawn from another distribution (below {LEVEL:.0%})")
-        if found.sampled.likeliest is not None and found.sampled.likeliest < LEVEL:
-            more = "more" if found.sampled.excess > 0 else "less"
+        if found.sampled.p_likeliest is not None and found.sampled.p_likeliest < LEVEL:
+            excess = found.sampled.likeliest_excess
+            more = "more" if excess > 0 else "less"
             reasons.append(
-                f"the likeliest token is drawn {100 * abs(found.sampled.excess):.1f} points {more} "
+                f"the likeliest token is drawn {100 * abs(excess):.1f} points {more} "
                 "often, against its log-probability, than without drafts"
             )
     if found.shifted:
@@ -150,7 +148,6 @@ def _verdict(found: Audit) -> str:
 
 def as_json(found: Audit) -> dict[str, Any]:
     """JSON-ready."""
-    sampled = found.sampled
     return {
         "parted": found.parted,
         "answers": len(found.compared),
@@ -173,28 +170,15 @@ def as_json(found: Audit) -> dict[str, Any]:
             for each in found.compared
             if each.verdict != SAME or each.broken
         ],
-        "sampled": None
-        if sampled is None
-        else {
-            "requests": sampled.prompts,
-            "draws": sampled.draws,
-            "p_texts": sampled.texts,
-            "p_logprobs": sampled.logprobs,
-            "p_likeliest": sampled.likeliest,
-            "likeliest_excess": sampled.excess,
-            "parted": sampled.parted,
-        },
-        "seeded": None
-        if found.seeded is None
-        else {
-            "answers": found.seeded.answers,
-            "differ": found.seeded.differ,
-            "rounded_at_most": found.seeded.rounded,
-            "parted": found.seeded.parted,
-        },
+        "sampled": _with_verdict(found.sampled),
+        "seeded": _with_verdict(found.seeded),
         "refused": dict(found.refused),
         "sentences": sentences(found),
     }
+
+
+def _with_verdict(found: TwoSample | Seeded | None) -> dict[str, Any] | None:
+    return None if found is None else asdict(found) | {"parted": found.parted}
 
 
 def _parted(found: Audit) -> list[Compared]:

@@ -1,18 +1,45 @@
-"""What is asked: questions, and requests where drafts have been seen to do harm, tool calls after
-earlier ones and JSON by a schema."""
+"""What is asked, and how: questions, and requests where drafts have been seen to do harm, tool
+calls after earlier ones and JSON by a schema."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from collect.queries import Query
+import typer
+
+from decoders.common.errors import DraftpickError
+
+if TYPE_CHECKING:
+    from collect.queries import Query
 
 CHAT, TOOLS, JSON = "chat", "tools", "json"
 TOP = 5  # likeliest tokens that are asked for at each place
 
 CITIES = ("Lisbon", "Oslo", "Quito", "Kyoto", "Accra", "Hobart")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """How it is asked: options of the command."""
+
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 96
+    at_once: Annotated[int, typer.Option("--clients", min=1, help="Requests under way.")] = 4
+    draws: Annotated[
+        int, typer.Option(min=0, help="Sampled answers to each of 8 questions; 0: none.")
+    ] = 12
+    temperature: Annotated[float, typer.Option(help="Of the sampled answers.")] = 1.0
+    texts: Annotated[
+        bool, typer.Option("--texts", help="Compare texts alone, without log-probabilities.")
+    ] = False
+    seed: Annotated[int, typer.Option(help="Random seed of the tests.")] = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < 10:
+            raise DraftpickError(
+                f"--temperature of sampled answers is above 0, not {self.temperature:g}"
+            )
 
 
 @dataclass(frozen=True)

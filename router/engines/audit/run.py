@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import numpy as np
 from scipy.stats import beta, binom
 
 from decoders.common.errors import DraftpickError, UpstreamRefused
 from decoders.common.wording import in_words
+from decoders.endpoints.recipe import EndpointRecipe
 from router.engines.server import whole_answer
 
 from .answers import Said, broken, said_in
@@ -28,37 +30,16 @@ from .greedy import (
     rounding,
     tie_of,
 )
-from .requests import CHAT, TOP, AuditRequest
+from .requests import CHAT, TOP, AuditOptions, AuditRequest
 from .sampled import LEVEL, Seeded, TwoSample, of_one_kind, same_seeds, two_sample
 
-if TYPE_CHECKING:
-    import httpx
-
-    from decoders.endpoints.recipe import EndpointRecipe
-
 TWICE = 40  # requests that the server without drafts is asked twice, to see how it rounds
+PROMPTS = 8  # questions with sampled answers
 AGAIN = 3  # times that a request is asked again without drafts where the answers part
 UNSTABLE = "unstable"  # the server without drafts does not repeat its own answer
 CONFIDENCE = 0.95
 
 OnDone = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
-class AuditOptions:
-    """max_new_tokens: of each answer.
-    at_once: requests under way.
-    texts: compare texts alone, where a server gives no log-probabilities.
-    temperature, draws, prompts: of the sampled part; no draws leave it out.
-    """
-
-    max_new_tokens: int = 96
-    at_once: int = 4
-    texts: bool = False
-    temperature: float = 1.0
-    draws: int = 12
-    prompts: int = 8
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,7 +130,9 @@ def audit(
     options: AuditOptions,
     on_done: OnDone = lambda done, total, more: None,
 ) -> Audit:
-    """Raises DraftpickError where a server does not answer, refuses questions, or gives no
+    """options: without `draws` nothing is sampled.
+
+    Raises DraftpickError where a server does not answer, refuses questions, or gives no
     log-probabilities though they are wanted."""
     with ThreadPoolExecutor(options.at_once) as pool:
         asker = _Asker(connections, plain, drafted, options, pool)
@@ -179,16 +162,16 @@ def audit(
             bad = broken(other, request.body) and not broken(one, request.body)
             compared.append(Compared(request, one, other, found, verdict, bad))
         sampled = seeded = None
-        if options.draws >= 2 and options.temperature > 0:
+        if options.draws >= 2:
             chats = [each for each in taken if each.kind == CHAT]
-            chosen = chats[:: max(1, len(chats) // options.prompts)][: options.prompts]
+            chosen = chats[:: max(1, len(chats) // PROMPTS)][:PROMPTS]
             if of_one_kind(pairs):
                 seeded = asker.to_same_seeds(chosen)
             else:
                 sampled = asker.sampled(chosen)
         if sampled is not None and _shifted(moved):
             # numbers that are wrong say nothing of how tokens are drawn
-            sampled = replace(sampled, logprobs=None, likeliest=None)
+            sampled = replace(sampled, p_logprobs=None, p_likeliest=None)
     return Audit(compared, tie, moved, sampled, refused, seeded)
 
 

@@ -37,17 +37,18 @@ PROJECT = "draftpick-"  # begins the `system_fingerprint` of this project's serv
 @dataclass(frozen=True)
 class Seeded:
     """answers: of each server. differ: of these, where the server without drafts repeats its own.
-    rounded: how many would by rounding, at most, on average.
+    rounded_at_most: how many would by rounding, on average.
     """
 
     answers: int
     differ: int
-    rounded: float
+    rounded_at_most: float
 
     @property
     def parted(self) -> bool:
         """Whether more differ than rounding explains, at LEVEL."""
-        return bool(self.differ) and float(poisson.sf(self.differ - 1, self.rounded)) < LEVEL
+        chance = float(poisson.sf(self.differ - 1, self.rounded_at_most))
+        return bool(self.differ) and chance < LEVEL
 
 
 def of_one_kind(pairs: Sequence[tuple[Said, Said]]) -> bool:
@@ -85,25 +86,25 @@ PERMUTATIONS = 4999
 class TwoSample:
     """p-values; those but of the texts are None where a server gives no log-probabilities.
 
-    prompts, draws: asked, and answers of each server to each.
-    distinct: the share of answers that differ from all others of their server to the prompt.
-    likeliest: of how often the likeliest token was drawn.
-    excess: by how much more often than by its log-probability, of a token of the server with drafts
-        less one of the other.
+    requests, draws: asked, and answers of each server to each.
+    distinct: the share of answers that differ from all others of their server to the request.
+    p_likeliest: of how often the likeliest token was drawn.
+    likeliest_excess: by how much more often than by its log-probability, of a token of the server
+        with drafts less one of the other.
     """
 
-    prompts: int
+    requests: int
     draws: int
-    texts: float
+    p_texts: float
     distinct: float
-    logprobs: float | None = None
-    likeliest: float | None = None
-    excess: float = 0.0
+    p_logprobs: float | None = None
+    p_likeliest: float | None = None
+    likeliest_excess: float = 0.0
 
     @property
     def parted(self) -> bool:
         """At LEVEL, by Bonferroni over the tests."""
-        found = [p for p in (self.texts, self.logprobs, self.likeliest) if p is not None]
+        found = [p for p in (self.p_texts, self.p_logprobs, self.p_likeliest) if p is not None]
         return min(found) * len(found) < LEVEL
 
 
@@ -137,8 +138,9 @@ def two_sample(
     )
     if any(said.silent for each in both for said in each):
         return made
+    logprobs, likeliest = apart_in(_mean_logprob), apart_in(over)
     excess = _excess(drafted) - _excess(plain)
-    return replace(made, logprobs=apart_in(_mean_logprob), likeliest=apart_in(over), excess=excess)
+    return replace(made, p_logprobs=logprobs, p_likeliest=likeliest, likeliest_excess=excess)
 
 
 def over(said: Said) -> float:

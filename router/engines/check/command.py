@@ -46,7 +46,7 @@ def check(
     from router.engines.check.metrics import Metrics
     from router.engines.check.report import findings, sentences, tabulated
     from router.engines.check.report import options as to_paste
-    from router.engines.check.timing import Asking
+    from router.engines.check.timing import windows
     from router.engines.server import server_at, with_model
 
     if not 0 <= seconds <= 3600:
@@ -60,17 +60,14 @@ def check(
         began = metrics.read()
         server = with_model(connections, server)
         texts = [each.turns[0] for each in asked]
-        asking = Asking(connections, server, metrics, texts, max_new_tokens)
-        windows = asking.windows(seconds, on_done)
+        seen = windows(connections, server, metrics, texts, max_new_tokens, seconds, on_done)
     running = at_once or max(1.0, began.running)
-    found = findings(began.engine, url, running, windows)
+    found = findings(began.engine, url, running, seen)
     record = found.as_json()
-    write_report(record, out)
     said = [*sentences(found), *(f"  {line}" for line in to_paste(found))]
     if began.running:
         said.append(
             f"Note: {began.running:g} other requests were under way, whose drafts count here."
         )
-    if out is not None:
-        said.append(f"Report: {out}")
+    said += write_report(record, out)
     tell(record, tabulated(found), said, as_json=as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import starmap, zip_longest
 from urllib.parse import urlsplit
@@ -12,6 +12,7 @@ import httpx
 
 from decoders.common.errors import DraftpickError
 from decoders.common.wording import in_words
+from decoders.endpoints.load import Sample, samples
 from decoders.endpoints.recipe import EndpointRecipe
 from decoders.endpoints.stream import key_of
 
@@ -129,10 +130,10 @@ class Metrics:
             )
         if answer.status_code != 200:
             raise self._without(answer)
-        samples = _samples(answer.text, f"{root}/metrics")
+        found = samples(answer.text, f"{root}/metrics")
         for name, engine in ENGINES.items():
-            if any(each.startswith(engine.prefix) for each, _, _ in samples):
-                return _page(name, engine, samples, root)
+            if any(each.startswith(engine.prefix) for each, _, _ in found):
+                return _page(name, engine, found, root)
         known = ", ".join(engine.name for engine in ENGINES.values())
         raise DraftpickError(
             f"{root}/metrics has no metrics of a server that is known here ({known}); check the "
@@ -176,31 +177,9 @@ class Metrics:
         )
 
 
-Sample = tuple[str, Mapping[str, str], float]
-
-
-def _samples(text: str, named: str) -> list[Sample]:
-    try:
-        from prometheus_client.parser import text_string_to_metric_families
-    except ModuleNotFoundError as error:
-        raise DraftpickError(
-            "reading a server's metrics needs prometheus-client; pip install 'draftpick[serve]'"
-        ) from error
-    try:
-        return [
-            (sample.name, sample.labels, sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        ]
-    except ValueError as error:
-        raise DraftpickError(
-            f"{named} is no page of metrics ({error}); check the address"
-        ) from None
-
-
-def _page(name: str, engine: Engine, samples: list[Sample], root: str) -> Page:
+def _page(name: str, engine: Engine, told: list[Sample], root: str) -> Page:
     summed, at = dict[str, float](), dict[int, float]()
-    for metric, labels, value in samples:
+    for metric, labels, value in told:
         summed[metric] = summed.get(metric, 0.0) + value
         if metric.endswith(POSITION) and labels.get("position", "").isdecimal():
             place = int(labels["position"])
@@ -216,11 +195,11 @@ def _page(name: str, engine: Engine, samples: list[Sample], root: str) -> Page:
     )
     places = tuple(at.get(place, 0.0) for place in range(max(at, default=-1) + 1))
     counts = Counts(summed[engine.written], drafts, drafted, accepted, places)
-    length, rate = (_mean(samples, f"sglang:spec_accept_{each}") for each in ("length", "rate"))
+    length, rate = (_mean(told, f"sglang:spec_accept_{each}") for each in ("length", "rate"))
     return Page(name, summed.get(engine.running, 0.0), counts, length, rate)
 
 
-def _mean(samples: list[Sample], name: str) -> float | None:
+def _mean(told: list[Sample], name: str) -> float | None:
     """Over its ranks."""
-    found = [value for metric, _, value in samples if metric == name]
+    found = [value for metric, _, value in told if metric == name]
     return sum(found) / len(found) if found else None

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq, nnls
 
+from decoders.arms import recipe
+
 from ...tabulated import Tabulated
+from .. import export
 from .metrics import ENGINES, Counts
 from .timing import Window
 
@@ -82,6 +85,12 @@ class Findings:
         """The speed with its drafts as they are, over that without any."""
         tokens = 1 + self.counts.accepted / self.rounds
         return tokens / self.dearer(self.counts.drafted / self.rounds)
+
+    @property
+    def gain_where_made(self) -> float:
+        """The same of passes that verify a draft, whose lengths may differ."""
+        drafts = max(1.0, self.counts.drafts)
+        return (1 + self.counts.accepted / drafts) / self.dearer(self.drafted)
 
     def gain_of(self, length: int) -> float:
         """The same of a pass with a draft of this length."""
@@ -213,8 +222,7 @@ def _change(found: Findings) -> tuple[str, int | None]:
             "Try it without drafts, or with a drafter that is accepted more often, and let "
             "`draftpick compare` say which is faster."
         ), 0
-    now = min(len(found.chances), max(1, round(found.drafted)))
-    better = found.gain_of(best) / found.gain_of(now)
+    better = found.gain_of(best) / found.gain_where_made
     if better > 1 + CLEAR:
         tokens = f"{best} token{'s' * (best > 1)}"
         change = f"Try drafts of {tokens}: by these costs {better - 1:.0%} more speed where made."
@@ -233,7 +241,7 @@ def _change(found: Findings) -> tuple[str, int | None]:
 def options(found: Findings) -> list[str]:
     """What to paste, for this engine; nothing where nothing is to change."""
     if not found.drafts:
-        return STARTS[found.engine]
+        return _start(found.engine)
     if not found.known:
         return []
     _, length = _change(found)
@@ -244,26 +252,19 @@ def options(found: Findings) -> list[str]:
     return [each.format(k=length, more=length + 1) for each in LENGTHS[found.engine]]
 
 
-NGRAM = (
-    '{"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 8, '
-    '"prompt_lookup_max": 16}'
-)
-STARTS = {
-    "vllm": [f"--speculative-config {shlex.quote(NGRAM)}"],
-    "sglang": [
-        "--speculative-algorithm NGRAM --speculative-num-draft-tokens 9 "
-        "--speculative-ngram-max-bfs-breadth 1"
-    ],
-    "llama.cpp": [
-        "--spec-type ngram-simple --spec-ngram-simple-size-n 8 --spec-ngram-simple-size-m 16"
-    ],
-    "draftpick": ["draftpick serve --arm hybrid"],
-}
+def _start(engine: str) -> list[str]:
+    """Copies of up to 8 tokens, in the engine's words."""
+    if engine == "draftpick":
+        return ['"model": "hybrid" in requests']
+    copies = recipe(name="copies", kind="max_gram", shortest=8, longest=16, length={"k": 8})
+    return [shlex.join(export.ENGINES[engine].exported(copies).options)]
+
+
 OFF = {
     "vllm": ["leave out --speculative-config"],
     "sglang": ["leave out --speculative-algorithm"],
     "llama.cpp": ["--spec-type none"],
-    "draftpick": ["draftpick serve --arm autoregressive"],
+    "draftpick": ['"model": "autoregressive" in requests'],
 }
 LENGTHS = {
     "vllm": ['"num_speculative_tokens": {k} in --speculative-config'],

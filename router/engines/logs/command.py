@@ -22,13 +22,13 @@ class LogSource(TrafficOptions):
 
     def report(self, asked: HeadroomOptions) -> None:
         """Print what drafting would gain."""
-        from .replaying import replay_logs
-        from .report import notes, report, sentences, tabulated, to_paste
-
         table, usual = asked.as_table(), TableOptions()
         for name in ("embedder", "temperatures", "repetitive", "weights"):
             if getattr(table, name) != getattr(usual, name):
                 raise DraftpickError(f"--{name} is for REWARDS; leave it out with --from-logs")
+        from .replaying import replay_logs
+        from .report import notes, report, sentences, tabulated, to_paste
+
         loads = sorted(set(table.at_once or ()))
         with progress("replaying", "arms") as on_done:
             source = replay_logs(self, table.arms, loads, on_done, asked.seed)

@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from collect.replay.batch import Batch
+from collect.traffic.clusters import tasks_of
+from collect.traffic.engine_rules.recipe import engine_rows
+from collect.traffic.logged import AbsentTarget, LoggedReplay, configurations, require_text_alone
+from collect.traffic.reading import Logs, read_logs
+from collect.traffic.replayed import Traffic, replayed
+from collect.traffic.tokens import tokenised, vocabulary
+from decoders.arms import AUTOREGRESSIVE, ArmRecipe, choose
+from decoders.backends.config import text_config_of
 from decoders.common.errors import DraftpickError
+from decoders.costs.measured import Costs, read_costs
+from decoders.engine import Engine
+from decoders.models import targets
+from decoders.models.drafts import TargetInfo
+from decoders.options import EngineOptions
+from decoders.zoo.catalogue import cache_dir
 
 from .options import TrafficOptions
 
-if TYPE_CHECKING:
-    from collect.traffic.reading import Logs
-    from collect.traffic.replayed import Traffic
-    from decoders.arms import ArmRecipe
-    from decoders.costs.measured import Costs
-
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 DRAFT_ROOM = 256  # tokens of a draft model's context beyond the longest text
 
 
@@ -54,15 +66,6 @@ def replay_logs(
     Raises DraftpickError for what the options name wrongly, and as the parts of `collect.traffic`
     do.
     """
-    import numpy as np
-
-    from collect.traffic.clusters import tasks_of
-    from collect.traffic.logged import AbsentTarget, LoggedReplay, require_text_alone
-    from collect.traffic.reading import read_logs
-    from collect.traffic.replayed import replayed
-    from collect.traffic.tokens import tokenised
-    from decoders.models.drafts import TargetInfo
-
     arms = arms_of(options, only)
     logs = read_logs(options.from_logs or [])
     costs = None if options.costs is None else file_costs(options, arms)
@@ -91,11 +94,6 @@ def replay_logs(
 
 def arms_of(options: TrafficOptions, only: Sequence[str] | None) -> dict[str, ArmRecipe]:
     """Plain decoding first. Raises DraftpickError."""
-    from collect.traffic.engine_rules.recipe import engine_rows
-    from collect.traffic.logged import configurations
-    from decoders.arms import AUTOREGRESSIVE, choose
-    from decoders.options import EngineOptions
-
     if options.config is not None:
         declared = EngineOptions(arms=options.config).recipes()
     else:
@@ -108,14 +106,10 @@ def arms_of(options: TrafficOptions, only: Sequence[str] | None) -> dict[str, Ar
 
 def model_of(options: TrafficOptions) -> Model:
     """The tokenizer, and what its folder says of it. Raises DraftpickError."""
-    from collect.traffic.tokens import vocabulary
-    from decoders.backends.config import text_config_of
-    from decoders.models import targets
-
     name = options.target if options.tokenizer is None else options.tokenizer
     assert name is not None
     folder = Path(name).expanduser()
-    if options.target is not None or not (folder.is_dir() and _holds_tokenizer(folder)):
+    if options.target is not None or not any((folder / each).is_file() for each in TOKENIZERS):
         folder = targets.resolve(name)
     tokenizer = targets.load_tokenizer(folder)
     size = vocabulary(tokenizer)
@@ -128,16 +122,9 @@ def model_of(options: TrafficOptions) -> Model:
     return Model(tokenizer, ends, size)
 
 
-def _holds_tokenizer(folder: Path) -> bool:
-    names = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
-    return any((folder / name).is_file() for name in names)
-
-
 def file_costs(options: TrafficOptions, arms: Mapping[str, ArmRecipe]) -> Costs:
     """Costs of the file, with what a drafted token costs for each arm of a draft model. Raises
     DraftpickError where that is not known."""
-    from decoders.costs.measured import read_costs
-
     assert options.costs is not None
     costs = read_costs(options.costs)
     models = [name for name, arm in arms.items() if arm.kind == "neural"]
@@ -162,11 +149,6 @@ def _with_drafts(costs: Costs, arms: Sequence[str], share: float) -> Costs:
 def timed_costs(target: str, arms: Mapping[str, ArmRecipe], loads: Sequence[int]) -> Costs:
     """Passes, drafts and the rest of rounds of a model on this machine, as a collection times
     them."""
-    from collect.replay.batch import Batch
-    from decoders.engine import Engine
-    from decoders.options import EngineOptions
-    from decoders.zoo.catalogue import cache_dir
-
     ours = {name: arm for name, arm in arms.items() if arm.kind != "engine"}
     engine = Engine.from_options(EngineOptions(target=target, arms=ours))
     return Batch(engine, at_once=loads or (1,), folder=cache_dir() / "costs").cost_table

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from collect import rewards
+from collect.traffic.engine_rules.recipe import EngineRecipe
+from collect.traffic.figures import Drafting, Figure, Speed, drafting, speeds
+from collect.traffic.replayed import require_known, reward_table
+from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
+from policies.errors import PolicyError
+from policies.selection.advice import Headroom
+from policies.selection.crossfit import MIN_GROUPS
+from policies.selection.headroom import headroom
 
 from ...commands.headroom import as_dict, headroom_tables
-from ...tabulated import Tabulated, plain
-from ..export.engines import ENGINES, Exported, command_line
+from ...tabulated import Tabulated, cell, plain
+from ..export import ENGINES, Exported, command_line
 from .replaying import Found
-
-if TYPE_CHECKING:
-    from collect.traffic.figures import Drafting, Figure, Speed
-    from decoders.arms import ArmRecipe
-    from policies.selection.headroom import Headroom
-
 
 FEWEST = 5  # answers of a task that is shown
 
@@ -74,13 +76,6 @@ def report(
 
     Raises DraftpickError for a load or a reward that is not known, and an unknown feature.
     """
-    from collect import rewards
-    from collect.traffic.figures import drafting, speeds
-    from collect.traffic.replayed import require_known, reward_table
-    from policies.errors import PolicyError
-    from policies.selection.crossfit import MIN_GROUPS
-    from policies.selection.headroom import headroom
-
     traffic, costs = source.traffic, source.costs
     usual = "saved-passes" if costs is None else "time-saved"
     asked = rewards.get(reward or usual)
@@ -177,7 +172,7 @@ def tabulated(made: TrafficReport) -> list[Tabulated]:
     """The report's tables."""
     traffic = made.source.traffic
     rows = [
-        [one.arm, interval_of(one.acceptance, percent=True), interval_of(one.tokens_a_pass)]
+        [one.arm, interval_of(one.acceptance, ".1%"), interval_of(one.tokens_a_pass)]
         for one in made.drafting
         if one.arm != traffic.plain
     ]
@@ -187,7 +182,7 @@ def tabulated(made: TrafficReport) -> list[Tabulated]:
     for load, each in made.speeds.items():
         where = "at the load of the logs" if load is None else f"{load} at once"
         rows = [
-            [one.arm, interval_of(one.speedup), interval_of(one.tokens_a_second, digits=1)]
+            [one.arm, interval_of(one.speedup), interval_of(one.tokens_a_second, ".1f")]
             for one in sorted(each, key=lambda one: -one.speedup.mean)
         ]
         title = f"What decoding would gain, {where} (95% intervals)"
@@ -195,7 +190,7 @@ def tabulated(made: TrafficReport) -> list[Tabulated]:
     if made.by_task:
         kinds = _best_of_kinds(made)
         rows = [
-            [task, f"{many:,}", *(number(of[arm].tokens_a_pass.mean) for arm in kinds)]
+            [task, f"{many:,}", *(cell(of[arm].tokens_a_pass.mean, ".2f") for arm in kinds)]
             for task, (many, each) in made.by_task.items()
             for of in [{one.arm: one for one in each}]
         ]
@@ -216,16 +211,11 @@ def _best_of_kinds(made: TrafficReport) -> list[str]:
     for arm in value:
         if arm == made.source.traffic.plain:
             continue
-        kind = kind_and_length(arm)[0]
+        kind, _, length = arm.rpartition("-")  # ngram-8 is of the kind ngram
+        kind = kind if kind and length.isdecimal() else arm
         if kind not in best or value[arm] > value[best[kind]]:
             best[kind] = arm
     return list(best.values())
-
-
-def kind_and_length(arm: str) -> tuple[str, int | None]:
-    """ngram-8 -> ngram, 8; an arm that is not called so is a kind of its own."""
-    kind, _, length = arm.rpartition("-")
-    return (kind, int(length)) if kind and length.isdecimal() else (arm, None)
 
 
 def to_paste(made: TrafficReport) -> list[str]:
@@ -238,25 +228,14 @@ def to_paste(made: TrafficReport) -> list[str]:
 
 def command_of(arm: ArmRecipe) -> str | None:
     """The command that starts an engine which drafts so; None for an arm of ours."""
-    from collect.traffic.engine_rules.recipe import EngineRecipe
-
     if not isinstance(arm, EngineRecipe):
         return None
     return command_line(ENGINES[arm.engine].command, Exported(arm.options))
 
 
-def number(value: float, digits: int = 2, percent: bool = False) -> str:
-    if not math.isfinite(value):
-        return "-"
-    return f"{value:.1%}" if percent else f"{value:.{digits}f}"
-
-
-def interval_of(figure: Figure, digits: int = 2, percent: bool = False) -> str:
-    mean = number(figure.mean, digits, percent)
-    if not math.isfinite(figure.low):
-        return mean
-    low, high = (number(end, digits, percent) for end in (figure.low, figure.high))
-    return f"{mean} ({low} to {high})"
+def interval_of(figure: Figure, form: str = ".2f") -> str:
+    mean, low, high = (cell(each, form) for each in (figure.mean, figure.low, figure.high))
+    return mean if low == "-" else f"{mean} ({low} to {high})"
 
 
 def _spread(running: Any) -> dict[str, float]:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from decoders.arms import ArmRecipe
 from decoders.arms.file import LoadedFingerprints
-from decoders.earlier.votes import Draft
 
 from ...logs.record import Asked, LoggedDecision, Result, Vector
 from ...logs.writer import DecisionLog
+from ...routing.learning import Learning
 from .choosing import Choice
 from .rows import TrackedRequest
-
-if TYPE_CHECKING:
-    from ...routing.learning import Learning
 
 
 @dataclass
@@ -53,19 +49,6 @@ class Stretch:
         self.last = now
 
 
-@dataclass
-class RequestState:
-    """The proposer's state of a request.
-
-    id: which its lines in the log share.
-    draft: the last one, before what would not pay was cut off.
-    """
-
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    stretch: Stretch | None = None
-    draft: Draft = field(default_factory=Draft)
-
-
 class Answers:
     """Logs and learns; nothing that goes wrong here reaches the engine.
 
@@ -86,11 +69,10 @@ class Answers:
         self._log, self._learning = log, learning
         self._fingerprints = LoadedFingerprints()
 
-    def ended(self, state: RequestState, error: str | None = None) -> None:
-        """The stretch is over. error: name of what broke it off."""
-        stretch, state.stretch = state.stretch, None
-        if stretch is None:
-            return
+    def ended(self, request: TrackedRequest, error: str | None = None) -> None:
+        """Its stretch is over. error: name of what broke it off."""
+        stretch: Stretch = request.stretch
+        request.stretch = None
         result = outcome_of(stretch) if error is None else Result(error=error)
         choice = stretch.choice
         if self._learning is not None and choice.x is not None:
@@ -98,11 +80,11 @@ class Answers:
         if self._log is None:
             return
         try:
-            self._log.add(self._line(state, stretch, result))
+            self._log.add(self._line(request.id, stretch, result))
         except Exception as trouble:
             self._log.lose(trouble)
 
-    def _line(self, state: RequestState, stretch: Stretch, result: Result) -> LoggedDecision:
+    def _line(self, group: str, stretch: Stretch, result: Result) -> LoggedDecision:
         assert self._log is not None
         choice = stretch.choice
         chosen_from = {name: self._arms[name] for name in choice.probabilities}
@@ -110,7 +92,7 @@ class Answers:
         return LoggedDecision(
             time=datetime.now(UTC),
             id=uuid.uuid4().hex,
-            group=state.id,
+            group=group,
             target=self._target,
             policy=choice.policy[0],
             policy_name=choice.policy[1],

@@ -7,21 +7,23 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+import policies
 from collect.features import RequestContext, feature_vector
 from decoders.arms import ArmRecipe
+from decoders.arms.file import fingerprint
 from decoders.common.errors import DraftpickError
 from decoders.spelling import text_of
+from policies import Policy
+from policies.learners.exploring import ExploringPolicy
+from policies.records import ANY
 
 from ...logs.record import probabilities
 from .engine import EngineFacts
 from .options import Options, Rule, within
-
-if TYPE_CHECKING:
-    from policies import Policy
 
 KNOWN = ("log-prompt-length", "requests-running", "repeated-bigrams")  # features
 SPECIAL = "hashing"  # the one embedder whose text a proposer can make
@@ -103,10 +105,6 @@ class ByPolicy:
         explore: float = 0.0,
         learns: bool = False,
     ) -> None:
-        from decoders.arms.file import fingerprint
-        from policies.learners.exploring import ExploringPolicy
-        from policies.records import ANY, check_compatible
-
         unknown = [name for name in policy.origin.features if name not in KNOWN]
         if unknown:
             raise DraftpickError(
@@ -122,7 +120,7 @@ class ByPolicy:
             )
         self._embed = None if policy.embedder == ANY else hashing_of(policy.embedder, engine)
         own = {name: arms[name] for name in policy.arms if name in arms}
-        check_compatible(policy, list(arms), policy.embedder, fingerprint(own))
+        policies.check_compatible(policy, list(arms), policy.embedder, fingerprint(own))
         self.policy = ExploringPolicy(policy, explore) if explore else policy
         self._draws = bool(explore) or learns
         self._name = (getattr(self.policy, "fingerprint", None) or policy.name, self.policy.name)
@@ -150,8 +148,6 @@ def chooser(
         return ByRules(options.policy, list(arms), options.explore)
     if options.policy in arms:
         return ByRules([Rule(arm=options.policy)], list(arms), options.explore)
-    import policies
-
     folder = within(place, options.policy)
     if not folder.is_dir():
         known = ", ".join(arms)

@@ -11,12 +11,12 @@ from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
 from decoders.earlier.answers import EarlierAnswers
 from decoders.earlier.index import MAX_MATCH, SuffixIndex
+from decoders.earlier.prefixes import agreeing
 from decoders.earlier.votes import Draft, Wanted, draft
 from decoders.methods.max_gram.copying import HOPELESS, CopyChances, Matches, copied
 
-from .arm_drafter import ArmDrafter
 from .engine import EngineFacts
-from .rows import TrackedRequest
+from .rows import ArmDrafter, TrackedRequest
 
 
 class CopyingDrafts(ArmDrafter):
@@ -45,8 +45,6 @@ class CopyingDrafts(ArmDrafter):
         return self._chances.setdefault(request, CopyChances())
 
     def learn(self, request: TrackedRequest, draft: Draft) -> None:
-        from decoders.earlier.prefixes import agreeing
-
         came = request.came
         self._learnt(request).observe(draft.matched, agreeing(draft.ids, came), len(came))
 
@@ -107,8 +105,6 @@ class SuffixDrafts(ArmDrafter):
         return max(text.made, key=lambda made: sum(made.chances))
 
     def learn(self, request: TrackedRequest, draft: Draft) -> None:
-        from decoders.earlier.prefixes import agreeing
-
         text = self._texts.get(request)
         if text is None:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,16 +19,13 @@ from decoders.costs.passes import assume
 from decoders.earlier.votes import Draft
 from decoders.models import targets
 from decoders.models.drafts import find
+from decoders.protocols import DraftLength
 from decoders.records import StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 
-from .arm_drafter import ArmDrafter
 from .engine import EngineFacts
-from .rows import TrackedRequest
+from .rows import ArmDrafter, TrackedRequest
 from .step_costs import StepCosts
-
-if TYPE_CHECKING:
-    from decoders.protocols import DraftLength
 
 SPARE = 16  # sequences more than vLLM has rows, for requests that are absent
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
+from collect.lines import reading
 from decoders.arms import ArmRecipe
 from decoders.arms.file import AUTOREGRESSIVE, arms_of, load_arms, mistaken, sentences
 from decoders.common.errors import DraftpickError
@@ -108,12 +109,8 @@ def read_options(path: Path) -> tuple[Options, dict[str, ArmRecipe]]:
 
     Raises DraftpickError with every mistake and the path of its field.
     """
-    try:
+    with reading(path):
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DraftpickError(f"cannot read the options {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DraftpickError(f"{path} is not UTF-8 text: {error.reason}") from error
     return made_of(text, path)
 
 

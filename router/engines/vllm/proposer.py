@@ -18,7 +18,8 @@ from decoders.common.errors import DraftpickError
 from decoders.common.wording import in_words
 
 from ...logs.writer import DecisionLog
-from .answers import Answers, RequestState, Stretch
+from ...routing.learning import Learning
+from .answers import Answers, Stretch
 from .choosing import ByPolicy, chooser
 from .engine import engine_facts, sampling_fault, target_name
 from .kinds import drafter_of
@@ -121,44 +122,39 @@ class Proposer:
 
     def _account(self, request: TrackedRequest, now: float) -> None:
         """Book what the last step gave."""
-        if request.state is None:
-            request.state = RequestState()
-        state: RequestState = request.state
-        stretch = state.stretch
-        if stretch is None:
-            return
-        stretch.add(request, self._engine.ends, now)
-        self._drafters[stretch.choice.arm].learn(request, state.draft)
+        stretch: Stretch | None = request.stretch
+        if stretch is not None:
+            stretch.add(request, self._engine.ends, now)
+            self._drafters[stretch.choice.arm].learn(request, request.made)
 
     def _decide(self, request: TrackedRequest, rows: int, now: float) -> None:
         """Choose an arm where there is none, or where it is time to choose again."""
-        state: RequestState = request.state
-        stretch = state.stretch
+        stretch: Stretch | None = request.stretch
         if stretch is not None:
             if not self._decide_every or stretch.new_tokens <= self._decide_every:
                 return
             self._end(request)
         choice = self._chooser.choose(request.ids, rows, self._rng)
-        state.stretch = Stretch(choice, request.length - 1, now, now)
+        request.stretch = Stretch(choice, request.length - 1, now, now)
 
     def _draft(self, requests: Sequence[TrackedRequest]) -> None:
         """Give each its draft for the coming step."""
         by_arm: dict[str, list[TrackedRequest]] = defaultdict(list)
         for request in requests:
-            by_arm[request.state.stretch.choice.arm].append(request)
+            by_arm[request.stretch.choice.arm].append(request)
         self._costs.rows = len(requests)
         by_cost, fixed = list[TrackedRequest](), list[float]()
         for arm, members in by_arm.items():
             drafter = self._drafters[arm]
             most = [self._most(request, self._context_to[arm]) for request in members]
             for request, draft in zip(members, drafter.draft(members, most), strict=True):
-                request.state.draft = draft
+                request.made = draft
                 request.draft = list(draft.ids)
                 if drafter.by_cost:
                     by_cost.append(request)
                 else:
                     fixed += [1.0, *draft.chances]
-        drafts = [request.state.draft.chances for request in by_cost]
+        drafts = [request.made.chances for request in by_cost]
         for request, cut in zip(by_cost, slots(drafts, self._costs.line, fixed), strict=True):
             del request.draft[cut:]
 
@@ -170,11 +166,9 @@ class Proposer:
         return max(0, most)
 
     def _end(self, request: TrackedRequest, error: str | None = None) -> None:
-        state: RequestState | None = request.state
-        if state is None or state.stretch is None:
-            return
-        self._drafters[state.stretch.choice.arm].forget(request)
-        self._answers.ended(state, error)
+        if request.stretch is not None:
+            self._drafters[request.stretch.choice.arm].forget(request)
+            self._answers.ended(request, error)
 
     def _failed(self, error: Exception) -> None:
         """Begin anew with every request; each answer that was under way failed."""
@@ -224,6 +218,4 @@ def _learning(policy: Any, named: str | None, place: Path) -> Any:
         raise DraftpickError(
             "`learn` needs a policy that learns; train one with draftpick train --policy thompson"
         )
-    from ...routing.learning import Learning
-
     return Learning(policy, folder=within(place, named))

@@ -1,4 +1,4 @@
-"""Which request each row of vLLM's batch holds.
+"""Which request each row of vLLM's batch holds, and what drafts for requests.
 
 vLLM gives a proposer arrays by row, and no request ids. Rows move: where a request ends, the last
 row takes its place, and a preempted request comes back in any row, as long as it was. So a request
@@ -9,12 +9,15 @@ none that could not have given the tokens that came, by what was drafted for it.
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from decoders.earlier.votes import Draft
 
 PATIENCE = 256  # steps that a request may be absent, as while it is preempted
 
@@ -29,7 +32,9 @@ class TrackedRequest:
     draft: proposed for the coming step.
     verified: the draft that was verified for `came`.
     missed: steps since it was last seen.
-    state: whatever its user keeps with it.
+    id: which its lines in the log share.
+    stretch: an `answers.Stretch`, of the arm that drafts for it; None where none was chosen.
+    made: its drafter's last draft, before what would not pay was cut off.
     """
 
     def __init__(self, ids: NDArray[np.int32], came: int, row: int) -> None:
@@ -42,7 +47,9 @@ class TrackedRequest:
         self.draft: list[int] = []
         self.verified: list[int] = []
         self.missed = 0
-        self.state: Any = None
+        self.id = uuid.uuid4().hex
+        self.stretch: Any = None
+        self.made = Draft()
 
     @property
     def ids(self) -> NDArray[np.int32]:
@@ -132,3 +139,29 @@ class RequestRows:
             (ended if over else kept).append(request)
         self.known = present + kept
         return ended
+
+
+class ArmDrafter:
+    """Drafts for all rows of one arm; as it is here, of plain decoding, none.
+
+    by_cost: its drafts end where they no longer pay, by what steps of the engine cost.
+    """
+
+    by_cost = False
+
+    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
+        """A draft for each request, of at most this many tokens."""
+        return [self.drafted(request, k) for request, k in zip(requests, most, strict=True)]
+
+    def drafted(self, request: TrackedRequest, k: int) -> Draft:
+        """A draft of at most k tokens."""
+        return Draft()
+
+    def learn(self, request: TrackedRequest, draft: Draft) -> None:
+        """Learn from what came after a draft of this arm, `request.came`.
+
+        draft: as it was before what would not pay was cut off.
+        """
+
+    def forget(self, request: TrackedRequest) -> None:
+        """It has ended, or another arm drafts for it now."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from decoders.common.files import check_folder
-from decoders.common.terminal import progress, show, tables
+from decoders.common.terminal import progress
 
 from ...commands.options import at_once_in, temperatures_in
+from ...tabulated import Tabulated, show_tables
 from ..align import shown_by
 from .options import SpecialiseOptions
 
@@ -140,12 +141,7 @@ def trained(
             typer.echo(f"{group}: the drafter that ships is right often enough; none is trained.")
     if not worth:
         return [], gains
-    several = worth if len(worth) > 1 else []
-    plan: list[tuple[str, tuple[str, ...], float]] = [
-        (UNION, (), asked.minutes / (2 if several else 1))
-    ]
-    plan += [(group, (group,), asked.minutes / 2 / len(several)) for group in several]
-    stages = [lesson.stage(*each) for each in plan]
+    stages = lesson.stages(worth, asked.minutes)
     todo = [(stage, recipe) for stage, recipe in stages if finished(stage, recipe) is None]
     if todo:
         with progress("the target reads", "tokens") as tick:
@@ -153,7 +149,8 @@ def trained(
     for stage, recipe in todo:
         with progress(f"training {stage.out.name}", "%") as tick:
             lesson.train(stage, recipe, tokens, held_out, shown_by(tick))
-    return [name for name, *_ in plan], gains
+    several = worth if len(worth) > 1 else []
+    return [UNION, *several], gains
 
 
 def _known(gain: Gain) -> bool:
@@ -165,4 +162,4 @@ def show_gains(gains: dict[str, Gain]) -> None:
 
     title = "What the drafter that ships knows of each group"
     rows = [[group, *gain_cells(gain)] for group, gain in gains.items()]
-    show(lambda width: tables(title, GAIN_HEADS, rows, width))
+    show_tables([Tabulated(title, GAIN_HEADS, rows)])

@@ -23,6 +23,8 @@ from collect.align.training_stage import Target, TrainingStage, run_stage
 from collect.align.weights import training_dtype
 from collect.align.write import write_outputs
 from collect.queries import Query, read_queries, text_name
+from collect.traffic.logged import NGRAM, AbsentTarget, LoggedReplay, configurations
+from collect.traffic.records import KnownText
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import RecurrentCell
 from decoders.common.errors import DraftpickError
@@ -34,6 +36,7 @@ from decoders.sampling.draft_vocab import DraftVocab
 from .traffic import Traffic
 
 UNION = "union"  # the drafter that is trained on all groups
+COMMON = 0.6  # of the minutes, in which all groups are learnt, before drafters part
 GENTLER = 0.3  # of the usual learning rates, where training goes on from a drafter
 OWN_SHARE = 0.9  # of a greedy answer's tokens that are the likeliest, in one that the target wrote
 NOT_NATIVE = (
@@ -179,9 +182,6 @@ class Lesson:
         return made
 
     def _copied(self, tokens: Tokens) -> float:
-        from collect.traffic.logged import NGRAM, AbsentTarget, LoggedReplay, configurations
-        from collect.traffic.records import KnownText
-
         arm = f"{NGRAM}-16"
         texts = []
         for row in range(len(tokens)):
@@ -193,22 +193,39 @@ class Lesson:
         rounds = sum(each.rounds for each in found)
         return 1 - rounds / max(1, sum(len(each.ids) - 1 for each in texts))
 
-    def stage(
-        self, name: str, tasks: Sequence[str], minutes: float
+    def stages(
+        self, groups: Sequence[str], minutes: float
+    ) -> list[tuple[TrainingStage, RecurrentRecipe]]:
+        """Drafters to train: OUT/drafters/NAME/model is the folder of each.
+
+        One for all groups. Where there are several, COMMON of the time goes to what all drafters
+        begin with; then the union goes on with all groups and one drafter with each, for equal
+        times. The union does so at rates that are gentler still, as it learns nothing new.
+        """
+        rate = 1.0 if self.start is None else GENTLER
+        if len(groups) < 2:
+            return [self._stage(UNION, (), minutes, self.start, rate)]
+        common = self._stage("common", (), COMMON * minutes, self.start, rate)
+        each, begun = (1 - COMMON) * minutes / (1 + len(groups)), common[0].out / "model"
+        union = self._stage(UNION, (), each, begun, GENTLER**2)
+        own = [self._stage(group, (group,), each, begun, GENTLER) for group in groups]
+        return [common, union, *own]
+
+    def _stage(
+        self, name: str, tasks: tuple[str, ...], minutes: float, start: Path | None, rate: float
     ) -> tuple[TrainingStage, RecurrentRecipe]:
-        """A drafter to train: OUT/drafters/NAME/model is its folder."""
-        gentler = 1.0 if self.start is None else GENTLER
+        """rate: of the usual learning rates."""
         usual = RecurrentRecipe()
         recipe = replace(
             usual,
             minutes=minutes,
             batch_tokens=4096 if self.target.teacher.device.type == "cpu" else usual.batch_tokens,
-            lr=gentler * usual.lr,
-            matrix_lr=gentler * usual.matrix_lr,
+            lr=rate * usual.lr,
+            matrix_lr=rate * usual.matrix_lr,
             prompts=False,
         )
-        where, anew = self._out / "drafters" / name, self.start is not None
-        return TrainingStage(where, self.start, tuple(tasks), new_rows=anew), recipe
+        where, anew = self._out / "drafters" / name, start is not None
+        return TrainingStage(where, start, tasks, new_rows=anew), recipe
 
     def train(
         self,

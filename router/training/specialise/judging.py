@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,16 @@ from collect.sweeps.run import sweep
 from collect.table import read_rewards
 from collect.table_options import TableOptions
 from collect.traffic.figures import Sums
+from decoders import Engine
 from decoders.arms import AUTOREGRESSIVE, UNTRAINED_ARMS, ArmRecipe, load_arms
 from decoders.common.files import write_atomically
+from decoders.common.terminal import progress
 from decoders.methods.hybrid.recipe import HybridRecipe
 from decoders.methods.recurrent.recipe import RecurrentRecipe
 from decoders.options import EngineOptions
 from policies.selection.crossfit import usable
 
+from ...commands.collect.run import load_engine, shown_by
 from .drafters import UNION
 
 SHIPPED = "shipped"  # the arm that users of the target have now
@@ -72,8 +74,6 @@ class Judgement:
 def shipped_arm(options: EngineOptions) -> ArmRecipe:
     """The arm that users of the target have now: its `hybrid` over a recurrent drafter, else prompt
     lookup."""
-    from decoders import Engine
-
     for name, arm in options.recipes().items():
         if cell_of(arm) is not None and Engine.unsupported_reason(options, name) is None:
             return arm
@@ -108,18 +108,12 @@ def write_arms(path: Path, shipped: ArmRecipe, names: Sequence[str], alone: bool
 
 
 def replay(
-    options: EngineOptions,
-    queries: Sequence[Query],
-    out: Path,
-    how: SweepOptions,
-    progress: AbstractContextManager[Callable[..., None]],
+    options: EngineOptions, queries: Sequence[Query], out: Path, how: SweepOptions
 ) -> Collection:
     """Collect what OUT lacks; the collection."""
-    from ...commands.collect.run import load_engine
-
     engine, batch = load_engine(options.resolved(), how.arms, how.at_once)
-    with progress as tick:
-        sweep(engine, batch, queries, out, how, lambda now: tick(now.done, now.total, now.figures))
+    with progress("judging", "outcomes") as tick:
+        sweep(engine, batch, queries, out, how, shown_by(tick))
     return Collection.open(out)
 
 

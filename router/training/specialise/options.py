@@ -41,7 +41,7 @@ class SpecialiseOptions:
     ] = None
     minutes: Annotated[
         float,
-        typer.Option(help="Minutes of training: half for the common drafter, half for the others."),
+        typer.Option(help="Minutes of training; six tenths teach all drafters all groups."),
     ] = 30.0
     write_minutes: Annotated[
         float | None,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.files import replacing, write_atomically
+from policies.selection.guard import Guarded
 
+from ...specbench.markdown import table_lines
 from .drafters import UNION, Gain
 from .judging import ALONE, ELSEWHERE, SHIPPED, Judgement, Ratio
+from .traffic import Traffic
 
 GAIN_HEADS = ["group", "tokens", "no row", "first right", "two", "three", "saved by copying"]
 PICTURE, PAGE = "matrix.png", "README.md"
@@ -20,24 +23,18 @@ PICTURE, PAGE = "matrix.png", "README.md"
 class Found:
     """Results of a run.
 
-    held_out: queries that it was judged by.
     gains: by group, before training.
     judged: by temperature.
-    saved: what the guard saved, a policy's name or "best-fixed"; best_fixed: that arm.
     arms: those that are saved.
     elsewhere: what is saved over the arm that ships, on queries unlike all groups.
     timed: way -> decoding, and whole answers, over the arm that ships.
     """
 
     target: str
-    groups: tuple[str, ...]
-    said: tuple[str, ...]
-    held_out: int
+    traffic: Traffic
     gains: Mapping[str, Gain]
     judged: Mapping[float, Judgement]
-    saved: str
-    best_fixed: str
-    verdict: str
+    guarded: Guarded
     arms: tuple[str, ...]
     elsewhere: Ratio
     timed: Mapping[str, tuple[Ratio, Ratio]]
@@ -45,15 +42,13 @@ class Found:
     @property
     def conclusion(self) -> str:
         """Say in a sentence what was saved."""
-        several = set(self.arms) - {AUTOREGRESSIVE, SHIPPED, UNION}
-        words = (
-            ""
-            if several or len(self.groups) == 1
-            else ("One drafter for all groups is as good as one for each. ")
-        )
-        if self.saved != "best-fixed":
-            return f"{words}A policy ({self.saved}) picks among {', '.join(self.arms)}."
-        return f"{words}No choice was better beyond doubt than {self.best_fixed}, which is saved."
+        several, words = set(self.arms) - {AUTOREGRESSIVE, SHIPPED, UNION}, ""
+        if not several and len(self.traffic.groups) > 1:
+            words = "One drafter for all groups is as good as one for each. "
+        saved, best = self.guarded.saved, self.guarded.best_fixed
+        if saved != "best-fixed":
+            return f"{words}A policy ({saved}) picks among {', '.join(self.arms)}."
+        return f"{words}No choice was better beyond doubt than {best}, which is saved."
 
 
 def write_page(out: Path, found: Found) -> None:
@@ -65,25 +60,24 @@ def write_page(out: Path, found: Found) -> None:
 def page(found: Found) -> str:
     """Markdown."""
     lines = [
-        f"# Drafters for {', '.join(found.groups)}",
+        f"# Drafters for {', '.join(found.traffic.groups)}",
         "",
         f"For {found.target}. {found.conclusion}",
         "",
         f"    draftpick serve --target {found.target} --config {{folder}}/arms.yaml "
         "--policy {folder}/policy",
         "",
-        f"The guard: {found.verdict}",
+        f"The guard: {found.guarded.verdict}",
         "",
         f"On queries unlike all groups what is saved gives {found.elsewhere} of the speed of the "
         "arm that ships.",
         "",
-        *[f"- {sentence}." for sentence in found.said],
+        *[f"- {sentence}." for sentence in found.traffic.said],
         "",
         "## What there was to gain",
         "",
-        *_table(
-            GAIN_HEADS,
-            [[group, *gain_cells(gain)] for group, gain in found.gains.items()],
+        *table_lines(
+            GAIN_HEADS, [[group, *gain_cells(gain)] for group, gain in found.gains.items()]
         ),
         "",
         "Tokens of held-out answers; the share that the drafter that shipped had no row for; how "
@@ -97,7 +91,7 @@ def page(found: Found) -> str:
         lines += [
             "## Timed",
             "",
-            *_table(
+            *table_lines(
                 ["greedy", "decoding", "whole answers"],
                 [[way, str(decode), str(whole)] for way, (decode, whole) in found.timed.items()],
             ),
@@ -112,7 +106,7 @@ def _judged(judged: Judgement) -> list[str]:
     groups = list(next(iter(judged.matrix.values()), {}))
     arms = [arm for arm in judged.matrix if arm != AUTOREGRESSIVE]
     return [
-        *_table(
+        *table_lines(
             ["arm", *groups],
             [[_words(arm), *(str(judged.matrix[arm][group]) for group in groups)] for arm in arms],
         ),
@@ -120,7 +114,7 @@ def _judged(judged: Judgement) -> list[str]:
         "Speed over the arm that ships (alone: over its drafter without copying), geometric means "
         "over held-out queries, 95% intervals over conversations.",
         "",
-        *_table(
+        *table_lines(
             ["all groups together", "over what ships", "over the union", ELSEWHERE],
             [
                 [way, str(over), str(union), str(judged.elsewhere[way])]
@@ -138,11 +132,6 @@ def gain_cells(gain: Gain) -> list[str]:
     """Cells under GAIN_HEADS, but for the group."""
     shares = [gain.outside, *gain.accepted, *[None] * (3 - len(gain.accepted)), gain.copied]
     return [f"{gain.tokens:,}", *("" if each is None else f"{each:.1%}" for each in shares)]
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _draw(path: Path, found: Found) -> None:

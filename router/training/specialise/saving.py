@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collect.queries import Query, first_per_task, shipped
+from collect.sweeps.batch import SweepOptions
 from collect.table import read_rewards
 from collect.table_options import TableOptions
-from decoders.arms import AUTOREGRESSIVE
+from decoders.arms import AUTOREGRESSIVE, ArmRecipe
 from decoders.common.terminal import progress
 from decoders.records import Request
+from policies import RewardTable
 from policies.records import Float64
 from policies.tracking.run import Task, train_run
 
+from ...records import AskOptions
 from ...routing.router import Router
-from .drafters import Gain
-from .judging import ELSEWHERE, SHIPPED, Ratio, judge, ratio, replay, write_arms
+from .drafters import UNION, Gain
+from .judging import ELSEWHERE, ROUTED, SHIPPED, Ratio, judge, ratio, replay, write_arms
+from .options import SpecialiseOptions
 from .page import Found, write_page
-from .timing import timed
-
-if TYPE_CHECKING:
-    from collect.sweeps.batch import SweepOptions
-    from decoders.arms import ArmRecipe
-    from policies import RewardTable
-
-    from .options import SpecialiseOptions
-    from .traffic import Traffic
+from .traffic import Traffic
 
 EACH_ELSEWHERE = 8  # shipped queries of each task, for traffic that no group covers
 MOST_LOST = 0.01  # of the speed there
 ARMS, JUDGED, POLICY = "arms.yaml", "judged.yaml", "policy"
+WARM_UP = "Count to ten, then name the days of the week."
 
 
 def judge_and_save(
@@ -51,8 +48,7 @@ def judge_and_save(
     out = asked.out
     write_arms(out / JUDGED, shipped_arm, names, alone=True)
     queries = [*traffic.held_out, *elsewhere()]
-    options, bar = replace(asked.engine, arms=out / JUDGED), progress("judging", "outcomes")
-    collection = replay(options, queries, out / "rewards", how, bar)
+    collection = replay(replace(asked.engine, arms=out / JUDGED), queries, out / "rewards", how)
     arms = [AUTOREGRESSIVE, SHIPPED, *names]
     if not any(judge(collection, at).several_pay for at in how.temperatures):
         arms = arms[:3]  # what ships, and the common drafter
@@ -72,14 +68,10 @@ def judge_and_save(
     write_arms(out / ARMS, shipped_arm, arms[2:], alone=False)
     found = Found(
         target=asked.target,
-        groups=traffic.groups,
-        said=traffic.said,
-        held_out=len(traffic.held_out),
+        traffic=traffic,
         gains=gains,
         judged={at: judge(collection, at, saved) for at in how.temperatures},
-        saved=trained.guarded.saved,
-        best_fixed=trained.guarded.best_fixed,
-        verdict=trained.guarded.verdict,
+        guarded=trained.guarded,
         arms=tuple(arms),
         elsewhere=elsewhere_of(table, trained.guarded.probs),
         timed=_timed(asked, traffic) if asked.timed else {},
@@ -120,8 +112,30 @@ def _fixed(table: RewardTable, arms: Sequence[str]) -> str:
 
 
 def _timed(asked: SpecialiseOptions, traffic: Traffic) -> dict[str, tuple[Ratio, Ratio]]:
+    """Speed over the arm that ships, of the common drafter and of the arm chosen: of decoding, and
+    of whole answers with their prompts and the choice. The ways take turns in a random order, query
+    by query."""
     options = replace(asked.engine, arms=asked.out / ARMS)
     router = Router.from_options(options, str(asked.out / POLICY))
-    queries = first_per_task(traffic.held_out, asked.timed)
+    queries, request = first_per_task(traffic.held_out, asked.timed), Request(asked.max_new_tokens)
+    encode, order = router.engine.encode_chat, random.Random(0)
+    ways = [SHIPPED, *(arm for arm in (UNION,) if arm in router.engine.arm_names), ROUTED]
+    warm = encode([{"role": "user", "content": WARM_UP}])
+    for arm in router.engine.arm_names:
+        router.engine.decode(arm, warm, Request(32))
+    seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     with progress("timing", "queries") as tick:
-        return timed(router, queries, Request(asked.max_new_tokens), tick)
+        for number, query in enumerate(queries, 1):
+            ids = query.prompt(encode)
+            for way in order.sample(ways, len(ways)):
+                done = router.answer(ids, request, AskOptions(None if way == ROUTED else way))
+                tokens = max(1, len(done.result.ids) - 1)
+                seconds[way].append((done.result.decode_s / tokens, done.wall_s / tokens))
+            tick(number, len(queries))
+    groups = [query.group or query.id for query in queries]
+    base = np.log(np.array(seconds[SHIPPED]))
+    made = {}
+    for way in ways[1:]:
+        gained = base - np.log(np.array(seconds[way]))  # [n, 2]
+        made[way] = ratio(gained[:, 0], groups), ratio(gained[:, 1], groups)
+    return made

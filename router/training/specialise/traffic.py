@@ -8,17 +8,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from collect.queries import Query, text_name
+from collect.traffic.clusters import tasks_of
+from collect.traffic.reading import Logs
+from collect.traffic.records import TokenAnswer
+from collect.traffic.replayed import group_of
+from collect.traffic.tokens import tokenised
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 
-if TYPE_CHECKING:
-    from collect.traffic.reading import Logs
-    from collect.traffic.records import TokenAnswer
-
-    from ...engines.logs.replaying import Model
+from ...engines.logs.replaying import Model
 
 REST = "rest"  # the task of queries whose own is too small for a drafter
 HELD_OUT = 0.1  # of each group's conversations, the last
@@ -26,7 +26,7 @@ MIN_HELD_OUT, MAX_HELD_OUT = 20, 120  # conversations of a group
 MIN_GROUP = 60  # conversations, those held out among them, that a drafter of their own needs
 NO_TEXT = "(no text)"
 ALL = "all"  # the task of all queries, where no kind of work is large enough
-TAKEN = ("autoregressive", "shipped", "union", "elsewhere", REST)
+TAKEN = ("autoregressive", "shipped", "common", "union", "elsewhere", REST)
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,6 @@ def of_logs(logs: Logs, model: Model, most: int, limit: int | None, show_words: 
     model: whose tokenizer spells them.
     show_words: whether clusters are called by their words, which stand in what users wrote.
     """
-    from collect.traffic.clusters import tasks_of
-    from collect.traffic.replayed import group_of
-    from collect.traffic.tokens import tokenised
-
     tokens = tokenised(logs.answers, model.tokenizer, model.eos_ids)
     said = [f"{count:,} answers {reason} are left out" for reason, count in tokens.left_out.items()]
     answers = tokens.answers
@@ -146,12 +142,11 @@ def _grouped(
             f"{', '.join(joined)}: too small for a drafter of their own (fewer than {MIN_GROUP} "
             f"conversations, or beyond the {most} largest); they train the common one"
         )
-    train, held = list[Query](), list[Query]()
-    conversations_of = {task: by_task[task] for task in groups}
     rest = [query for task in joined for found in by_task[task].values() for query in found]
-    train += [replace(query, task=REST) for query in rest if apart is None or query.id not in apart]
-    for task, conversations in conversations_of.items():
-        names = list(conversations)
+    train = [replace(query, task=REST) for query in rest if query.id not in (apart or ())]
+    held = list[Query]()
+    for task in groups:
+        conversations, names = by_task[task], list(by_task[task])
         if apart is None:
             many = min(MAX_HELD_OUT, max(MIN_HELD_OUT, round(HELD_OUT * len(names))))
             last = {query.id for name in names[-many:] for query in conversations[name]}

@@ -214,7 +214,7 @@ class Heard:
         assert not self.rounds
         self.decision = decision
 
-    def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
+    def wrote(self, ids: list[int], accepted: int, drafted: int, fields: Any = None) -> None:
         assert self.decision is not None and 0 <= accepted <= drafted
         self.ids += ids
         self.rounds += 1

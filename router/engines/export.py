@@ -1,4 +1,5 @@
-"""Arms in the words of other engines: a table of how each spells the kinds that it has.
+"""`draftpick export`: arms in the words of other engines, by a table of how each spells the kinds
+that it has.
 
 vLLM: `SpeculativeConfig` in vllm/config/speculative.py, as of November 2026. SGLang:
 `speculative_*` in python/sglang/srt/server_args.py, as of 0.5.23. llama.cpp:
@@ -10,11 +11,16 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from decoders.common.errors import NoSuchName
+
+from ..commands.options import AsJson, Config
+from ..tabulated import print_json
 
 if TYPE_CHECKING:
     from decoders.arms import ArmRecipe
@@ -283,3 +289,41 @@ def exported(
 def command_line(words: Sequence[str], one: Exported, model: str = MODEL) -> str:
     """A server's command line, for a shell. words: the engine's command."""
     return shlex.join([*(model if word == MODEL else word for word in words), *one.options])
+
+
+def export(
+    engine: Annotated[str, typer.Argument(help="vllm, sglang or llama.cpp.")],
+    config: Config = None,
+    model: Annotated[
+        str, typer.Option(help="The target in the engine's words: a hub id, folder or file.")
+    ] = MODEL,
+    as_json: AsJson = False,
+) -> None:
+    """Write the arms as options of vLLM, SGLang or llama.cpp: a command that starts a
+    server for each, or why there is none.
+
+    \b
+    Examples:
+      draftpick export vllm
+      draftpick export sglang --config arms.yaml --model Qwen/Qwen3-8B
+      draftpick export llama.cpp --config arms.yaml --model qwen3-8b.gguf --json
+    """
+    from decoders.arms import arms_made_for, load_arms
+
+    words = engine_named(engine).command
+    arms_file = arms_made_for(model) if config is None else config
+    found, without = exported(engine, load_arms(arms_file))
+    if as_json:
+        arms = {
+            name: {"command": command_line(words, one, model)} | asdict(one)
+            for name, one in found.items()
+        }
+        print_json({"arms": arms, "without": without})
+        return
+    for name, one in found.items():
+        print(f"# {name}")
+        for sentence in one.differs:
+            print(f"#   differs: {sentence}")
+        print(command_line(words, one, model))
+    for name, reason in without.items():
+        print(f"# {name}: no counterpart: {reason}")

@@ -1,1 +1,0 @@
-"""Arms, and draft lengths by load, in the words of other engines."""
