@@ -91,6 +91,13 @@ def speculative(acceptance: float, cost: float, k: int, verify: float = 1.0) -> 
     return (1 - a ** (k + 1)) / ((1 - a) * (k * cost + verify))
 
 
+def horizontal(acceptances: Sequence[float], costs: Sequence[float]) -> float:
+    """EWIF where the i-th drafted token is accepted with acceptances[i] and costs costs[i] (Chen et
+    al., theorem 4.5)."""
+    accepted = itertools.accumulate(acceptances, lambda p, a: p * a, initial=1.0)
+    return sum(accepted) / (1 + sum(costs))
+
+
 def best_length(
     acceptance: float, cost: float, longest: int, verify: Sequence[float] | None = None
 ) -> int:
