@@ -61,7 +61,7 @@ Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_place` takes them
 PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
 LARGE_CHUNK = 256  # of a large model on a CPU, which reads that many in a second or more
 LARGE_MODEL = 500_000_000  # parameters
-ROLLBACK = 1024  # positions that may be taken back where windows let go what lies behind them
+ROLLBACK = 1024  # positions of a prompt that can be taken back where windows let go others
 
 
 def _alone() -> None:
@@ -252,6 +252,10 @@ class LlamaBackend(KeptStates):
             if between is not None:
                 between()
             start = self._length  # it may have copied some in
+            end = start - self._window - ROLLBACK
+            if self._windowed and end >= self._whole_from + ROLLBACK:
+                self._cache.let_go(self._windowed, end)
+                self._whole_from = end
             hidden = self._prompt(ids[start : start + most])
             if self._final is not None:
                 self._finished(hidden)
@@ -469,10 +473,6 @@ class LlamaBackend(KeptStates):
         """Places of the next t tokens; None for a chain."""
         if self._length + t > self.context:
             raise ContextTooLong(self._length, t, self.context)
-        end = self._length - self._window - ROLLBACK
-        if self._windowed and end >= self._whole_from + ROLLBACK:
-            self._cache.let_go(self._windowed, end)
-            self._whole_from = end
         if parents is not None:
             return self._branch(parents)
         require_chain(self._tree)

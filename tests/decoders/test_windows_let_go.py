@@ -90,8 +90,17 @@ def test_what_is_kept_of_prompts_is_whole(target: LlamaBackend, folder: Path) ->
     other = target.sharing_weights(2048)
     taken = PromptReader(other).read(TEXT, scope)
     assert taken.cached == LONG - 1 and torch.allclose(taken.logits, logits, atol=1e-4)
-    written = TEXT[:400]  # an answer that is longer than what may be taken back
-    for token in written:
+    bare = PrefixStore(1 << 30)
+    reader.keep(TEXT, RequestScope(prefixes=bare, reuse=True))
+    assert bare.tokens == 0  # its beginning was let go
+
+
+def test_the_prompt_s_end_is_reached_from_any_answer(
+    target: LlamaBackend, whole: tuple[Tensor, Tensor]
+) -> None:
+    """An arm after another, a beam after another: each begins where the prompt ends."""
+    target.prefill(TEXT, part=PART)
+    for token in TEXT[:400]:
         target.extend(torch.tensor([token]))
-    reader.keep([*TEXT, *NEXT.tolist(), *written], scope)
-    assert store.tokens == LONG + len(NEXT)  # its beginning was let go
+    target.truncate(LONG)
+    assert torch.equal(target.extend(NEXT), whole[1])
