@@ -203,8 +203,7 @@ def _weighted(
     weights: Mapping[tuple[float, int], int],
     collection: Collection,
 ) -> RewardTable:
-    """The table with each row as often as its setting's weight says: a query counts once, and its
-    rows alike."""
+    """The table whose rows have the weights of their settings, without those of weight 0."""
     if not weights:
         return table
     settings = [(key.temperature, key.running + 1) for key in keys]
@@ -214,10 +213,10 @@ def _weighted(
                 f"no row of {collection.folder} is of temperature {temperature:g} with {answers} "
                 f"answers at once; leave {temperature:g}@{answers} out of --weights"
             )
-    rows = [row for row, each in enumerate(settings) for _ in range(weights.get(each, 1))]
-    if not rows:
+    counts = np.array([weights.get(each, 1) for each in settings], dtype=np.float64)
+    if not counts.any():
         raise DraftpickError("all settings have the weight 0; give one of them more")
-    return table.rows(rows)
+    return replace(table, weights=np.maximum(counts, 1)).rows(np.flatnonzero(counts))
 
 
 def _over_draws(rewards: NDArray[np.float64]) -> NDArray[np.float64]:

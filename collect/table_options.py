@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .rewards import Reward
 
 REPETITIVE = ("all", "without")
-MOST_WEIGHT = 100  # a row of the table is repeated as often
+MOST_WEIGHT = 100  # how much more often one setting than another
 
 
 @dataclass(frozen=True)

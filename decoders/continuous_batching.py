@@ -238,15 +238,16 @@ class ContinuousBatch:
         """
         self._main = getcurrent()
         with torch.inference_mode():
-            budget = PROMPT_TOKENS
-            for slot in sorted(self._busy(), key=lambda slot: slot.born):
+            busy, budget = sorted(self._busy(), key=lambda slot: slot.born), PROMPT_TOKENS
+            for slot in busy:
                 if slot.wants is None or isinstance(slot.wants, Turn):
                     self._go_on(slot)
+            self._run_cells()  # a draft is timed, and must not wait while a prompt is read
+            for slot in busy:
                 while isinstance(slot.wants, PromptPart) and budget > 0:
                     budget -= slot.wants.tokens
                     self._go_on(slot)
-            while cells := [slot for slot in self._busy() if isinstance(slot.wants, CellWork)]:
-                self._run_cells(cells)
+                self._run_cells()
             reading = [slot for slot in self._busy() if isinstance(slot.wants, Pass)]
             if reading:
                 wanted = [slot.wants.wanted for slot in reading if isinstance(slot.wants, Pass)]
@@ -312,7 +313,12 @@ class ContinuousBatch:
         if raised is not None:
             raise raised
 
-    def _run_cells(self, slots: Sequence[EngineSlot]) -> None:
+    def _run_cells(self) -> None:
+        """Until no answer waits for a cell."""
+        while cells := [slot for slot in self._busy() if isinstance(slot.wants, CellWork)]:
+            self._run_cells_of(cells)
+
+    def _run_cells_of(self, slots: Sequence[EngineSlot]) -> None:
         """A step of each, or a whole draft; those of the same cell together."""
         alike: dict[tuple[int, bool], list[tuple[EngineSlot, CellWork]]] = {}
         for slot in slots:

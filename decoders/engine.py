@@ -304,6 +304,7 @@ class Engine:
         """Have these arms from now on, whose files are read anew. No answer may be under way."""
         for name in [*self._strategies]:
             self.forget(name)
+        self._prompts.holds([])  # it was read without the states that a new arm may ask for
         self.arms, self._arms_fingerprints = dict(arms), LoadedFingerprints()
         for recipe in arms.values():
             recipe.prepare(self.target)

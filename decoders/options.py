@@ -25,8 +25,8 @@ class EngineOptions:
     arms: a YAML file, recipes by name, or None for those that ship: the target's own where it is
         known by name or by what its GGUF file says of itself, else the default target's.
     dtype: auto, bfloat16, float16, float32 (exact), int8 or int4 (of the weights), or file (a GGUF
-        file's own blocks). On a CPU auto is file of a GGUF file, and int4 where the model's own
-        weights have four bits, as the default target's; else bfloat16.
+        file's own blocks). On an x86 CPU auto is file of a GGUF file, and int4 where the model's
+        own weights have four bits, as the default target's; else bfloat16.
     device: auto (CUDA where there is one), cpu or cuda.
     backend: one of BACKENDS, such as native, hf, or auto, which takes what fits and is fastest.
     context: the most tokens of a prompt with its answer; None for all that the model holds (of a
@@ -34,6 +34,7 @@ class EngineOptions:
     chat_template: a Jinja template or its file, in place of the tokenizer's own. Another one makes
         other prompts, so that it is part of what the target is known by (`target_fingerprint`,
         `embedder`).
+    kv_dtype: auto, or int8 for keys and values in 8 bits, on a CPU.
     """
 
     target: str = TARGET

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from .base import BasePolicy, as_rows, origin_of
 from .errors import PolicyError
+from .evaluation.units import best_fixed_index, mean_rewards
 from .records import ANY, Fitted, Float64, Origin, RewardTable, arm_index
 
 
@@ -66,15 +67,6 @@ def one_hot(size: int, index: int) -> Float64:
     return np.asarray(np.eye(size)[index], dtype=np.float64)
 
 
-def best_fixed_index(table: RewardTable) -> int:
-    """The arm with the highest mean reward; a failure counts as the query's worst reward."""
-    return int(_means(table).argmax())
-
-
-def _means(table: RewardTable) -> Float64:
-    return np.asarray(table.filled().rewards.mean(axis=0), dtype=np.float64)
-
-
 def fit_uniform(table: RewardTable, validation: RewardTable | None = None, seed: int = 0) -> Fitted:
     """Every arm equally likely."""
     origin = origin_of("uniform", table, seed, {}, embedder=ANY)
@@ -96,4 +88,4 @@ def fit_best_fixed(
     """Always the arm that is best on average over the table."""
     best = best_fixed_index(table)
     origin = origin_of("best-fixed", table, seed, {"arm": table.arms[best]}, embedder=ANY)
-    return Fitted(ConstantPolicy(origin, one_hot(len(table.arms), best), _means(table)), [])
+    return Fitted(ConstantPolicy(origin, one_hot(len(table.arms), best), mean_rewards(table)), [])

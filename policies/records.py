@@ -51,6 +51,9 @@ class RewardTable:
         whose mean `rewards` are; nan where a row has fewer, and for an arm that failed. No part of
         the digest. None where nothing was drawn, or nobody said.
 
+    weights: [n], above 0, how often traffic has what each row is of: means over a query's rows go
+        by them. None where all count alike.
+
     The arrays are copied and made read-only.
 
     How a failed arm (nan) counts is one rule for the whole package. Evaluation leaves it out:
@@ -78,6 +81,7 @@ class RewardTable:
     repeats: Float64 | None = None
     drawn: Float64 | None = None
     timed: bool = False
+    weights: Float64 | None = None
 
     def __post_init__(self) -> None:
         n, arms = len(self.query_ids), len(self.arms)
@@ -109,6 +113,7 @@ class RewardTable:
             object.__setattr__(self, "features", np.zeros((n, 0)))
         self._hold("embeddings", "<f4", (n, *np.shape(self.embeddings)[-1:]))
         self._hold("features", "<f4", (n, len(names)))
+        self._hold("weights", "<f8", (n,))
         for name in ("rewards", "losses"):
             self._hold(name, "<f8", (n, arms))
         for name in ("repeats", "drawn"):
@@ -119,6 +124,9 @@ class RewardTable:
             raise PolicyError("a feature holds nan or infinity; leave that query out")
         if np.isinf(self.rewards).any():
             raise PolicyError("a reward is infinite; use nan for an arm that failed on a query")
+        weights = np.ones(1) if self.weights is None else self.weights
+        if not (np.isfinite(weights) & (weights > 0)).all():
+            raise PolicyError("a row's weight is no number above 0; leave that row out")
         if self.losses is not None and ((self.losses < 0) | (self.losses > 1)).any():
             raise PolicyError("a loss is outside [0, 1]; scale the losses")
 
@@ -182,6 +190,8 @@ class RewardTable:
             sha.update(json.dumps(self.groups, ensure_ascii=True).encode())
         if self.losses is not None:
             sha.update(self.losses.tobytes())
+        if self.weights is not None:
+            sha.update(self.weights.tobytes())
         return sha.hexdigest()
 
     def read_by(self, origin: Origin) -> Float32:
@@ -215,6 +225,7 @@ class RewardTable:
             losses=None if self.losses is None else self.losses[keep],
             repeats=None if self.repeats is None else self.repeats[:, keep],
             drawn=None if self.drawn is None else self.drawn[:, keep],
+            weights=None if self.weights is None else self.weights[keep],
         )
 
     @property

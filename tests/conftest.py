@@ -11,12 +11,13 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 import effort  # noqa: F401  # before any test's settings
 import pytest
+from commands import Draftpick, Said
 from filelock import FileLock
 from httpx._transports import default as _default
 
@@ -201,6 +202,33 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(folder))
     with forgotten(folder):
         yield folder
+
+
+@pytest.fixture
+def draftpick(capsys: pytest.CaptureFixture[str]) -> Draftpick:
+    """draftpick(words...): what the command says; what was said before is forgotten."""
+    from router.cli import main
+
+    def run(*words: object, code: int = 0) -> Said:
+        capsys.readouterr()
+        ended = main([str(word) for word in words])
+        said = Said(*capsys.readouterr())
+        assert ended == code, said
+        return said
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[..., None]:
+    """script(name, options...): the main of a file in benchmarks/."""
+
+    def run(name: str, *options: object) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", [f"{name}.py", *map(str, options)])
+            import_module(name).main()
+
+    return run
 
 
 @pytest.fixture

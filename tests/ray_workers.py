@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr
-
 from decoders.common.errors import DraftpickError
 
 
@@ -47,19 +45,3 @@ def slow_at(word: str) -> Any:
 
 def broken() -> Any:
     raise DraftpickError("this engine cannot be loaded here")
-
-
-def toy_application(pause_s: float = 0.02, places: int = 8) -> Any:
-    """What a replica on the cluster loads. places: of its queue."""
-    from serve_toys import ToyPolicy, toy_engine
-
-    from decoders.common import plugins
-    from router.routing.router import Router
-    from router.serve.app import Settings, make_app
-    from router.serve.queue import FairQueue
-    from router.serve.scheduler import DEFAULT, Scheduler
-
-    plugins.load()
-    routers = {DEFAULT: Router(toy_engine(pause_s), ToyPolicy())}
-    scheduler = Scheduler(routers, FairQueue(places))
-    return make_app(scheduler, Settings(api_key=SecretStr("secret"))), scheduler

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
+from commands import Draftpick
 from tiny_models import WORDS, tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -14,7 +14,6 @@ from decoders import EngineOptions
 from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
 from decoders.testing.tokenizers import save_llama, word_tokenizer
-from router.cli import main
 from router.routing.router import Router
 
 
@@ -30,12 +29,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_answers_by_prompt_lookup_and_says_how_to_do_better(
-    target: Path, capsys: pytest.CaptureFixture[str]
+    target: Path, draftpick: Draftpick
 ) -> None:
-    asked = ["generate", "why is the sky blue", "--target", str(target), "--json"]
-    assert main([*asked, "--max-new-tokens", "40", "--dtype", "float32"]) == 0
-    said = capsys.readouterr()
-    answer = json.loads(said.out)
+    asked = ["generate", "why is the sky blue", "--target", target, "--json"]
+    asked += ["--max-new-tokens", 40, "--dtype", "float32"]
+    said = draftpick(*asked)
+    answer = said.json
     assert (answer["arm"], answer["propensity"]) == ("max-gram", 1.0)
     lines = [line for line in said.err.splitlines() if "prompt lookup" in line]
     assert len(lines) == 1
@@ -43,15 +42,13 @@ def test_it_answers_by_prompt_lookup_and_says_how_to_do_better(
         assert words in lines[0]
     options = EngineOptions(str(target), dtype="float32")
     alone = Engine.from_options(options, only=["autoregressive"])
-    assert main([*asked, "--max-new-tokens", "40", "--dtype", "float32", "--arm",
-                 "autoregressive"]) == 0  # fmt: skip
-    assert json.loads(capsys.readouterr().out)["ids"] == answer["ids"]
+    assert draftpick(*asked, "--arm", "autoregressive").json["ids"] == answer["ids"]
     assert list(alone.arms) == ["autoregressive"]
 
 
 @pytest.mark.parametrize(("kind", "native"), [("cohere2", False), ("qwen3", True)])
 def test_a_model_with_sliding_windows_answers_as_transformers(
-    kind: str, native: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, native: bool, tmp_path: Path, draftpick: Draftpick
 ) -> None:
     folder = tmp_path / "windowed"
     size = tokenizer(folder, unk_token="<unk>", eos_token="</s>")
@@ -65,10 +62,9 @@ def test_a_model_with_sliding_windows_answers_as_transformers(
         )
     )  # fmt: skip
     model.save_pretrained(folder)
-    asked = ["generate", "why is the sky blue", "--target", str(folder), "--dtype", "float32"]
-    assert main([*asked, "--max-new-tokens", "30", "--json"]) == 0
-    said = capsys.readouterr()
-    answer = json.loads(said.out)
+    asked = ["generate", "why is the sky blue", "--target", folder, "--dtype", "float32"]
+    said = draftpick(*asked, "--max-new-tokens", 30, "--json")
+    answer = said.json
     assert ("using the transformers backend for windowed: " in said.err) != native
     prompt = AutoTokenizer.from_pretrained(folder)("why is the sky blue", return_tensors="pt")
     own = model.eval().generate(**prompt, max_new_tokens=30, do_sample=False, pad_token_id=0)
@@ -81,7 +77,7 @@ def test_every_arm_of_a_benchmark_runs(target: Path) -> None:
     assert router.engine.arm_names == ["autoregressive", "max-gram"]
 
 
-def test_an_arm_that_ships_says_why_it_does_not_fit(target: Path) -> None:
+def test_an_arm_that_ships_says_why_it_does_not_fit(target: Path, draftpick: Draftpick) -> None:
     with pytest.raises(DraftpickError, match="hybrid"):
         Engine.from_options(EngineOptions(str(target)), only=["hybrid"])
-    assert main(["generate", "why", "--target", str(target), "--arm", "hybrid"]) == 2
+    draftpick("generate", "why", "--target", target, "--arm", "hybrid", code=2)

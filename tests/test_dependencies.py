@@ -7,7 +7,7 @@ import importlib.util
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
@@ -54,13 +54,15 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
 
 EXTRAS = {  # what needs an extra -> where else it may be imported
     "serve": ("router/serve/", "decoders/endpoints/load.py", "router/engines/check/metrics.py"),
-    "ray": ("collect/sweeps/on_ray.py", "collect/sweeps/ray_cluster.py", "router/serve/"),
+    "ray": ("collect/sweeps/on_ray.py", "collect/sweeps/ray_cluster.py"),
     "dev": ("decoders/backends/cuda/",),  # triton, which comes with torch where there is a GPU
 }
 
 
-def imported() -> Iterator[tuple[str, str]]:
+@cache
+def imported() -> set[tuple[str, str]]:
     """(file, top-level module) of every import in the four packages."""
+    found = set()
     for package in ("decoders", "policies", "collect", "router"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -70,8 +72,9 @@ def imported() -> Iterator[tuple[str, str]]:
                     names = [node.module]
                 else:
                     continue
-                for name in names:
-                    yield path.relative_to(ROOT).as_posix(), name.partition(".")[0]
+                file = path.relative_to(ROOT).as_posix()
+                found |= {(file, name.partition(".")[0]) for name in names}
+    return found
 
 
 def test_spans_alone_need_opentelemetry() -> None:

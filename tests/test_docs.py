@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import typer
 from pages import PAGES, ROOT, WORD, Snippet, anchors, named, page, prose, snippets
+from policy_tables import table
 from strangers import write_my_parts
 
 from decoders.records import StepStats
@@ -39,7 +40,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 COMMANDS = list(command_lines())
 INSTALL = ("pip", "install", ".")
-OPERATORS = ("diff", "install", "ln", "podman", "python3", "sudo", "systemctl", "vllm")
+OPERATORS = ("haproxy", "diff", "install", "ln", "podman", "python3", "sudo", "systemctl", "vllm")
 OURS = [(where, w[1:]) for where, w in COMMANDS if Path(w[0]).name == "draftpick"]
 
 
@@ -144,7 +145,7 @@ def test_the_other_commands_exist() -> None:
                 assert f'"{flag}"' in source, f"{where}: {arguments[0]} has no {flag}"
         else:
             own = Path(program).name  # /opt/draftpick/bin/pip
-            extras = ((".[serve]",), (".[serve,ray]",), (".[serve,otel]",), (".[vllm]",))
+            extras = ((".[serve]",), (".[serve,otel]",), (".[vllm]",))
             added = ((), *extras, ("--no-deps", "."))
             install = (own, *arguments) in (INSTALL, *((*INSTALL[:2], *each) for each in added))
             assert own in ("make", "mlflow", "curl", *OPERATORS) or install, where
@@ -185,8 +186,7 @@ def test_make_targets_exist() -> None:
         assert {word for word in words if "=" not in word} <= targets, words
 
 
-def test_reproductions_named_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
+def test_reproductions_named_exist() -> None:
     parser = import_module("benchmarks.reproduce.__main__").parser()
     known = import_module("benchmarks.reproduce.registry").REPRODUCTIONS
     asked = [words[1:] for words in make_commands() if words[0] == "reproduce"]
@@ -330,20 +330,12 @@ def test_the_verifier_to_add_works(parts: Any) -> None:
 def test_the_policy_to_add_works(parts: Any, tmp_path: Path) -> None:
     import policies
 
-    table = policies.RewardTable(
-        query_ids=["a", "b", "c"],
-        tasks=["qa"] * 3,
-        embeddings=np.array([[0, 0], [0, 1], [9, 9]], dtype=np.float32),
-        arms=["x", "y"],
-        rewards=np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]),
-        reward_name="r@1",
-        embedder="e",
-        arms_fingerprint="f",
-    )
-    fitted = policies.fit("centroid", table, smoothing=0.0)
+    x = np.array([[0, 0], [0, 1], [9, 9]], dtype=np.float32)
+    rewards = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    fitted = policies.fit("centroid", table(x, rewards, ["x", "y"]), smoothing=0.0)
     loaded = policies.load(fitted.policy.save(tmp_path))
-    assert [loaded.choose(row).arm for row in table.embeddings] == ["x", "x", "y"]
-    assert loaded.distribution(table.embeddings[:1]).tolist() == [[1.0, 0.0]]
+    assert [loaded.choose(row).arm for row in x] == ["x", "x", "y"]
+    assert loaded.distribution(x[:1]).tolist() == [[1.0, 0.0]]
 
 
 def test_the_reward_to_add_works(parts: Any) -> None:
@@ -386,8 +378,6 @@ def test_the_measure_to_add_works(parts: Any) -> None:
 def test_arms_files_are_valid(snippet: Snippet, tmp_path: Path, site: Path) -> None:
     from decoders.arms import load_arms
 
-    if snippet.text.startswith("proxy_location:"):
-        return  # Ray Serve's, which tests/router/serve/test_ray.py reads
     write_my_parts(site)
     path = tmp_path / "arms.yaml"
     path.write_text(snippet.text)

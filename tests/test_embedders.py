@@ -6,13 +6,17 @@ import json
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import Draftpick
 from numpy.typing import NDArray
+from policy_tables import table
 from safetensors.torch import load_file, save_file
 from stored_tables import table_of
 from strangers import part
@@ -131,7 +135,7 @@ def test_a_space_is_its_content_not_its_place(folder: Path, tmp_path: Path) -> N
     assert not same_space("mine", "yours") and not same_space("a:x@abc123", "b:x@abc123")
 
 
-def test_an_embedder_is_loaded_again_by_its_name(folder: Path, tmp_path: Path) -> None:
+def test_an_embedder_is_loaded_again_by_its_name(folder: Path) -> None:
     first = load_embedder(f"sentence:{folder}")
     assert first is not None
     again = load_embedder(first.name)
@@ -257,22 +261,19 @@ def trained(rewards: Path, out: Path, *more: object) -> Any:
 
 
 def test_collect_train_generate_with_a_folder(
-    folder: Path, target: Path, arms: Path, queries: Path, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    folder: Path, target: Path, arms: Path, queries: Path, tmp_path: Path, draftpick: Draftpick
+) -> None:
     out, name = tmp_path / "rewards", f"sentence:{folder}@{content_hash(folder)}"
     options = ["--queries", queries, "--out", out, "--max-new-tokens", 8]
-    assert cli.main(asked(target, arms, "collect", *options, "--embedder", folder)) == 0
-    assert "10 queries embedded in" in capsys.readouterr().out
+    said = draftpick(*asked(target, arms, "collect", *options, "--embedder", folder))
+    assert "10 queries embedded in" in said.out
     manifest = read_manifest(out)
     assert (manifest.reads, manifest.embedder) == (name, name)
     assert manifest.identity.embedder.startswith("target:")
     policy = trained(out, tmp_path / "policy")
     assert (policy.embedder, policy.origin.dimension) == (name, WIDTH)
-    capsys.readouterr()
     generate = asked(target, arms, "generate", "what is the river", "--max-new-tokens", 4, "--json")
-    assert cli.main([*generate, "--policy", str(tmp_path / "policy")]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = draftpick(*generate, "--policy", tmp_path / "policy").json
     reader = load_embedder(str(folder), "cpu")
     assert reader is not None
     decision = policy.choose(reader.embed(["what is the river"])[0])
@@ -280,7 +281,7 @@ def test_collect_train_generate_with_a_folder(
     assert answer["embed_s"] > 0
     bench = asked(target, arms, "specbench", "--questions", queries, "--limit", 1)
     bench += ["--max-new-tokens", "4", "--policy", str(tmp_path / "policy")]
-    assert cli.main([*bench, "--out", str(tmp_path / "bench")]) == 0
+    draftpick(*bench, "--out", tmp_path / "bench")
     rows = [json.loads(line) for line in (tmp_path / "bench" / "rows.jsonl").open()]
     for turns in (row["answers"]["routed"]["turns"] for row in rows):
         assert all(turn["embed_s"] > 0 for turn in turns)
@@ -348,6 +349,27 @@ def test_what_was_embedded_before_a_failure_is_kept(
     assert (found.computed, len(found.vectors), len(again.seen)) == (6, 10, 6)
 
 
+def test_two_that_embed_at_once_keep_both_ones_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(name: str) -> None:
+        row = {"query_id": name, "text_sha256": "", "embedding": [1.0], "embed_s": 0.0}
+        embeddings._add(tmp_path, "a@abc125", [row])
+
+    def while_another_does(*given: Any) -> None:
+        monkeypatch.undo()
+        other.start()
+        other.join(0.5)  # it waits for this one, else its rows are lost
+        embeddings.write_file(*given)
+
+    other = threading.Thread(target=add, args=("two",))
+    monkeypatch.setattr(embeddings, "write_file", while_another_does)
+    add("one")
+    other.join()
+    kept = read_parquet(tmp_path / "embeddings" / "a-abc125.parquet")
+    assert {row["query_id"] for row in kept} == {"one", "two"}
+
+
 def test_a_damaged_space_is_made_anew(rewards: Path, letters: Letters) -> None:
     table_of(rewards, embedder="letters")
     (rewards / "embeddings" / "letters-abc123.parquet").write_bytes(b"PAR1 cut")
@@ -355,53 +377,42 @@ def test_a_damaged_space_is_made_anew(rewards: Path, letters: Letters) -> None:
 
 
 def test_collecting_again_changes_what_is_read(
-    target: Path, arms: Path, queries: Path, tmp_path: Path, letters: Letters,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    target: Path, arms: Path, queries: Path, tmp_path: Path, letters: Letters, draftpick: Draftpick
+) -> None:
     out = tmp_path / "rewards"
     options = ["--queries", queries, "--out", out, "--max-new-tokens", 8]
     collect = asked(target, arms, "collect", *options, "--limit", 2)
-    assert cli.main([*collect, "--embedder", "letters"]) == 0
+    draftpick(*collect, "--embedder", "letters")
     assert len(letters.seen) == 4
-    assert cli.main(asked(target, arms, "collect", *options)) == 0  # goes on, keeps the embedder
+    draftpick(*asked(target, arms, "collect", *options))  # goes on, keeps the embedder
     assert table_of(out).embedder == "letters@abc123"
     assert len(letters.seen) == 10
-    capsys.readouterr()
-    assert cli.main([*collect, "--embedder", "target"]) == 0
-    assert "embedded" not in capsys.readouterr().out
+    assert "embedded" not in draftpick(*collect, "--embedder", "target").out
     assert table_of(out).embedder.startswith("target:")
     assert len(read_table(out, "queries")) == 10
 
 
 def test_mistakes_are_told_before_a_model_is_loaded(
-    rewards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rewards: Path, tmp_path: Path, draftpick: Draftpick
 ) -> None:
-    nothing = ["--target", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
-    for words in (
-        ["collect", "--embedder", "guess", *nothing],
-        ["train", "--rewards", str(rewards), "--embedder", "guess"],
-    ):
-        assert cli.main(words) == 2
-        error = capsys.readouterr().err
-        assert "unknown embedder 'guess'; known:" in error and len(error.splitlines()) == 1
-    other = "target:another@abc123"
-    assert cli.main(["train", "--rewards", str(rewards), "--embedder", other]) == 2
-    assert "another target's own" in capsys.readouterr().err
+    collect = ["collect", "--target", tmp_path / "none", "--out", tmp_path / "out"]
+    train = ["train", "--rewards", rewards]
+    for words in (collect, train):
+        error = draftpick(*words, "--embedder", "guess", code=2).error
+        assert "unknown embedder 'guess'; known:" in error
+    error = draftpick(*train, "--embedder", "target:another@abc123", code=2).error
+    assert "another target's own" in error
 
 
 # -- a policy and an embedder that do not fit -----------------------------------------------------
 
 
 def policy_of(embedder: str, dimension: int) -> Any:
-    from policies import RewardTable, fit
-
     rng = np.random.default_rng(0)
-    table = RewardTable(
-        query_ids=list("abcdef"), tasks=["qa"] * 6, arms=["autoregressive", "copy"],
-        embeddings=rng.normal(size=(6, dimension)).astype(np.float32),
-        rewards=rng.random((6, 2)), reward_name="r@1", embedder=embedder, arms_fingerprint="",
-    )  # fmt: skip
-    return fit("knn", table, k=2).policy
+    embeddings = rng.normal(size=(6, dimension)).astype(np.float32)
+    made = table(embeddings, rng.random((6, 2)), ["autoregressive", "copy"])
+    made = replace(made, embedder=embedder, arms_fingerprint="")
+    return policies.fit("knn", made, k=2).policy
 
 
 @pytest.fixture(scope="module")

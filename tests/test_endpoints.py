@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import Draftpick
 from stored_tables import table_of
 
 from collect.endpoints.executor import Endpoints, Turns
@@ -22,21 +24,22 @@ from decoders.arms import load_arms, recipe
 from decoders.common.errors import ArmDown, DraftpickError
 from decoders.endpoints.engine import EndpointEngine
 from decoders.testing.fake_server import Clock, FakeEndpoint, listening
-from policies import Decision
-from policies.records import Origin
-from router.cli import main
+from policies.fixed import ConstantPolicy
+from policies.learners.exploring import ExploringPolicy
+from policies.records import ANY, Origin
 from router.logs.reader import read_log
 from router.records import RouteDecision
 from router.routing.fallback import redirected
 from router.routing.router import Router
 
+Servers = tuple[FakeEndpoint, FakeEndpoint]
 FAST_S, SLOW_S = 0.001, 0.015
 CODE = [f"write python code number {n} that sorts rows" for n in range(9)]
 TALES = [f"tell the tale of {n} ships upon a stormy sea" for n in range(9)]
 
 
 @pytest.fixture
-def servers() -> Iterator[tuple[FakeEndpoint, FakeEndpoint]]:
+def servers() -> Iterator[Servers]:
     """`copier` is fast on code, `drafter` on the rest."""
     copier = FakeEndpoint(lambda prompt: FAST_S if "code" in prompt else SLOW_S)
     drafter = FakeEndpoint(lambda prompt: SLOW_S if "code" in prompt else FAST_S)
@@ -45,9 +48,7 @@ def servers() -> Iterator[tuple[FakeEndpoint, FakeEndpoint]]:
 
 
 @pytest.fixture
-def place(
-    servers: tuple[FakeEndpoint, FakeEndpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def place(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with queries and arms, which is the working one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
@@ -76,64 +77,51 @@ def collect(engine: EndpointEngine, out: Path, *texts: str, **named: Any) -> Any
     return sweep(engine, Endpoints(engine, **named), queries, out, options)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) == 0, capsys.readouterr().err
-    return capsys.readouterr().out
-
-
-def test_collect_train_and_generate_route_by_the_query(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_collect_train_and_generate_route_by_the_query(place: Path, draftpick: Draftpick) -> None:
     arms = ("--config", "arms.yaml")
-    told = said(capsys, "collect", "--queries", "queries.jsonl", *arms, "--out", "rewards")
+    told = draftpick("collect", "--queries", "queries.jsonl", *arms, "--out", "rewards").out
     assert "16 queries collected" in told and "train --rewards rewards" in told
     train = ("train", "--rewards", "rewards", "--reward", "measured", "--policy", "knn")
-    said(capsys, *train, "--no-guard", "--set", "k=3", "--out", "policy")
+    draftpick(*train, "--no-guard", "--set", "k=3", "--out", "policy")
     for text, arm in ((CODE[0], "copier"), (TALES[0], "drafter")):
-        words = ("generate", text, *arms, "--policy", "policy", "--json")
-        answer = json.loads(said(capsys, *words))
+        answer = draftpick("generate", text, *arms, "--policy", "policy", "--json").json
         assert (answer["arm"], answer["text"]) == (arm, text.upper())
         assert answer["prompt_tokens"] == len(text.split()) and answer["cost"] > 0
-    assert main(["generate", CODE[0], *arms, "--policy", "policy"]) == 0
-    shown = capsys.readouterr()
+    shown = draftpick("generate", CODE[0], *arms, "--policy", "policy")
     assert shown.out.strip() == CODE[0].upper() and "[arm copier ·" in shown.err
 
 
 def test_without_a_policy_the_first_endpoint_answers(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint], capsys: pytest.CaptureFixture[str]
+    place: Path, servers: Servers, draftpick: Draftpick
 ) -> None:
     """And the next one where it is down."""
     words = ["generate", TALES[0], "--config", "arms.yaml", "--json"]
-    assert main(words) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["arm"] == "copier"
+    shown = draftpick(*words)
+    assert shown.json["arm"] == "copier"
     assert "no --policy: every query goes to copier" in shown.err and "collect" in shown.err
     servers[0].status = 503
-    assert json.loads(said(capsys, *words))["arm"] == "drafter"
+    assert draftpick(*words).json["arm"] == "drafter"
     alone = json.loads((place / "arms.yaml").read_text())
     del alone["arms"]["copier"]
     (place / "arms.yaml").write_text(json.dumps(alone))
-    assert main(words) == 0
-    assert "policy" not in capsys.readouterr().err
+    assert "policy" not in draftpick(*words).err
 
 
 def test_speeds_are_not_compared_where_tokens_were_not_counted(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint], capsys: pytest.CaptureFixture[str]
+    place: Path, servers: Servers, draftpick: Draftpick
 ) -> None:
     servers[1].counts = False
     words = ("--queries", "queries.jsonl", "--config", "arms.yaml", "--out", "rewards")
-    told = said(capsys, "collect", *words)
+    told = draftpick("collect", *words).out
     assert "arm drafter did not count the tokens of 16 answers" in told and "arm copier" not in told
     found = table_of(place / "rewards", "measured")
     assert np.isnan(found.rewards[:, found.arms.index("drafter")]).all()
     assert np.isfinite(found.rewards[:, found.arms.index("copier")]).all()
 
 
-def test_a_dead_endpoint_is_skipped_told_of_and_healed(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
-) -> None:
+def test_a_dead_endpoint_is_skipped_told_of_and_healed(place: Path, servers: Servers) -> None:
     clock = Clock()
-    router = Router(engine_of(place, clock=clock), Prefers("copier", "drafter"))
+    router = Router(engine_of(place, clock=clock), prefers("copier", "drafter"))
     copier, drafter = servers
     copier.status = 503
     first = router.generate(CODE[0])
@@ -154,8 +142,8 @@ def test_a_dead_endpoint_is_skipped_told_of_and_healed(
         router.generate(CODE[0])
 
 
-def test_chances_while_an_arm_is_down_are_those_of_the_draw(place: Path) -> None:
-    policy: Any = Prefers("a", "b", "c")
+def test_chances_while_an_arm_is_down_are_those_of_the_draw() -> None:
+    policy = prefers("a", "b", "c")
     down = {"a": ArmDown("a", "dead", 1.0)}
     context, scores = RequestContext([1], 1), {"a": 3.0, "b": 2.0, "c": 1.0}
     drawn = {arm: RouteDecision(arm, context, 0.5, scores, drawn=True, x=np.zeros(1))
@@ -166,11 +154,27 @@ def test_chances_while_an_arm_is_down_are_those_of_the_draw(place: Path) -> None
     assert made["a"].propensity == made["b"].propensity == pytest.approx(0.8)
 
 
-def test_logged_chances_of_a_drawn_answer_fit_together(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
-) -> None:
+def test_only_lossless_arms_take_a_place_where_losses_are_bounded() -> None:
+    bounded: Any = prefers("a", "b", "c")
+    bounded.lossless = ["a", "c"]
+    dead = ArmDown("a", "dead", 1.0)
+    context, scores = RequestContext([1], 1), {"a": 3.0, "b": 2.0, "c": 1.0}
+    chosen = RouteDecision("a", context, 1.0, scores, x=np.zeros(1))
+    for policy in (bounded, ExploringPolicy(bounded, 0.2)):
+        assert redirected(chosen, policy, {"a": dead}).arm == "c"
+        own = policy.distribution(chosen.x)[0]
+        drawn = redirected(replace(chosen, drawn=True), policy, {"a": dead})
+        assert drawn.probabilities == pytest.approx([0.0, own[1], own[0] + own[2]])
+        none_left = {"a": dead, "c": dead}
+        with pytest.raises(ArmDown, match="'a, c' does not answer"):
+            redirected(chosen, policy, none_left)
+        allowed = replace(chosen, arm="b", drawn=True)
+        assert redirected(allowed, policy, none_left) is allowed  # the policy's own choice
+
+
+def test_logged_chances_of_a_drawn_answer_fit_together(place: Path, servers: Servers) -> None:
     servers[0].stop()
-    router = Router(engine_of(place), Prefers("copier", "drafter"), log=place / "log")
+    router = Router(engine_of(place), prefers("copier", "drafter"), log=place / "log")
     with pytest.raises(ArmDown):
         router.generate(CODE[0], arm="copier")  # from now on it is known to be dead
     for seed in range(4):
@@ -181,7 +185,7 @@ def test_logged_chances_of_a_drawn_answer_fit_together(
 
 
 def test_a_collection_stops_where_an_endpoint_stays_dead_and_goes_on(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+    place: Path, servers: Servers
 ) -> None:
     servers[1].dies_after = 5
     waits, patient = list[float](), {"patience_s": 2.0}
@@ -210,9 +214,7 @@ def kept_waiting(
     return waits, lambda: collect(engine_of(place, clock=clock), place / "o", CODE[0], sleep=sleep)
 
 
-def test_a_dead_endpoint_is_waited_for_a_whole_minute(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
-) -> None:
+def test_a_dead_endpoint_is_waited_for_a_whole_minute(place: Path, servers: Servers) -> None:
     servers[1].status = 503
     waits, asked = kept_waiting(place, servers[1])
     with pytest.raises(DraftpickError, match="not even after 60 s"):
@@ -221,7 +223,7 @@ def test_a_dead_endpoint_is_waited_for_a_whole_minute(
 
 
 def test_a_long_pause_that_an_endpoint_asks_for_is_cut_to_the_minute(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+    place: Path, servers: Servers
 ) -> None:
     servers[1].status, servers[1].headers = 429, {"Retry-After": "3600"}
     waits, asked = kept_waiting(place, servers[1], heals_after=1)
@@ -229,16 +231,14 @@ def test_a_long_pause_that_an_endpoint_asks_for_is_cut_to_the_minute(
 
 
 def test_a_collection_stops_where_an_endpoint_refuses_whoever_asks(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+    place: Path, servers: Servers
 ) -> None:
     servers[1].status = 401
     with pytest.raises(DraftpickError, match=r"HTTP 401.*check the arm's key"):
         collect(engine_of(place), place / "out", CODE[0])
 
 
-def test_a_refused_query_is_an_error_row_of_that_arm(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
-) -> None:
+def test_a_refused_query_is_an_error_row_of_that_arm(place: Path, servers: Servers) -> None:
     servers[1].status = 400
     collect(engine_of(place), place / "out", CODE[0])
     good, bad = read_table(place / "out", "outcomes").to_pylist()
@@ -267,8 +267,8 @@ def test_prices_are_asked_for_where_they_are_needed(place: Path) -> None:
 
 def test_endpoints_are_collected_at_loads_and_temperatures(
     place: Path,
-    servers: tuple[FakeEndpoint, FakeEndpoint],
-    capsys: pytest.CaptureFixture[str],
+    servers: Servers,
+    draftpick: Draftpick,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each query once at each, and no answer that counts is timed under less load."""
@@ -288,7 +288,7 @@ def test_endpoints_are_collected_at_loads_and_temperatures(
         server.more = {"timings": {"draft_n": 4, "draft_n_accepted": 3}}
     arms = ("--config", "arms.yaml", "--out", "rewards")
     places = ("--temperatures", "0,0.7", "--at-once", "1,3", "--batch-size", "8")
-    said(capsys, "collect", "--queries", "queries.jsonl", *arms, *places)
+    draftpick("collect", "--queries", "queries.jsonl", *arms, *places)
     assert most == [3]
     asked = [(body["temperature"], body.get("seed")) for body in servers[0].asked]
     greedy = [at for at, seed in asked if at == 0 and seed is None]
@@ -321,9 +321,7 @@ def test_clients_without_a_query_ask_again_until_the_last_answer_has_come() -> N
     assert stopped.next() is None
 
 
-def test_a_loop_is_found_in_what_endpoints_write(
-    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
-) -> None:
+def test_a_loop_is_found_in_what_endpoints_write(place: Path, servers: Servers) -> None:
     for server in servers:
         server.words = lambda prompt: [" again"] * 20 if "again" in prompt else ["no", " loop"]
         server.step_s = lambda prompt: 0.0
@@ -340,40 +338,21 @@ def test_a_loop_is_found_in_what_endpoints_write(
     ],
 )
 def test_what_endpoints_cannot_do_is_refused_at_once(
-    place: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], words: str
+    place: Path, draftpick: Draftpick, more: tuple[str, ...], words: str
 ) -> None:
     arms = ("--config", "arms.yaml", "--out", "rewards")
-    assert main(["collect", "--queries", "queries.jsonl", *arms, *more]) == 2
-    assert words in capsys.readouterr().err
+    assert words in draftpick("collect", "--queries", "queries.jsonl", *arms, *more, code=2).err
     assert not (place / "rewards").exists()
 
 
-def test_the_benchmark_needs_a_target(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_needs_a_target(place: Path, draftpick: Draftpick) -> None:
     words = ["specbench", "--config", "arms.yaml", "--no-routed", "--limit", "1", "--out", "bench"]
-    assert main(words) == 2
-    assert "plain decoding by a target, which endpoints lack" in capsys.readouterr().err
+    told = draftpick(*words, code=2).err
+    assert "plain decoding by a target, which endpoints lack" in told
     assert not (place / "bench").exists()
 
 
-class Prefers:
-    """A policy that takes the first of its arms; drawn, the first has 0.5, the others the rest."""
-
-    embedder = "any"
-    name = "prefers"
-
-    def __init__(self, *arms: str) -> None:
-        self.arms = list(arms)
-        self.origin = Origin("prefers", tuple(arms), "any")
-
-    def scores(self) -> list[float]:
-        return [float(len(self.arms) - index) for index in range(len(self.arms))]
-
-    def distribution(self, x: Any) -> Any:
-        rest = [0.3, 0.2] if len(self.arms) == 3 else [0.5]
-        return np.array([[0.5, *rest]])
-
-    def choose(self, x: Any, rng: Any = None) -> Any:
-        chances = self.distribution(x)[0]
-        index = 0 if rng is None else int(rng.choice(len(self.arms), p=chances))
-        propensity = 1.0 if rng is None else float(chances[index])
-        return Decision(self.arms[index], index, propensity, self.scores())
+def prefers(*arms: str) -> ConstantPolicy:
+    """The first of the arms; drawn, it has 0.5, the others the rest."""
+    chances = {2: [0.5, 0.5], 3: [0.5, 0.3, 0.2]}[len(arms)]
+    return ConstantPolicy(Origin("prefers", arms, ANY), np.array(chances))

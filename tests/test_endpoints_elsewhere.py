@@ -30,6 +30,7 @@ from router.logs.writer import DecisionLog
 from router.records import AskOptions
 from router.routing.router import Router
 
+Servers = tuple[FakeEndpoint, FakeEndpoint]
 LONG = "a word " * 400
 VLLM = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -53,7 +54,7 @@ llamacpp:requests_deferred 0
 
 
 @pytest.fixture
-def two() -> Iterator[tuple[FakeEndpoint, FakeEndpoint]]:
+def two() -> Iterator[Servers]:
     servers = FakeEndpoint(), FakeEndpoint()
     with listening(*servers):
         yield servers
@@ -97,7 +98,7 @@ def test_a_page_that_does_not_say_is_refused(page: str) -> None:
 def test_draftpicks_own_page_is_known() -> None:
     from router.serve.metrics import Metrics
 
-    metrics = Metrics("t", None, ["a"], lambda: 2, lambda: 1)
+    metrics = Metrics("t", lambda: None, ["a"], lambda: 2, lambda: 1)
     assert load_on(metrics.exposition()[0].decode(), "it") == Load(2, 1)
 
 
@@ -118,7 +119,7 @@ class Heard:
 
 
 def test_a_policy_reads_the_busiest_servers_requests(
-    two: tuple[FakeEndpoint, FakeEndpoint], monkeypatch: pytest.MonkeyPatch
+    two: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "EVERY_S", 0.01)
     first, second = two
@@ -137,7 +138,7 @@ def test_a_policy_reads_the_busiest_servers_requests(
 
 
 def test_a_page_that_says_nothing_is_told_of_once(
-    two: tuple[FakeEndpoint, FakeEndpoint],
+    two: Servers,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -153,7 +154,7 @@ def test_a_page_that_says_nothing_is_told_of_once(
 
 
 def test_a_collection_says_that_a_server_has_other_requests(
-    two: tuple[FakeEndpoint, FakeEndpoint], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = two[0]
     first.metrics = SGLANG
@@ -175,7 +176,7 @@ def test_a_collection_says_that_a_server_has_other_requests(
         sweep(engine, Endpoints(engine), queries, tmp_path / "other", options)
 
 
-def test_the_page_is_no_part_of_what_was_collected(two: tuple[FakeEndpoint, FakeEndpoint]) -> None:
+def test_the_page_is_no_part_of_what_was_collected(two: Servers) -> None:
     with_page = engine_over(two[0], pages=True)
     assert with_page.arms_fingerprint(["first"]) == engine_over(two[0]).arms_fingerprint(["first"])
 
@@ -220,9 +221,7 @@ def test_short_conversations_are_not_held() -> None:
     assert never.arm_of(chat(LONG, "an answer", "next")) is None
 
 
-def test_a_conversation_stays_with_its_server(
-    two: tuple[FakeEndpoint, FakeEndpoint], tmp_path: Path
-) -> None:
+def test_a_conversation_stays_with_its_server(two: Servers, tmp_path: Path) -> None:
     engine = engine_over(*two)
     log = DecisionLog(tmp_path / "log")
     router = Router(engine, fixed_policy(("first", "second"), "first"), log=log)
@@ -238,7 +237,18 @@ def test_a_conversation_stays_with_its_server(
     assert [line.choice for line in lines] == ["forced", "kept", "best", "forced", "kept"]
 
 
-def test_a_conversation_moves_where_its_server_dies(two: tuple[FakeEndpoint, FakeEndpoint]) -> None:
+def test_a_conversation_leaves_a_lossy_server_where_losses_are_bounded(
+    two: Servers,
+) -> None:
+    policy: Any = fixed_policy(("first", "second"), "first")
+    policy.lossless = ["first"]
+    router = Router(engine_over(*two), policy)
+    router.respond(chat(LONG), Request(4), AskOptions(arm="second"))
+    turns = chat(LONG, "an answer", "and then?")
+    assert router.respond(turns, Request(4)).arm == "first"
+
+
+def test_a_conversation_moves_where_its_server_dies(two: Servers) -> None:
     engine = engine_over(*two)
     router = Router(engine, fixed_policy(("first", "second"), "first"))
     asked = chat(LONG)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from importlib import import_module
 from math import factorial
 from pathlib import Path
 from typing import Any
 
+import fleet_model as model
 import numpy as np
 import pytest
 from effort import examples
+from fleet_model import DISPATCHES, Fleet, Load, Served, Work, simulate
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
-model: Any = import_module("fleet_model")
-Fleet, Load, Served, Work = model.Fleet, model.Load, model.Served, model.Work
-DISPATCHES, daily, simulate = model.DISPATCHES, model.daily, model.simulate
 
 
 def poisson(rate: float, n: int, rng: np.random.Generator) -> Any:
@@ -44,7 +40,7 @@ def erlang_c(servers: int, load: float) -> float:
 
 @pytest.mark.parametrize(("servers", "use"), [(1, 0.6), (4, 0.8), (20, 0.85)])
 def test_one_queue_waits_as_erlang_says(servers: int, use: float) -> None:
-    rounds = np.random.default_rng(1).exponential(size=40_000)
+    rounds = np.random.default_rng(1).exponential(size=20_000)
     fleet = Fleet(servers, lambda rows: 1.0, dispatch="central")
     found = served(fleet, servers * use, rounds)
     chance = erlang_c(servers, servers * use)
@@ -54,7 +50,7 @@ def test_one_queue_waits_as_erlang_says(servers: int, use: float) -> None:
 
 def test_two_choices_shorten_queues_as_mitzenmacher_says() -> None:
     """Mean time in the system of many queues, sum of use^(2^i - 2) (Mitzenmacher, 2001)."""
-    use, rounds = 0.9, np.random.default_rng(1).exponential(size=40_000)
+    use, rounds = 0.9, np.random.default_rng(1).exponential(size=20_000)
     found = served(Fleet(100, lambda rows: 1.0), 100 * use, rounds)
     expected = sum(use ** (2**i - 2) for i in range(1, 12))
     assert found.took.mean() == pytest.approx(expected, rel=0.08)
@@ -64,7 +60,7 @@ def test_two_choices_shorten_queues_as_mitzenmacher_says() -> None:
 
 def test_a_batch_whose_pass_costs_by_the_row_shares_its_processor() -> None:
     """M/G/1 with processor sharing: 1 / (1 - use) whatever the distribution of work."""
-    rounds = np.random.default_rng(1).exponential(size=30_000)
+    rounds = np.random.default_rng(1).exponential(size=20_000)
     found = served(Fleet(1, lambda rows: rows, most=10_000), 0.7, rounds)
     assert found.took.mean() == pytest.approx(1 / (1 - 0.7), rel=0.1)
     assert not found.waited.any()
@@ -182,16 +178,15 @@ def test_the_strength_of_a_guess_is_not_chosen_by_a_query_s_other_rows() -> None
 
 
 def test_the_script_finds_what_each_choice_carries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a collection where one arm needs a quarter of the passes, and another drafts in vain."""
     fakes: Any = import_module("collect_fakes")
     rewards, out = tmp_path / "rewards", tmp_path / "fleet"
     fakes.sweep(fakes.FakeEngine(), fakes.make_queries(2), rewards, SweepOptions(max_new_tokens=8))
-    words = ["fleet.py", rewards, "--out", out, "--replicas", 4, "--requests", 60, "--most", 4]
+    words = ["--out", out, "--replicas", 4, "--requests", 60, "--most", 4]
     words += ["--points", 2, "--bound", 1.5, "--check", 8]
-    monkeypatch.setattr(sys, "argv", list(map(str, words)))
-    import_module("fleet").main()
+    script("fleet", rewards, *words)
     told = json.loads((out / "fleet.json").read_text())
     rates = told["requests_per_s"]
     assert (told["rows"], told["left_out"], told["best_fixed"]) == (12, 0, "small")
@@ -200,7 +195,5 @@ def test_the_script_finds_what_each_choice_carries(
     assert told["check"]["small"]["requests"] == pytest.approx(480, rel=0.2)
     assert (out / "fleet.png").read_bytes().startswith(b"\x89PNG")
     assert "| small |" in capsys.readouterr().out
-    words[1] = tmp_path
-    monkeypatch.setattr(sys, "argv", list(map(str, words)))
     with pytest.raises(DraftpickError, match="holds no collected rewards"):
-        import_module("fleet").main()
+        script("fleet", tmp_path, *words)

@@ -277,8 +277,6 @@ def test_what_decodes_and_trains_needs_torch_and_transformers_alone() -> None:
     scripts = f"sys.path.append({str(ROOT / 'benchmarks')!r})"
     loaded = loaded_by(f"{refused}; {scripts}; import {', '.join((*BARE, *SCRIPTS))}")
     assert {"torch", "transformers"} <= loaded
-    with pytest.raises(subprocess.CalledProcessError):
-        loaded_by(f"{refused}; import datasets")
 
 
 def test_a_proposer_for_vllm_needs_little() -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,25 @@ def loaded(store: str, name: str) -> Any:
         return mlflow.pyfunc.load_model(f"models:/{name}@champion")
 
 
-@pytest.fixture(autouse=True)
-def beside(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DRAFTPICK_TARGET", str(place / "target"))
+@pytest.fixture(autouse=True, scope="module")
+def beside(place: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRAFTPICK_TARGET", str(place / "target"))
+        yield
+
+
+@pytest.fixture
+def code_travels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.mlflow_model.copies_of_code", copies_of_code)
 
 
+@pytest.fixture(scope="module")
+def even(place: Path) -> Any:
+    """A policy that takes both arms alike, loaded."""
+    return loaded(trained(place, "even", "--policy", "uniform"), "even")
+
+
+@pytest.mark.usefixtures("code_travels")
 @pytest.mark.parametrize("reads", ["target", "sentences"])
 def test_it_takes_the_routers_arm(place: Path, reads: str) -> None:
     """Embedding and features are those that the router gives the policy."""
@@ -106,10 +120,8 @@ def test_it_takes_the_routers_arm(place: Path, reads: str) -> None:
     assert answered.iloc[:, 1:].nunique().max() > 1, "the texts should make a difference"
 
 
-def test_defaults_and_bad_input(place: Path) -> None:
-    store = trained(place, "even", "--policy", "uniform")
-    asked = loaded(store, "even")
-    one = asked.predict(pd.DataFrame({"text": ["the sea"]})).iloc[0].to_dict()
+def test_defaults_and_bad_input(even: Any) -> None:
+    one = even.predict(pd.DataFrame({"text": ["the sea"]})).iloc[0].to_dict()
     assert one == {"arm": "autoregressive", "p_autoregressive": 0.5, "p_copy": 0.5}
     for wrong, says in (
         ({"text": [" "]}, "row 1: the prompt is empty"),
@@ -121,14 +133,13 @@ def test_defaults_and_bad_input(place: Path) -> None:
         ({"words": ["sea"]}, "missing inputs"),
     ):
         with pytest.raises(MlflowException, match=says):
-            asked.predict(pd.DataFrame(wrong))
+            even.predict(pd.DataFrame(wrong))
 
 
 @pytest.mark.parametrize("name", ["max_new_tokens", "running", "temperature"])
-def test_a_row_may_lack_a_number(place: Path, name: str) -> None:
+def test_a_row_may_lack_a_number(even: Any, name: str) -> None:
     """As MLflow's server hands requests on, and as callers in Python do."""
-    asked = loaded(trained(place, f"lacks-{name}", "--policy", "uniform"), f"lacks-{name}")
-    schema = asked.metadata.get_input_schema()
+    schema = even.metadata.get_input_schema()
     for values in ([3, None], [None, None], [3, 4], [0.0, None]):
         if name == "max_new_tokens" and values[0] == 0:
             continue
@@ -144,7 +155,7 @@ def test_a_row_may_lack_a_number(place: Path, name: str) -> None:
         ]
         frames = [pd.DataFrame(rows), pd.DataFrame(nulls), pd.DataFrame(nulls).convert_dtypes()]
         for given in (*served, *frames):
-            assert asked.predict(given)["arm"].tolist() == ["autoregressive"] * 2
+            assert even.predict(given)["arm"].tolist() == ["autoregressive"] * 2
 
 
 def test_another_target_is_refused(
@@ -162,6 +173,7 @@ def test_another_target_is_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("code_travels")
 def test_mlflow_serves_it(place: Path, tmp_path: Path) -> None:
     """`mlflow models serve`, from a folder without this code: what is logged is enough."""
     store = trained(

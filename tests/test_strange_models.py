@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from commands import Draftpick
 from endpoint_toys import events
 from safetensors.torch import load_file, save_file
 from serve_toys import Served, served
@@ -34,7 +35,6 @@ from decoders.models.targets import TemplateRefused, encode_chat, load_tokenizer
 from decoders.options import EngineOptions
 from decoders.records import Request
 from policies import PolicyError
-from router.cli import main
 from router.routing.router import Router
 from router.specbench.journal import Journal
 
@@ -72,9 +72,10 @@ def load(target: Path, arms: Path | None = None) -> Engine:
     return Engine.load(str(target), arms, dtype="float32", device="cpu")
 
 
-def generate(prompt: list[str], target: Path, arms: Path, *more: str) -> int:
-    how = ["--target", str(target), "--config", str(arms), "--device", "cpu"]
-    return main(["generate", *prompt, "--arm", "copy", *how, "--dtype", "float32", *more])
+def generate(prompt: list[object], target: Path, arms: Path, *more: object) -> list[object]:
+    """The command."""
+    how = ["--target", target, "--config", arms, "--device", "cpu"]
+    return ["generate", *prompt, "--arm", "copy", *how, "--dtype", "float32", *more]
 
 
 def collect(engine: Engine, texts: list[str], out: Path, **options: Any) -> SweepReport:
@@ -97,56 +98,57 @@ def change(folder: Path) -> None:
 
 
 def test_every_way_to_an_answer_writes_the_same_text(
-    target: Path, arms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: Path, arms: Path, tmp_path: Path, draftpick: Draftpick
 ) -> None:
-    prompts, how = ["x y", "do x .", "y y y", "x , z"], ("--max-new-tokens", "24")
+    prompts = ["x y", "do x .", "y y y", "x , z"]
     engine = load(target, arms)
     collect(engine, prompts, tmp_path / "out", arms=("copy",), max_new_tokens=24)
     stored = read_table(tmp_path / "out", "queries").to_pylist()
     kept = {row["query_id"]: row["target_text"] for row in stored}
-    cleaned = 0
+    (file := tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    words = generate(["--prompts", file], target, arms, "--max-new-tokens", 24, "--json")
+    texts = {
+        each: line["text"] for each, line in zip(prompts, draftpick(*words).lines, strict=True)
+    }
+    cleaned = [p for p in prompts if engine.tokenizer.clean_up_tokenization(texts[p]) != texts[p]]
+    assert cleaned, "no answer that a clean-up would change"
+    words = generate(cleaned[:1], target, arms, "--max-new-tokens", 24)
+    assert draftpick(*words).out == f"{texts[cleaned[0]]}\n"
     with served(engine=load(target, arms)) as server:
         for at, prompt in enumerate(prompts):
-            assert generate([prompt], target, arms, *how) == 0
-            printed = capsys.readouterr().out
-            assert generate([prompt], target, arms, *how, "--json") == 0
-            whole = json.loads(capsys.readouterr().out)["text"]
             once = chat(server, prompt, 24).json()["choices"][0]["message"]["content"]
             deltas = [each["choices"] for each in events(chat(server, prompt, 24, stream=True))]
             streamed = "".join(c["delta"].get("content") or "" for each in deltas for c in each)
-            assert printed == f"{whole}\n" and whole == once == streamed == kept[f"q{at}"]
-            cleaned += engine.tokenizer.clean_up_tokenization(whole) != whole
-    assert cleaned, "no answer that a clean-up would change"
+            assert texts[prompt] == once == streamed == kept[f"q{at}"]
 
 
 # -- templates that refuse ------------------------------------------------------------------------
 
-REFUSALS = {
-    "raises": "{{ raise_exception('System role not supported') }}",
-    "type": "{{ messages[0].content + 1 }}",
-    "undefined": "{{ messages[0].nothing.more }}",
-    "zero": "{{ 1 // 0 }}",
-    "index": "{{ [][3].content }}",
-    "filter": "{{ messages[0].content | nofilter }}",
-}
+REFUSALS = (
+    "{{ raise_exception('System role not supported') }}",
+    "{{ messages[0].content + 1 }}",
+    "{{ messages[0].nothing.more }}",
+    "{{ 1 // 0 }}",
+    "{{ [][3].content }}",
+)
 
 
-@pytest.mark.parametrize("way", [each for each in REFUSALS if each != "filter"])
 def test_a_template_that_refuses_a_system_message(
-    way: str, target: Path, arms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: Path, arms: Path, tmp_path: Path, draftpick: Draftpick
 ) -> None:
-    template = (
-        "{% if messages[0].role == 'system' %}" + REFUSALS[way] + "{% endif %}"
-        "{% for m in messages %}{{ m.content }} {% endfor %}"
-    )
     messages = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
-    tokenizer, says = load_tokenizer(target, template), r"refuses these messages .*system, user"
-    with pytest.raises(TemplateRefused, match=f"chat template {says}"):
-        encode_chat(tokenizer, messages)
+    for refusal in REFUSALS:
+        template = (
+            "{% if messages[0].role == 'system' %}" + refusal + "{% endif %}"
+            "{% for m in messages %}{{ m.content }} {% endfor %}"
+        )
+        tokenizer, says = load_tokenizer(target, template), r"refuses these messages .*system, user"
+        with pytest.raises(TemplateRefused, match=f"chat template {says}"):
+            encode_chat(tokenizer, messages)
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"messages": messages}))
-    assert generate(["--prompts", str(file)], target, arms, "--chat-template", template) == 2
-    said = capsys.readouterr().err
+    words = generate(["--prompts", file], target, arms, "--chat-template", template)
+    said = draftpick(*words, code=2).err
     assert "refuses these messages" in said and "--debug" not in said
     engine = load(target, arms)
     engine.tokenizer = tokenizer
@@ -245,8 +247,9 @@ def test_a_benchmark_goes_on_likewise(tmp_path: Path) -> None:
 
 
 def test_one_token_of_nan(
-    target: Path, arms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    target: Path, arms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    draftpick: Draftpick,
+) -> None:  # fmt: skip
     """Its queries fail and no others; the table is made of the rest."""
     broken = shutil.copytree(target, tmp_path / "broken")
     state = load_file(broken / "model.safetensors")
@@ -273,8 +276,7 @@ def test_one_token_of_nan(
     with pytest.raises(NotANumber):
         Router(engine, policy).generate("x z")
     assert Router(engine, policy).generate("x y", max_new_tokens=2).result.ids
-    assert generate(["x z"], broken, arms) == 2
-    assert "no numbers (nan)" in capsys.readouterr().err
+    assert "no numbers (nan)" in draftpick(*generate(["x z"], broken, arms), code=2).err
     for slots in (1, 2):
         with served(engine=load(broken, arms), slots=slots) as server:
             for prompt, status in (("x z", 500), ("x y", 200), ("x z", 500), ("x y", 200)):

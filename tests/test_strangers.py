@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import Draftpick
 from strangers import install, write_entries, write_my_parts
 
 import collect
@@ -75,15 +76,11 @@ def test_a_module_that_an_arms_file_cannot_have(
 
 
 def test_a_plugin_that_cannot_be_imported_is_named_with_its_distribution(
-    site: Path, capsys: pytest.CaptureFixture[str]
+    site: Path, draftpick: Draftpick
 ) -> None:
-    from router.cli import main
-
     install(site, "half", MINE + "import no_such_package\n", "half-done = half")
-    for words in (["arms"], ["--help"]):
-        assert main(words) == 2
-        said = capsys.readouterr().err
-        assert said == (
+    for word in ("arms", "--help"):
+        assert draftpick(word, code=2).err == (
             "error: the plugin 'half-done' of half 1.2 cannot be imported: "
             "No module named 'no_such_package'; mend its package or uninstall it\n"
         )
@@ -152,9 +149,7 @@ def test_a_policy_of_a_kind_that_nothing_brings_is_not_called_damaged(
     assert policies.load(folder).arms == ["a", "b"]
 
 
-def test_help_lists_what_is_registered(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from router.cli import main
-
+def test_help_lists_what_is_registered(site: Path, draftpick: Draftpick) -> None:
     source = """
     from collect import REWARDS
     from policies import POLICIES, fit_uniform
@@ -162,13 +157,11 @@ def test_help_lists_what_is_registered(site: Path, capsys: pytest.CaptureFixture
     POLICIES["my-policy"] = fit_uniform
     """
     install(site, "mine", source, "mine = mine")
-    assert main(["train", "--help"]) == 0
-    said = "".join(capsys.readouterr().out.split())  # a name may be broken at its hyphen
+    said = "".join(draftpick("train", "--help").out.split())  # a name may be broken at its hyphen
     kinds = "exact,knn,regression,logistic,binned,best-fixed,fixed,uniform,thompson,risk-control"
     assert f"{kinds},my-policy" in said
     assert "measured-speedup,speed-price,my-reward." in said, said
-    assert main(["collect", "--help"]) == 0
-    assert "my-reward" in "".join(capsys.readouterr().out.split())
+    assert "my-reward" in "".join(draftpick("collect", "--help").out.split())
 
 
 # -- what they bring is taken for what it does ----------------------------------------------------
@@ -526,9 +519,7 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
     assert "No such command 'count'" in found[2][2]
 
 
-def test_a_command_of_its_own(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from router.cli import main
-
+def test_a_command_of_its_own(site: Path, draftpick: Draftpick) -> None:
     source = """
     from dataclasses import dataclass
 
@@ -548,6 +539,5 @@ def test_a_command_of_its_own(site: Path, capsys: pytest.CaptureFixture[str]) ->
     COMMANDS["greet"] = greet
     """
     install(site, "greets", source, "greets = greets")
-    assert main(["greet", "you", "--loud", "--device", "cpu"]) == 0
-    assert capsys.readouterr().out == "hello you on cpu!\n"
-    assert main(["--help"]) == 0 and "  greet       Greet somebody." in capsys.readouterr().out
+    assert draftpick("greet", "you", "--loud", "--device", "cpu").out == "hello you on cpu!\n"
+    assert "  greet       Greet somebody." in draftpick("--help").out

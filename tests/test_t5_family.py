@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import train_t5_family as family
 
 COLOURS = {"red": "rot", "blue": "blau", "green": "grün", "white": "weiß"}
 THINGS = {"house": "Haus", "car": "Auto", "boat": "Boot", "book": "Buch"}
@@ -43,25 +43,14 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
-    import train_t5_family
-
-    return train_t5_family
-
-
 @pytest.mark.slow
-def test_a_family_is_made_scored_and_left_alone(
-    data: Path, script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_family_is_made_scored_and_left_alone(data: Path, script: Any) -> None:
     from collect.queries import read_queries
     from decoders import Engine, Request
 
     out = data / "family"
-    options = f"--data {data} --out {out} --minutes 0.1 --vocab 120".split()
-    monkeypatch.setattr(sys, "argv", ["train_t5_family.py", *options])
-    script.main()
+    words = ("train_t5_family", *f"--data {data} --out {out} --minutes 0.1 --vocab 120".split())
+    script(*words)
     found: dict[str, Any] = json.loads((out / "results.json").read_text())
     assert set(found["quality"]["target"]) == {"en-de", "sum"}
     for task in ("en-de", "sum"):
@@ -81,18 +70,18 @@ def test_a_family_is_made_scored_and_left_alone(
 
     weights = out / "target" / "model.safetensors"
     before = weights.stat().st_mtime_ns
-    script.main()  # nothing is left to do
+    script(*words)  # nothing is left to do
     assert weights.stat().st_mtime_ns == before
     assert json.loads((out / "results.json").read_text()) == found
 
 
-def test_muon_moves_matrices_as_torch_does(script: Any) -> None:
+def test_muon_moves_matrices_as_torch_does() -> None:
     torch.manual_seed(0)
     shapes = [(16, 16), (32, 16), (16, 32), (16, 16), (32, 16)]
     ours = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
     theirs = [torch.nn.Parameter(matrix.detach().clone()) for matrix in ours]
     rules = [
-        script.Muon(ours, torch.tensor(0.02)),
+        family.Muon(ours, torch.tensor(0.02)),
         torch.optim.Muon(theirs, lr=0.02, weight_decay=0.05),
     ]
     for _ in range(3):
@@ -106,20 +95,20 @@ def test_muon_moves_matrices_as_torch_does(script: Any) -> None:
 
 
 @torch.no_grad()
-def test_the_loss_is_transformers_own_and_padding_does_not_count(script: Any) -> None:
-    model = script.new_model(script.Shape(32, 64, 2, 2, 1, minutes=1.0), 50, 0).eval()
+def test_the_loss_is_transformers_own_and_padding_does_not_count() -> None:
+    model = family.new_model(family.Shape(32, 64, 2, 2, 1, minutes=1.0), 50, 0).eval()
     inputs, answers = [[5, 6, 7, 1], [9, 8, 7, 6, 5, 1]], [[8, 9, 1], [11, 12, 13, 1]]
-    ids, labels = script.padded(inputs, 0), script.padded(answers, -100)
+    ids, labels = family.padded(inputs, 0), family.padded(answers, -100)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         expected = model(input_ids=ids, attention_mask=(ids != 0).long(), labels=labels).loss
-    assert float(script.loss_of(model, ids, labels)) == pytest.approx(float(expected), rel=1e-3)
-    wider = script.padded([*inputs, [1]], 0, 9), script.padded([*answers, []], -100, 7)
-    assert float(script.loss_of(model, *wider)) == pytest.approx(float(expected), rel=1e-2)
+    assert float(family.loss_of(model, ids, labels)) == pytest.approx(float(expected), rel=1e-3)
+    wider = family.padded([*inputs, [1]], 0, 9), family.padded([*answers, []], -100, 7)
+    assert float(family.loss_of(model, *wider)) == pytest.approx(float(expected), rel=1e-2)
 
 
-def test_recorded_batches_have_few_shapes_and_every_pair_once(script: Any) -> None:
+def test_recorded_batches_have_few_shapes_and_every_pair_once() -> None:
     pairs = [([5] * (n % 90) + [1], [n + 2] * (n % 37) + [1]) for n in range(200)]
-    batches = list(script.shaped(pairs, 0, 512))
+    batches = list(family.shaped(pairs, 0, 512))
     assert len({(ids.shape, labels.shape) for ids, labels in batches}) <= 8
     found = [
         ([i for i in ids if i], [a for a in labels if a >= 0])
@@ -131,30 +120,30 @@ def test_recorded_batches_have_few_shapes_and_every_pair_once(script: Any) -> No
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_recorded_steps_on_cuda_train_as_plain_ones_do(script: Any) -> None:
+def test_recorded_steps_on_cuda_train_as_plain_ones_do() -> None:
     device = torch.device("cuda")
-    shape = script.Shape(32, 64, 2, 2, 1, minutes=1.0)
+    shape = family.Shape(32, 64, 2, 2, 1, minutes=1.0)
     pairs = [([5 + n, 6, 7, 1], [8 + n, 9, 1]) for n in range(20)]
     pairs += [([*range(5, 35), 1], [8 + n, 9, 1]) for n in range(20)]
     weights = []
     for recorded in (False, True):
-        model = script.new_model(shape, 50, 0).to(device).train()
-        rules = script.optimizers(model, shape)
+        model = family.new_model(shape, 50, 0).to(device).train()
+        rules = family.optimizers(model, shape)
 
         def step(ids: Any, labels: Any, model: Any = model, rules: Any = rules) -> None:
-            script.loss_of(model, ids.to(device), labels.to(device), 0.1).backward()
+            family.loss_of(model, ids.to(device), labels.to(device), 0.1).backward()
             for rule in rules:
                 rule.step()
                 rule.zero_grad(set_to_none=True)
 
-        run = script.Recorded(step, device) if recorded else step
+        run = family.Recorded(step, device) if recorded else step
         for epoch in range(4):
             for rule in rules:
                 for group in rule.param_groups:
                     group["lr"].fill_(1e-3 * (epoch + 1))  # what was recorded must read it anew
-            for ids, labels in script.shaped(pairs, epoch, 192):
+            for ids, labels in family.shaped(pairs, epoch, 192):
                 run(ids, labels)
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    fresh = script.new_model(shape, 50, 0).to(device)
+    fresh = family.new_model(shape, 50, 0).to(device)
     moved = weights[0] - torch.cat([p.detach().flatten() for p in fresh.parameters()])
     assert (weights[1] - weights[0]).norm() < 0.05 * moved.norm()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from token_files import held_out, join, load, save
 
 from collect.align.tokens import Text, Tokens, pack
 from decoders.common.errors import DraftpickError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-from token_files import held_out, join, load, save
 
 TEXTS = [
     Text([1, 2, 3, 65535], 2, "math", 0.0),

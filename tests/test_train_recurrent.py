@@ -5,29 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from token_files import load, save
 
 from decoders.common.errors import DraftpickError
 from decoders.testing.tokenizers import save_llama, word_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from token_files import load, save  # noqa: E402
-
 WORDS = [f"w{i}" for i in range(40)]
 ABSENT = ("datasets", "mlflow", "rouge_score", "typer", "pyarrow")
 
 
-def call(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> None:
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
-    import_module(name).main()
+Script = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +39,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shard(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shard(tmp_path: Path, target: Path, script: Script) -> Path:
     """Counting answers of five tasks, packed by the script."""
     queries, outputs = [], []
     tasks = ("math", "mt_bench", "translation", "rag", "summarization")
@@ -59,7 +54,7 @@ def shard(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = tmp_path / "shard.npz"
     asked = ("--queries", tmp_path / "queries", "--outputs", tmp_path / "outputs")
-    call(monkeypatch, "pack_tokens", *asked, "--target", target, "--out", made)
+    script("pack_tokens", *asked, "--target", target, "--out", made)
     return made
 
 
@@ -78,12 +73,11 @@ def test_texts_are_packed_with_their_prompts(shard: Path) -> None:
 
 
 def test_a_generalist_and_specialists(
-    tmp_path: Path, shard: Path, target: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    tmp_path: Path, shard: Path, target: Path, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     arguments = [*options(shard, target, out), "--minutes", 0.01, "--specialists", 0.01]
-    call(monkeypatch, "train_recurrent", *arguments)
+    script("train_recurrent", *arguments)
     told = capsys.readouterr().out
     stages = ["general", "math", "chat", "translation", "documents", "general-on"]
     for stage in stages:
@@ -104,13 +98,13 @@ def test_a_generalist_and_specialists(
     }
     # called again: nothing is trained anew
     before = (out / "math/model/card.json").stat().st_mtime_ns
-    call(monkeypatch, "train_recurrent", *arguments)
+    script("train_recurrent", *arguments)
     assert (out / "math/model/card.json").stat().st_mtime_ns == before
     assert capsys.readouterr().out == told
 
 
 def test_a_plan_says_what_differs(
-    tmp_path: Path, shard: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shard: Path, target: Path, script: Script
 ) -> None:
     plan: list[dict[str, Any]] = [
         {"name": "narrow", "width": 8, "minutes": None, "epochs": 1},
@@ -120,7 +114,7 @@ def test_a_plan_says_what_differs(
     out = tmp_path / "out"
     arguments = [*options(shard, target, out), "--plan", tmp_path / "plan.json", "--minutes", 9]
     arguments += ["--int8"]
-    call(monkeypatch, "train_recurrent", *arguments)
+    script("train_recurrent", *arguments)
     card = json.loads((out / "on/model/card.json").read_text())
     assert card["start"] == "narrow" and card["recipe"]["fade"] == 0.5
     assert json.loads((out / "on/model/config.json").read_text())["width"] == 8
@@ -131,16 +125,16 @@ def test_a_plan_says_what_differs(
 
     (tmp_path / "plan.json").write_text(json.dumps([{"name": "x", "widht": 8}]))
     with pytest.raises(DraftpickError, match="not widht"):
-        call(monkeypatch, "train_recurrent", *arguments)
+        script("train_recurrent", *arguments)
 
 
 def test_a_wrong_task_is_told_before_anything_is_trained(
-    tmp_path: Path, shard: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shard: Path, target: Path, script: Script
 ) -> None:
     save(tmp_path / "one.npz", load([shard]).pick(load([shard]).names() == "math"))
     arguments = options(tmp_path / "one.npz", target, tmp_path / "out")
     with pytest.raises(DraftpickError, match="no text is of mt_bench; use math"):
-        call(monkeypatch, "train_recurrent", *arguments, "--minutes", 1, "--specialists", 1)
+        script("train_recurrent", *arguments, "--minutes", 1, "--specialists", 1)
     assert not (tmp_path / "out").exists()
 
 

@@ -15,6 +15,7 @@ from decoders.models import targets
 from decoders.models.loaders import is_encoder_decoder
 
 from .calibration import paired
+from .resuming import require_same_target
 
 KINDS = ("drafter", "exit", "recurrent", "eagle3", "bigram")
 ON_STATES = ("recurrent", "eagle3")  # they draft from the target's states
@@ -50,7 +51,7 @@ class AlignConfig:
 
 def check(config: AlignConfig) -> None:
     """Raises DraftpickError for what is wrong. Loads no model, and reads the files that are given
-    before the target's are fetched."""
+    before the target's are fetched. OUT keeps which target it is of."""
     if config.kind not in KINDS:
         raise DraftpickError(f"unknown kind {config.kind!r}; use {', '.join(KINDS)}")
     check_folder(config.out, "--out")
@@ -80,6 +81,8 @@ def check(config: AlignConfig) -> None:
         raise DraftpickError(
             f"--exit-layer must be 1 to {layers - 1} for this target, not {config.exit_layer}"
         )
+    tokenizer = targets.load_tokenizer(folder, config.chat_template)
+    require_same_target(config.out, folder, tokenizer)
 
 
 def _check_start(start: Path, kind: str) -> None:

@@ -24,6 +24,7 @@ from .held_out import DEEP, HeldOut, Part
 from .packed_batch import PackedBatch, flatten
 from .recipe import RecurrentRecipe
 from .recurrent import SOFTER, DistillationLoss, Drafting, Point, card_of
+from .resuming import content_of
 from .teacher import Teacher
 from .tokens import Tokens
 from .training import train
@@ -128,4 +129,5 @@ def train_head(
 
     loss = HeadLoss(teacher, vocab, recipe)
     task = Drafting(module, vocab, teacher, tokens, held_out, recipe, save, loss)
-    return Point(**train(task, recipe, out, report).curve[-1])
+    content = content_of(tokens, vocab, None, "eagle3")
+    return Point(**train(task, recipe, out, report, content).curve[-1])

@@ -43,6 +43,7 @@ from .learners import (
     tensors,
 )
 from .recipe import Recipe, RecurrentRecipe
+from .resuming import content_of
 from .teacher import Teacher
 from .tokens import Text, pack
 from .weights import training_dtype
@@ -96,7 +97,10 @@ def align(
     learner = _learner(config, recipe, folder, target, examples, eos)
     learner.module.to(device)
     started = time.time()
-    training.train(Answers(learner, examples, recipe), recipe, config.out, report)
+    texts = pack(Text(e.ids, e.start, "") for e in examples if not e.held_out)
+    own = config.kind, config.vocab_size, config.exit_layer, config.blocks
+    content = content_of(texts, learner.vocab, config.start, *own)
+    training.train(Answers(learner, examples, recipe), recipe, config.out, report, content)
     held_out = [e for e in examples if e.held_out]
     acceptance = evaluate(learner, held_out, device)
     parameters = sum(p.numel() for p in learner.module.parameters())

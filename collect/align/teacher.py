@@ -9,6 +9,7 @@ from torch import Tensor
 
 from decoders.backends.llama.model import embedded, layer
 from decoders.backends.native import LlamaBackend
+from decoders.backends.threads import threads
 from decoders.backends.weights.packed import dense
 
 
@@ -35,6 +36,7 @@ class Teacher:
         """[B, T, d] after each of these layers, and as of `states`. Not in inference mode, as a
         gradient is taken of what reads them."""
         target, kept = self._target, dict[int, Tensor]()
+        threads().adapt()
         place = target.positions(0, rows.shape[1])
         h = embedded(rows, self.embedding, self.shape)
         for depth, weights in enumerate(target.weights.layers, 1):

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from decoders.backends.threads import threads
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 
@@ -39,28 +40,31 @@ class TrainingState:
     curve: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def resumed(cls, folder: Path, recipe: Recipe, weights: Weights) -> TrainingState:
+    def resumed(cls, folder: Path, recipe: Recipe, weights: Weights, content: str) -> TrainingState:
         """How far the folder's run came, the weights as they were then; a new one where there is
-        none. Raises DraftpickError for a run with another recipe."""
+        none. Raises DraftpickError for a run with another recipe or content."""
         path = folder / CHECKPOINT
         state = checkpoint.kept(path, weights.device)
         if state is None:
             return cls()
-        if state["recipe"] != json.dumps(asdict(recipe)) or "weights" not in state:
+        same = state["recipe"] == json.dumps(asdict(recipe)) and state.get("content") == content
+        if not same or "weights" not in state:
             raise DraftpickError(
-                f"{folder} holds a run with another recipe ({state['recipe']}) or by another "
-                f"version; name another --out, or delete {path} to start over"
+                f"{folder} holds a run with another recipe ({state['recipe']}), on other texts, of "
+                "another kind, size or start, or by another version; name another --out, or delete "
+                f"{path} to start over"
             )
         weights.restore(state["weights"])
         return cls(**json.loads(state["state"]))
 
-    def keep(self, folder: Path, recipe: Recipe, weights: Weights) -> None:
+    def keep(self, folder: Path, recipe: Recipe, weights: Weights, content: str) -> None:
         """Write the curve and the checkpoint, each next to its place first."""
         if self.curve:
             lines = "".join(json.dumps(point) + "\n" for point in self.curve)
             write_atomically(folder / CURVE, lines)
         state = {
             "recipe": json.dumps(asdict(recipe)),
+            "content": content,
             "state": json.dumps(asdict(self)),
             "weights": weights.state(),
         }
@@ -106,20 +110,25 @@ class Task(Protocol):
 
 
 def train(
-    task: Task, recipe: Recipe, folder: Path, report: Callable[[dict[str, float]], None]
+    task: Task,
+    recipe: Recipe,
+    folder: Path,
+    report: Callable[[dict[str, float]], None],
+    content: str = "",
 ) -> TrainingState:
     """Train until the recipe is done.
 
     report: each REPORT_EVERY steps or REPORT_S seconds, with step, progress (0 to 1), loss and
         tokens_per_s.
     folder: keeps the curve, if any, and the state from which the same call resumes.
+    content: what else decides the run, as of `content_of`.
 
-    Raises DraftpickError where the loss is no number any more, and where the folder holds another
-    recipe's run.
+    Raises DraftpickError where the loss is no number any more, and where the folder holds the run
+    of another recipe or content.
     """
     folder.mkdir(parents=True, exist_ok=True)
     weights = task.weights
-    state = TrainingState.resumed(folder, recipe, weights)
+    state = TrainingState.resumed(folder, recipe, weights, content)
     total = task.steps(recipe.epochs) if recipe.minutes is None else None
     smooth = torch.tensor(state.loss, device=weights.device)
 
@@ -130,7 +139,7 @@ def train(
                 f"the loss is {state.loss} after {state.step} steps; lower --lr and --matrix-lr"
             )
         task.mark(state, last)
-        state.keep(folder, recipe, weights)
+        state.keep(folder, recipe, weights, content)
 
     with closing(task.batches(state.step)) as batches:
         batch = next(batches)
@@ -147,6 +156,7 @@ def train(
             if task.due(state) or now - marked > task.checkpoint_s:
                 keep()
                 marked = time.monotonic()
+            threads().adapt()
             loss = task.loss(batch)
             loss.backward()  # type: ignore[no-untyped-call]
             weights.step(schedule(done, recipe.warmup))

@@ -29,6 +29,7 @@ from .kept_states import KeptStates
 from .packed_batch import flatten
 from .recipe import RecurrentRecipe
 from .recurrent import Drafting, Point, card_of, new_cell
+from .resuming import content_of
 from .teacher import Teacher
 from .tokens import Tokens
 from .training import train
@@ -117,7 +118,8 @@ def run_stage(
         _result(stage, recipe, point, finished=False)
 
     task = Drafting(cell, vocab, teacher, chosen, held_out, recipe, save, states=states)
-    last = Point(**train(task, recipe, stage.out, report).curve[-1])
+    content = content_of(chosen, vocab, stage.start, "recurrent", cell.config)
+    last = Point(**train(task, recipe, stage.out, report, content).curve[-1])
     _result(stage, recipe, last, finished=True)
     return last
 

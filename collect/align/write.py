@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collect.queries import read_queries, shipped_folder
+from collect.queries import Query, read_queries, shipped_folder
 from decoders.common.errors import NotANumber
 from decoders.common.files import whole_lines
 from decoders.common.terminal import progress
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..replay.batch import Batch
     from .kept_states import KeptStates
 
+OUTPUTS = "outputs.jsonl"
 BATCH = 128  # queries; written out together, and lost together where a run is killed
 
 
@@ -58,7 +59,8 @@ def write_outputs(
     """Greedy answers of the target to every query's first turn, appended to OUT/outputs.jsonl.
 
     Call it again to resume after the last whole line; no query is asked twice. Batches come in a
-    random order, so that what is there after any time is a fair sample.
+    random order, so that what is there after any time is a fair sample, those first that bring a
+    task of which nothing is there.
 
     minutes: begin no further batch after this time; None answers all.
     states: keeps those that the target has in front of each token; None keeps none.
@@ -67,7 +69,7 @@ def write_outputs(
     from decoders import Engine
 
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "outputs.jsonl"
+    path = out / OUTPUTS
     answered = whole_lines(path).splitlines() if path.is_file() else []
     done = {from_json(line)["id"] for line in answered}
     wanted = [q for q in read_queries(list(queries)) if not tasks or q.task in tasks]
@@ -80,6 +82,14 @@ def write_outputs(
     asked.sort(key=lambda pair: len(pair[1]))  # similar lengths together: little padding
     groups = [asked[i : i + BATCH] for i in range(0, len(asked), BATCH)]
     random.Random(0).shuffle(groups)
+    known = {q.task for q in wanted if q.id in done}
+
+    def brings_nothing_new(group: Sequence[tuple[Query, list[int]]]) -> bool:
+        new = {q.task for q, _ in group} - known
+        known.update(new)
+        return not new
+
+    groups.sort(key=brings_nothing_new)
     written, began = len(wanted) - len(todo), time.monotonic()
     with (
         path.open("a", encoding="utf-8") as stream,

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from decoders.common.errors import DraftpickError
 
 from ..embedders import Embedder, hash_of, kind_of, load_embedder
-from .writer import write_file
+from .writer import LOCK, explained, write_file
 
 CHUNK = 512  # texts embedded at once
 
@@ -126,11 +127,18 @@ def _kept(folder: Path, name: str, texts: Mapping[str, str]) -> dict[str, NDArra
 
 
 def _add(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
-    """Put rows into a space's file, in the place of those of the same queries."""
-    added = {row["query_id"] for row in rows}
-    others = [row for row in _rows(folder, name).to_pylist() if row["query_id"] not in added]
-    table = pa.Table.from_pylist([*others, *rows], schema=SCHEMA)
-    write_file(_file(folder, name), partial(pq.write_table, table))
+    """Put rows into a space's file, in the place of those of the same queries. One process at a
+    time."""
+    added, path = {row["query_id"] for row in rows}, _file(folder, name)
+    with explained(path):
+        path.parent.mkdir(exist_ok=True)
+        with FileLock(path.parent / LOCK):
+            for leftover in path.parent.glob("*.tmp"):  # of a process that was killed
+                leftover.unlink()
+            held = _rows(folder, name).to_pylist()
+            others = [row for row in held if row["query_id"] not in added]
+            table = pa.Table.from_pylist([*others, *rows], schema=SCHEMA)
+            write_file(path, partial(pq.write_table, table))
 
 
 def _rows(folder: Path, name: str) -> pa.Table:

@@ -49,7 +49,7 @@ class Store:
         self._lock = FileLock(self.folder / LOCK)
 
     def __enter__(self) -> Self:
-        with _explained(self.folder):
+        with explained(self.folder):
             if self.folder.is_dir() and not (self.folder / MANIFEST).exists():
                 _refuse_foreign(self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -117,10 +117,12 @@ class Store:
             write_file(self.folder / table / name, partial(pq.write_table, content))
 
     def _remove_leftovers(self) -> None:
-        """Files that a kill left half-written; safe, as the lock makes this the only writer."""
-        with _explained(self.folder):
-            for leftover in self.folder.rglob("*.tmp"):
-                leftover.unlink()
+        """Files that a kill left half-written; safe, as the lock makes this the only writer there.
+        Embeddings have another."""
+        with explained(self.folder):
+            for place in (self.folder, self.folder / "queries", self.folder / "outcomes"):
+                for leftover in place.glob("*.tmp"):
+                    leftover.unlink()
 
 
 def _plain(row: QueryRow | OutcomeRow, schema: pa.Schema) -> dict[str, Any]:
@@ -155,12 +157,12 @@ def _refuse_foreign(folder: Path) -> None:
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Replace a file; the system's refusals are explained."""
-    with _explained(path), replacing(path) as file:
+    with explained(path), replacing(path) as file:
         write(file)
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals into a sentence."""
     try:
         yield

@@ -198,22 +198,28 @@ def _describe_arms(engine: SweepEngine, names: Sequence[str]) -> tuple[ArmInfo, 
 
 def _not_stored(queries: Sequence[Query], folder: Path) -> list[Query]:
     """The queries that the folder lacks; an id that it holds must mean the same question."""
-    stored = {
-        row["query_id"]: (row["task"], tuple(row["turns"]))
-        for row in read_table(folder, "queries", ("query_id", "task", "turns")).to_pylist()
-    }
+    prompts = ["prompt_ids"] if any(query.prompt_ids for query in queries) else []
+    columns = ["query_id", "task", "turns", "group", *prompts]
+    stored = {row["query_id"]: row for row in read_table(folder, "queries", columns).to_pylist()}
     pending: dict[str, Query] = {}
     for query in queries:
-        if stored.get(query.id, (query.task, query.turns)) != (query.task, query.turns):
+        if query.id in stored and not _same(query, stored[query.id]):
             raise DraftpickError(
-                f"the query {query.id!r} is in {folder} with another text or task; use another "
-                "--out, or give the changed query an id of its own"
+                f"the query {query.id!r} is in {folder} with another text, task, group or prompt; "
+                "use another --out, or give the changed query an id of its own"
             )
         if query.id in pending:
             raise DraftpickError(f"the query id {query.id!r} occurs twice; ids must be unique")
         if query.id not in stored:
             pending[query.id] = query
     return list(pending.values())
+
+
+def _same(query: Query, row: dict[str, Any]) -> bool:
+    """Whether a stored row is of this query. One that was refused has no prompt there."""
+    if (query.task, [*query.turns], query.group) != (row["task"], row["turns"], row["group"]):
+        return False
+    return not query.prompt_ids or row["prompt_ids"] in ([], [*query.prompt_ids])
 
 
 def _encode(engine: SweepEngine, query: Query, options: SweepOptions) -> Prompt:

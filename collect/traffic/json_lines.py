@@ -12,7 +12,7 @@ from decoders.common.text import from_json
 
 from .records import LoggedAnswer
 
-LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
+LIMITS = ("max_tokens", "max_completion_tokens", "n_predict", "max_new_tokens")
 
 
 def answers_of(record: Any, where: str) -> Iterator[LoggedAnswer]:
@@ -71,6 +71,7 @@ def _of_own_log(record: Mapping[str, Any], where: str) -> Iterator[LoggedAnswer]
     yield replace(
         asked,
         messages=({"role": "user", "content": prompt},),
+        prompt_ids=_ids(text, "prompt_ids"),
         answer={"role": "assistant", "content": answer},
         counted=_count(outcome, "new_tokens"),
         target=target if isinstance(target := record.get("target"), str) else None,

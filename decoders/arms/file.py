@@ -133,7 +133,7 @@ def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
         if "name" in body:
             mistakes.append(f"arms.{name}.name: leave it out; the arm is called {name} already")
         try:
-            arms[str(name)] = recipe_of({**_located(body, path.parent), "name": str(name)})
+            arms[str(name)] = recipe_of(_located(body, path.parent) | {"name": str(name)})
         except ValidationError as error:
             mistakes += sentences(f"arms.{name}", error, fields_of(body["kind"]))
         except ValueError as error:
@@ -150,16 +150,15 @@ def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
     return arms
 
 
-def _located(body: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same, with drafters that are named from the file's folder named from here."""
-    made: dict[str, Any] = {}
-    for field, value in body.items():
-        if isinstance(value, dict):
-            value = _located(value, folder)
-        elif field == "drafter" and isinstance(value, str) and value.startswith(("./", "../")):
-            value = str(folder / value)
-        made[field] = value
-    return made
+def _located(value: Any, folder: Path) -> Any:
+    """The same, with models that are named from the file's folder named from here."""
+    if isinstance(value, dict):
+        return {field: _located(each, folder) for field, each in value.items()}
+    if isinstance(value, list):
+        return [_located(each, folder) for each in value]
+    if isinstance(value, str) and value.startswith(("./", "../")):
+        return str(folder / value)
+    return value
 
 
 def choose(arms: dict[str, ArmRecipe], names: list[str] | None) -> dict[str, ArmRecipe]:

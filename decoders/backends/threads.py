@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from ..common import control_group
-from ..common.machine import Look, look, others, usable_cores
+from ..common.machine import Look, allowed_cores, look, others
 
 OMP_PAUSE_HARD = 2
 WINDOW_S = 0.4  # between two looks; the system counts in hundredths of a second
@@ -31,10 +31,7 @@ class Threads:
     """
 
     def __init__(self) -> None:
-        quota = control_group.cores()
-        if quota is not None and quota < torch.get_num_threads():
-            torch.set_num_threads(max(1, int(quota)))
-        self.full = self._set = torch.get_num_threads()
+        self.full = self._set = _within_quota()
         self._last = look() if self.full > 1 else None
 
     def adapt(self) -> None:
@@ -42,18 +39,30 @@ class Threads:
         if self._last is None or time.perf_counter() - self._last.wall < WINDOW_S:
             return
         if torch.get_num_threads() != self._set:  # somebody else asked for another number
-            self.full = self._set = torch.get_num_threads()
+            self.full = self._set = _within_quota()
         now = look()
         if now is not None:
-            wanted = self.wanted(self._last, now, usable_cores())
+            wanted = self.wanted(self._last, now, allowed_cores())
             if wanted != self._set:
                 torch.set_num_threads(wanted)
                 self._set = wanted
         self._last = now
 
     def wanted(self, last: Look, now: Look, cores: int) -> int:
-        """The number of cores that others leave, half a core counting as one."""
+        """The number of cores that others leave, half a core counting as one.
+
+        cores: all that the others were counted on; a quota, which is this process's alone, is in
+            `full`.
+        """
         return max(1, min(self.full, int(cores - others(last, now) + 0.5)))
+
+
+def _within_quota() -> int:
+    """PyTorch's threads, after there are no more than the control group has cores' time for."""
+    quota = control_group.cores()
+    if quota is not None and quota < torch.get_num_threads():
+        torch.set_num_threads(max(1, int(quota)))
+    return torch.get_num_threads()
 
 
 @cache

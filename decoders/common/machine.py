@@ -75,13 +75,16 @@ def _machine_bytes() -> int | None:
     return 1024 * (kib["MemAvailable"] + kib.get("SwapFree", 0))
 
 
+def allowed_cores() -> int:
+    """Cores that this process may run on, for however little time."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def usable_cores() -> int:
     """Cores that this process may run on, and has time for by its control group's quota."""
-    if hasattr(os, "sched_getaffinity"):
-        allowed = len(os.sched_getaffinity(0))
-    else:
-        allowed = os.cpu_count() or 1
-    quota = control_group.cores()
+    allowed, quota = allowed_cores(), control_group.cores()
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 

@@ -14,7 +14,7 @@ from copy import copy, deepcopy
 from dataclasses import dataclass
 
 from ..common.errors import DraftpickError
-from .index import MAX_MATCH, SuffixIndex
+from .index import LAST, MAX_MATCH, SuffixIndex
 from .votes import Draft, Wanted, draft
 
 TOKENS = 2**18  # kept by default
@@ -53,12 +53,15 @@ class EarlierAnswers:
         if age_s is not None and age_s <= 0:
             raise DraftpickError(f"earlier answers are kept for some time, not {age_s:g} s")
         self._most, self._age_s, self._clock = tokens, age_s, clock
-        self._index = SuffixIndex(2 ** max(10, (2 * tokens - 1).bit_length()))
+        self.added = self.asked = self.found = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._index = SuffixIndex(2 ** max(10, (2 * self._most - 1).bit_length()))
         self._texts: deque[Kept] = deque()  # the oldest first
         self._users: dict[str, int] = {}
         self._counts: dict[str, int] = {}  # texts of each user
-        self._next_user = 0
-        self.tokens = self.added = self.asked = self.found = 0
+        self._next_user = self.tokens = 0
 
     def __len__(self) -> int:
         """Answers that are kept."""
@@ -76,6 +79,8 @@ class EarlierAnswers:
         text = text[-self._most :]
         if not text:
             return
+        if self._index.end + len(text) >= LAST:  # its places are used up
+            self._clear()
         self._make_room(len(text))
         symbols = self._symbols(self._number(user), text)
         self._index.begin()

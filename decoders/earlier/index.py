@@ -110,30 +110,32 @@ class SuffixIndex:
         first; (0, []) where none has `shortest` tokens, or nothing follows it."""
         wanted = array("q", tail[-MAX_MATCH:])
         for number in reversed(range(len(ANCHORS))):
-            if shortest <= ANCHORS[number] <= len(wanted):
-                places = self._places(number, wanted)
-                if places:
-                    return self._longest(places, wanted, ANCHORS[number])
+            known = max(ANCHORS[number], shortest)
+            places = self._places(number, wanted, known) if known <= len(wanted) else []
+            if places:
+                return self._longest(places, wanted, known)
+            if ANCHORS[number] <= shortest:
+                break
         return 0, []
 
-    def _places(self, number: int, wanted: array[int]) -> list[int]:
-        """Places after the anchor at the end of `wanted`, the latest first."""
-        anchor, links, tokens = ANCHORS[number], self._links[number], self._tokens
-        key, base = wanted[-anchor:], self._base
-        place = self._heads[number][hash(tuple(key)) & self._mask]
+    def _places(self, number: int, wanted: array[int], known: int) -> list[int]:
+        """Places after the last `known` tokens of `wanted`, an anchor or more, the latest first."""
+        links, tokens = self._links[number], self._tokens
+        key, base = wanted[-known:], self._base
+        place = self._heads[number][hash(tuple(key[-ANCHORS[number] :])) & self._mask]
         found: list[int] = []
         for _ in range(MOST_STEPS):
-            if place - anchor < self._floor or len(found) == MOST_PLACES:
+            if place - known < self._floor or len(found) == MOST_PLACES:
                 break
             at = place - base
-            if tokens[at - anchor : at] == key:
+            if tokens[at - known : at] == key:
                 found.append(place)
             place = links[at]
         return found
 
-    def _longest(self, places: list[int], wanted: array[int], anchor: int) -> tuple[int, list[int]]:
-        """The places that share most, among those that share the anchor."""
-        reach = [self._reach(place, wanted, anchor) for place in places]
+    def _longest(self, places: list[int], wanted: array[int], known: int) -> tuple[int, list[int]]:
+        """The places that share most, among those that share the last `known` tokens."""
+        reach = [self._reach(place, wanted, known) for place in places]
         most = max(reach)
         return most, [place for place, own in zip(places, reach, strict=True) if own == most]
 

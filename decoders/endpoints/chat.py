@@ -122,13 +122,13 @@ class Pieces:
 
 
 def tokens_of(tokenizer: str, text: str) -> int:
-    """How many tokens the text has. tokenizer: a folder or name. Raises DraftpickError where it
-    cannot be loaded."""
-    return len(_loaded(tokenizer).encode(text, add_special_tokens=False))
+    """How many tokens the text has. tokenizer: as for `tokenizer_of`."""
+    return len(tokenizer_of(tokenizer).encode(text, add_special_tokens=False))
 
 
 @lru_cache
-def _loaded(name: str) -> Any:
+def tokenizer_of(name: str) -> Any:
+    """name: of a folder or model. Raises DraftpickError where it cannot be loaded."""
     from ..models.targets import load_tokenizer, resolve
 
     folder = Path(name).expanduser()

@@ -22,7 +22,7 @@ from ..common.hashing import HashingEmbedder
 from ..options import EngineOptions
 from ..protocols import FieldStreamer, RoundStreamer
 from ..records import DecodeResult, Prefilled, Request, Upstream
-from .chat import NOTHING, Conversations, Pieces, chat_ids, chat_of, tokens_of
+from .chat import NOTHING, Conversations, Pieces, chat_ids, chat_of, tokenizer_of, tokens_of
 from .fields import Joined, shown, thought, tokens_guessed
 from .load import Loads
 from .recipe import EndpointRecipe
@@ -47,6 +47,8 @@ class EndpointEngine:
         for name, arm in arms.items():
             if not isinstance(arm, EndpointRecipe):
                 raise DraftpickError(f"the arm {name!r} is of kind {arm.kind!r}, not an endpoint")
+            if arm.tokenizer is not None:
+                _try_tokenizer(name, arm.tokenizer)
             self.arms[name] = arm
         self.target_name = "endpoints"
         self.eos_ids: tuple[int, ...] = ()
@@ -217,22 +219,23 @@ class EndpointEngine:
         recipe, messages = self.arm(arm), chat_of(prompt_ids)
         recipe.check(request)
         breaker = self._breakers[arm]
-        if not breaker.allow():
+        after = breaker.allow()
+        if not after:
             raise ArmDown(arm, breaker.reason, breaker.pause_s)
         answer = _Answer(self.tokenizer, prompt_ids, streamer)
         body = _body(recipe, messages, request)
         try:
             self._ask(recipe, body, answer, request.trace)
         except Unavailable as error:
-            breaker.failed(str(error), error.pause_s)
+            breaker.failed(str(error), error.pause_s, after)
             if answer.ids and getattr(streamer, "shown", streamer is not None):
                 words = f"the endpoint of arm {arm!r} {error}, in the middle of its answer"
                 raise UpstreamBroke(arm, f"{words}; ask again") from error
             raise ArmDown(arm, str(error), breaker.pause_s) from error
         except DraftpickError:
-            breaker.succeeded()  # it lives, and refused
+            breaker.succeeded(after)  # it lives, and refused
             raise
-        breaker.succeeded()
+        breaker.succeeded(after)
         self.conversations.answered(messages, arm)
         if streamer is not None:
             answer.begin()
@@ -257,6 +260,14 @@ class EndpointEngine:
                 raise DraftpickError(str(error)) from error
             self._uncounted.add(recipe.name)
             self._ask(recipe, body, answer, trace)
+
+
+def _try_tokenizer(arm: str, tokenizer: str) -> None:
+    """Load it, so that a mistake is told before anything is asked, not behind an answer."""
+    try:
+        tokenizer_of(tokenizer)
+    except DraftpickError as error:
+        raise DraftpickError(f"the `tokenizer` of arm {arm!r} cannot be loaded: {error}") from error
 
 
 def _body(

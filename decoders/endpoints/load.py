@@ -128,7 +128,8 @@ class Loads:
                 for arm in self._pages:
                     threading.Thread(target=self._watch, args=(arm,), daemon=True).start()
         oldest = time.monotonic() - TOO_OLD_S
-        return max((load.all for at, load in self._seen.values() if at > oldest), default=0)
+        seen = list(self._seen.values())  # threads add to it
+        return max((load.all for at, load in seen if at > oldest), default=0)
 
     def _watch(self, arm: str) -> None:
         told = False

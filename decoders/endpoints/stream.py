@@ -108,12 +108,12 @@ def completions(
 
     body: of the request, without what the recipe says. trace: as of `records.Request`.
 
-    Raises Unavailable where the server does not answer, is overloaded, fails, or ends before the
-    answer does, UpstreamRefused where it refuses every request, redirects or a key is missing,
-    and Refused where it refuses this request.
+    Raises Unavailable where the server does not answer, is overloaded, fails, sends no answer, or
+    ends before the answer does, UpstreamRefused where it refuses every request, redirects or a key
+    is missing, and Refused where it refuses this request.
     """
     content = {**arm.extra_body, **body, "model": arm.model}
-    ended, pending = None, False
+    ended, pending, chosen = None, False, False
     with ExitStack() as open_:
         answer, kind = open_.enter_context(
             asked(connections, arm, "POST", "/chat/completions", content, trace)
@@ -126,13 +126,15 @@ def completions(
                     done = True
                     break
                 if event.strip():
-                    found = _event(_record(arm, event))
+                    record = _record(arm, event)
+                    found, chosen = _event(record), chosen or bool(record.get("choices"))
                     ended, pending = ended or found.finish_reason, pending or found.pending
                     yield found
             if done:
                 _read_out(answer, events, open_.pop_all())
         elif kind == "application/json":
-            found = _event(record_of(arm, answer), of="message")
+            record = record_of(arm, answer)
+            found, chosen = _event(record, of="message"), bool(record.get("choices"))
             done, ended, pending = True, found.finish_reason, found.pending
             yield found
         else:
@@ -143,6 +145,8 @@ def completions(
             )
     if ended is None and (pending or not done):
         raise Unavailable("its stream ended before the answer did")
+    if not chosen:
+        raise Unavailable("sent no answer, as there are no `choices`; check the arm's `url`")
 
 
 def data_of(parts: Iterable[str]) -> Iterator[str]:

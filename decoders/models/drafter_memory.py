@@ -72,6 +72,10 @@ class DrafterMemory:
             if breaker.pause_s > 0
         }
 
+    def wake(self) -> None:
+        """Try at once what could not be loaded, as after its files were mended."""
+        self._breakers.clear()
+
     @contextmanager
     def at_work(self, arm: str) -> Iterator[None]:
         """Meanwhile the arm is not let go."""
@@ -82,9 +86,12 @@ class DrafterMemory:
             self._at_work[arm] -= 1
 
     def load(self, holder: Holder, arm: str, build: Callable[[], Strategy]) -> Strategy:
-        """Make what `build` does, for this engine to keep. Raises LoadFailed."""
-        started = time.perf_counter()
+        """Make what `build` does, for this engine to keep. Raises LoadFailed, without a try where
+        the last one was a moment ago."""
         breaker = self._breakers.setdefault(arm, Breaker(FIRST_S, LONGEST_S))
+        if (pause_s := breaker.pause_s) > 0:
+            raise LoadFailed(arm, breaker.reason, pause_s)
+        started = time.perf_counter()
         try:
             made = self._built(arm, holder.target, build)
         except _FAILS as error:

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ..records import NAN
-from .race import ON_CPU
+from .race import FLOATS, ON_CPU
 
 WIDTH = 512
-FLOATS = (torch.bfloat16, torch.float32, torch.float64)  # that a kernel takes
 
 
 def likeliest(logits: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ class SamplingKernels:
 
 
 ON_CPU, ON_CUDA = SamplingKernels(), SamplingKernels()
+FLOATS = torch.bfloat16, torch.float32, torch.float64  # that the kernels in C++ take
 
 
 BLOCK = 256  # tokens
@@ -93,6 +94,8 @@ def pick(
     """
     device, t = logits.device, len(logits)
     on_cpu = device.type == "cpu"
+    if on_cpu and logits.dtype not in FLOATS:
+        logits = logits.float()
     match temperature, keys, places:
         case float() | int(), int(), int() if on_cpu and ON_CPU.pick_chain is not None:
             return ON_CPU.pick_chain(logits, temperature, keys, places, names, count)

@@ -62,7 +62,8 @@ class TextStream:
 
     def finish(self) -> str:
         """What was held back, the answer being whole."""
-        self._hold(self._bytes.decode(b"", final=True))
+        held = "" if self._channels is None else self._channels.rest()
+        self._hold(held + self._bytes.decode(b"", final=True))
         return self._release(0)
 
     def _hold(self, text: str, name: str = "") -> None:

@@ -42,6 +42,7 @@ class FakeEngine:
 
     target_name = "fake-target"
     target_fingerprint = "fake-target@sha256:0/float32"
+    timed_by = "fakes"
     embedder = "target:fake/4"
     context = 2000
     eos_ids: tuple[int, ...] = (EOS,)

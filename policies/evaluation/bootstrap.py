@@ -72,10 +72,14 @@ def group_sums(values: NDArray[Any], index: NDArray[np.intp]) -> Float64:
     return sums
 
 
-def group_means(values: NDArray[Any], index: NDArray[np.intp]) -> Float64:
-    """Average the rows of each group, in the shapes of `group_sums`."""
-    counts = np.bincount(index)  # [G]
-    return group_sums(values, index) / counts.reshape(-1, *[1] * (values.ndim - 1))
+def group_means(
+    values: NDArray[Any], index: NDArray[np.intp], weights: Float64 | None = None
+) -> Float64:
+    """Average the rows of each group, in the shapes of `group_sums`. weights: [n], None for all
+    alike."""
+    each = np.ones(len(index)) if weights is None else weights
+    each = each.reshape(-1, *[1] * (values.ndim - 1))
+    return np.asarray(group_sums(values * each, index) / group_sums(each, index))
 
 
 def grouped_error(residual: NDArray[Any], index: NDArray[np.intp]) -> Float64:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..records import Float64, Policy, RewardTable
 from .evaluate import aligned, greedy_probs, per_query, references
+from .units import units_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ class Regret:
         worse than that arm; None where the oracle gains nothing.
     worse_than_plain: the share of queries on which its arm earns less than plain decoding; None
         where the table has no such arm.
-    queries: how many counted; one whose chosen arm failed does not.
+    queries: how many counted; one whose chosen arm failed on all of its rows does not.
     """
 
     mean: float
@@ -88,12 +89,15 @@ def regret(made: Decisions, plain: str | None = None) -> Regret:
     """The regret of a policy's decisions. plain: the arm that does not draft."""
     table, ours, fixed, oracle = made.table, made.reward, made.best_fixed, made.oracle
     seen = ~np.isnan(ours) & ~np.isnan(fixed)
-    left = float((oracle - ours)[seen].mean()) if seen.any() else float("nan")
-    gap = float((oracle - fixed)[seen].mean()) if seen.any() else 0.0
+    units = units_of(table, seen)
+    left, gap = float("nan"), 0.0
+    if units.queries:
+        left = float(units.by_query((oracle - ours)[seen]).mean())
+        gap = float(units.by_query((oracle - fixed)[seen]).mean())
     worse = None
     if plain in table.arms:
         plainly = table.rewards[:, table.arms.index(str(plain))]
         both = seen & ~np.isnan(plainly)
-        # a rounding error is not a loss
-        worse = float((ours < plainly - 1e-9)[both].mean()) if both.any() else None
-    return Regret(left, 1 - left / gap if gap > 0 else None, worse, int(seen.sum()))
+        lost = (ours < plainly - 1e-9)[both]  # a rounding error is no loss
+        worse = float(units_of(table, both).by_query(lost).mean()) if both.any() else None
+    return Regret(left, 1 - left / gap if gap > 0 else None, worse, units.queries)

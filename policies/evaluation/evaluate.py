@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import PolicyError
-from ..fixed import best_fixed_index, one_hot
-from ..records import Float64, Policy, RewardTable
+from ..records import Float64, Policy, RewardTable, by_task
 from .bootstrap import CONFIDENCE, RESAMPLES, group_sums, interval, ratio
 from .bounds import costs_margin, widened
-from .units import Units, units_of
+from .units import Units, best_fixed_index, units_of
 
 OPTIMISTIC = (
     "the oracle chooses by the very timings, or answers drawn at a temperature above 0, that it is "
@@ -30,8 +29,9 @@ LEAST_MASS = 1e-6
 class Value:
     """The expected reward of one way to choose, over the table's queries.
 
-    low, high: bootstrap interval (groups resampled, with all of their rows; percentiles).
-    queries: how many rows counted; one where every arm that could be chosen failed does not.
+    mean: over queries, each counted once, whose rows are averaged first.
+    low, high: bootstrap interval (groups resampled, with all of their queries; percentiles).
+    queries: how many counted; one on whose rows every arm that could be chosen failed does not.
     failed_mass: mean probability put on arms that failed; above 0, mean is over the arms that did
         not (rescaled).
     """
@@ -84,7 +84,7 @@ def greedy_probs(probs: Float64) -> Float64:
 
 
 def per_query(probs: Float64, rewards: Float64) -> Float64:
-    """[n] expected reward of each query, over the arms that did not fail; nan where none is left.
+    """[n] expected reward of each row, over the arms that did not fail; nan where none is left.
 
     probs, rewards: [n, A], nan in rewards for a failed arm. The probabilities of the arms that
     are left are rescaled to sum to 1: the value of drawing again when the drawn arm fails.
@@ -135,7 +135,7 @@ def references(table: RewardTable, train: RewardTable | None = None) -> dict[str
     n, size = table.rewards.shape
     rows = {"uniform": np.full((n, size), 1 / size)}
     for i, arm in enumerate(table.arms):
-        rows[f"fixed/{arm}"] = np.tile(one_hot(size, i), (n, 1))
+        rows[f"fixed/{arm}"] = np.tile(np.eye(size)[i], (n, 1))
     best = best_fixed_index(chosen_on)
     rows["best-fixed"] = rows[f"fixed/{table.arms[best]}"]
     of_task = {task: _best_of_task(chosen_on, task, best) for task in sorted(set(table.tasks))}
@@ -165,25 +165,34 @@ def report(
     units = units_of(table)
     counts = units.resample(seed, resamples)
     rows = [_value(name, pi, table.rewards, units, counts) for name, pi in distributions.items()]
-    each = {name: per_query(pi, table.rewards) for name, pi in distributions.items()}
-    gains = each["greedy"] - each["best-fixed"]
+    each = {
+        name: _by_query(per_query(pi, table.rewards), units) for name, pi in distributions.items()
+    }
+    ours, theirs = distributions["greedy"], distributions["best-fixed"]
+
+    def apart(rewards: Float64) -> Float64:
+        """[Q], how much more we earn."""
+        return _by_query(per_query(ours, rewards) - per_query(theirs, rewards), units)
+
+    gains = apart(table.rewards)
     low, high = _interval(gains, units, counts)
     if table.repeats is not None:
-        ours, theirs = distributions["greedy"], distributions["best-fixed"]
-        moved = [_mean(per_query(ours, r) - per_query(theirs, r)) for r in table.repeats]
+        moved = [_mean(apart(rewards)) for rewards in table.repeats]
         mean = _mean(gains)
         margin = costs_margin(mean, np.array(moved), (1 + CONFIDENCE) / 2)
         low, high = widened(mean, (low, high), margin)
     paired = int((~np.isnan(gains)).sum())
-    tasks = sorted(set(table.tasks))
-    members = {task: np.array([t == task for t in table.tasks]) for task in tasks}
+    place = {query: i for i, query in enumerate(dict.fromkeys(table.query_of))}
+    of_task = by_task(table.query_of, table.tasks)
+    members = {task: [place[query] for query in queries] for task, queries in of_task.items()}
+    chosen, tasks = units.by_query(ours), list(members)
     return Evaluation(
         rows=rows,
         gain=Value("greedy - best-fixed", _mean(gains), low, high, paired),
         best_fixed=table.arms[best_fixed_index(table if train is None else train)],
         by_task={t: {name: _mean(v[members[t]]) for name, v in each.items()} for t in tasks},
         tasks=tasks,
-        choices=np.stack([distributions["greedy"][members[t]].mean(axis=0) for t in tasks]),
+        choices=np.stack([chosen[members[t]].mean(axis=0) for t in tasks]),
         optimistic=table.lucky,
     )
 
@@ -214,10 +223,16 @@ def _best_of_task(table: RewardTable, task: str, otherwise: int) -> int:
 
 
 def _value(name: str, probs: Float64, rewards: Float64, units: Units, counts: Float64) -> Value:
-    values = per_query(probs, rewards)
+    values = _by_query(per_query(probs, rewards), units)
     low, high = _interval(values, units, counts)
-    failed = float((probs * np.isnan(rewards)).sum(axis=1).mean())
+    failed = float(units.by_query((probs * np.isnan(rewards)).sum(axis=1)).mean())
     return Value(name, _mean(values), low, high, int((~np.isnan(values)).sum()), failed)
+
+
+def _by_query(values: Float64, units: Units) -> Float64:
+    """[n] to [Q], the mean of each query's rows that count; nan where none does."""
+    seen = ~np.isnan(values)
+    return ratio(units.by_query(np.where(seen, values, 0.0)), units.by_query(seen))
 
 
 def _mean(values: Float64) -> float:
@@ -226,9 +241,9 @@ def _mean(values: Float64) -> float:
 
 
 def _interval(values: Float64, units: Units, counts: Float64) -> tuple[float, float]:
-    """Percentile interval of the mean of [n] values over resampled groups, counts [B, G]; (nan,
+    """Percentile interval of the mean of [Q] values over resampled groups, counts [B, G]; (nan,
     nan) where nothing counts."""
     seen = ~np.isnan(values)
-    sums = group_sums(np.where(seen, values, 0.0), units.group_of_row)
-    rows = group_sums(seen, units.group_of_row)
-    return interval(ratio(counts @ sums, counts @ rows))
+    sums = group_sums(np.where(seen, values, 0.0), units.group_of_query)
+    queries = group_sums(seen, units.group_of_query)
+    return interval(ratio(counts @ sums, counts @ queries))

@@ -15,7 +15,7 @@ from decoders.common.errors import NoSuchName
 from ..base import BasePolicy, as_rows, from_rewards, origin_of
 from ..errors import PolicyError
 from ..evaluation.bootstrap import grouped_error
-from ..evaluation.units import Units, units_of
+from ..evaluation.units import Units, mean_rewards, units_of
 from ..records import ANY, Fitted, Float64, Origin, RewardTable
 
 PAIR = ("temperature", "requests-running")  # drafts fail more often, and cost more
@@ -175,7 +175,7 @@ def fit_binned(
     x = seen.features[:, [seen.feature_names.index(name) for name in names]]
     bins = [bins_of(column, most) for column in x.T]
     cells, cell = math.prod(len(each.edges) + 1 for each in bins), cells_of(bins, x)
-    overall = seen.rewards.mean(axis=0)
+    overall = mean_rewards(seen)
     rewards = np.tile(overall, (cells, 1))
     for each in np.unique(cell):
         units = units_of(seen, cell == each)

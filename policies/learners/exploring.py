@@ -49,6 +49,12 @@ class ExploringPolicy:
         known = getattr(self.policy, "fingerprint", self.policy.name)
         return f"{known}+{'' if self.greedy else 'drawn+'}{self.share:g}"
 
+    @property
+    def lossless(self) -> list[str]:
+        """The arms that may answer though the other policy has not chosen them: all, where it
+        bounds no loss."""
+        return list(getattr(self.policy, "lossless", self.arms))
+
     def scores(self, x: Any) -> Float64:
         return self.policy.scores(x)
 
@@ -56,8 +62,7 @@ class ExploringPolicy:
         """[n, A] probabilities; every row sums to 1."""
         probs = self.policy.distribution(x)
         probs = greedy_probs(probs) if self.greedy else probs
-        open_to = getattr(self.policy, "lossless", self.arms)
-        drawn = np.array([arm in open_to for arm in self.arms]) / len(open_to)
+        drawn = np.array([arm in self.lossless for arm in self.arms]) / len(self.lossless)
         return np.asarray((1 - self.share) * probs + self.share * drawn)
 
     def choose(self, x: Any, rng: np.random.Generator | None = None) -> Decision:

@@ -44,8 +44,10 @@ def fit_logistic(
     else:
         from sklearn.linear_model import LogisticRegression
 
+        counts = np.ones(len(seen)) if seen.weights is None else seen.weights
         gain = seen.rewards.max(axis=1) - seen.rewards.mean(axis=1)
-        counts = gain / gain.mean() if weighted and gain.mean() > 0 else None
+        if weighted and gain.mean() > 0:
+            counts = counts * gain / gain.mean()
         model = LogisticRegression(C=c, max_iter=max_iter).fit(x, best, sample_weight=counts)
         two = len(classes) == 2  # scikit-learn then keeps one row: the second class's log-odds
         zero = np.zeros_like(model.coef_)

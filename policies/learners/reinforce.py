@@ -15,7 +15,7 @@ import numpy as np
 
 from decoders.common.errors import NoSuchName
 
-from ..fixed import best_fixed_index
+from ..evaluation.units import best_fixed_index
 from ..records import Fitted, Float64, RewardTable
 from .training import Training, train
 

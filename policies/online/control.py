@@ -53,12 +53,17 @@ class Control:
         return replace(self, rows=0, total=0.0, squares=0.0, tests=self.tests + 1)
 
     @property
+    def own_level(self) -> float:
+        """This test's share of the level: the chance that the sum is ever beyond the radius, on one
+        side."""
+        return self.level / (self.tests * (self.tests + 1))
+
+    @property
     def radius(self) -> float:
         """Bound how far the sum may be from the truth, on either side; a gain lies between
         -1 / share and 1 / share times the limit."""
-        level = self.level / (self.tests * (self.tests + 1))
         scale = self.limit * max(1.0, 1 / self.share - 1)
-        return float(stitched(self.squares, scale, level, scale**2))
+        return float(stitched(self.squares, scale, self.own_level, scale**2))
 
     @property
     def gain(self) -> tuple[float, float, float]:

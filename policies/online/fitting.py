@@ -8,6 +8,7 @@ import numpy as np
 
 from ..base import moments, origin_of
 from ..errors import PolicyError
+from ..evaluation.units import best_fixed_index
 from ..learners.network import NetworkPolicy
 from ..learners.regression import fit_regression
 from ..records import Fitted, Float64, RewardTable
@@ -95,7 +96,7 @@ def fit_thompson(
     beliefs = Beliefs.of_table(z, table.rewards, learning.prior, learning.kept)
     arms = len(table.arms)
     state = State(
-        best=int(table.rewards.mean(axis=0).argmax()),
+        best=best_fixed_index(table),
         control=Control(
             learning.control, LIMIT * float(beliefs.noise.max()) ** 0.5, learning.level
         ),

@@ -35,6 +35,7 @@ class Status:
     best_fixed: the arm that it is compared with, and falls back to.
     gain, gain_low, gain_high: what it earns more than that arm, on average since the last change;
         the bounds hold at every moment.
+    confidence: of both bounds, which grows with the changes found.
     switched_back: whether every request now goes to the best fixed arm.
     drifts: changes found, by arm.
     """
@@ -44,6 +45,7 @@ class Status:
     gain: float
     gain_low: float
     gain_high: float
+    confidence: float
     switched_back: bool
     drifts: dict[str, int]
 
@@ -216,6 +218,7 @@ class OnlinePolicy(BasePolicy):
                 gain=mean,
                 gain_low=low,
                 gain_high=high,
+                confidence=1 - 2 * state.control.own_level,
                 switched_back=state.switched,
                 drifts=dict(zip(self.arms, state.drifts, strict=True)),
             )

@@ -28,6 +28,7 @@ from .estimators import (
     Terms,
     effective_rows,
     estimators,
+    unit_weights,
     weights,
 )
 
@@ -46,8 +47,8 @@ class Comparison:
     gains: by how much that is more than what the policy that logged earned by the same estimator;
         nan where the reward of an arm that it took is never known.
     rows: of the log.
-    effective: its effective sample size for this policy.
-    heaviest: the largest weight's share of all.
+    effective: its effective sample size for this policy, in independent rows or groups.
+    heaviest: the share of all weight that the heaviest of these has.
     cut: the share of all weight above tau. Of these rows switch-dr takes the prediction alone, and
         its interval, as that of "dm" would, knows nothing of the prediction's error.
     """
@@ -148,7 +149,7 @@ def _comparison(
         gains,
         len(log.rewards),
         effective_rows(log, action_probs),
-        float(w.max() / w.sum()),
+        float(unit_weights(log, action_probs).max() / w.sum()),
         float(w[w > tau].sum() / w.sum()),
     )
 

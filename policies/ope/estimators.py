@@ -240,9 +240,15 @@ def weights(log: Log, action_probs: Float64) -> Float64:
     return np.asarray(chosen / log.propensities * log.counts * known, dtype=np.float64)
 
 
+def unit_weights(log: Log, action_probs: Float64) -> Float64:
+    """[units] sums of `weights` over the rows of each independent unit."""
+    return np.asarray(np.bincount(log.units, weights(log, action_probs)), dtype=np.float64)
+
+
 def effective_rows(log: Log, action_probs: Float64) -> float:
-    """Kish's effective sample size, (sum w)^2 / sum w^2; 0 where pi never takes a logged arm."""
-    w = weights(log, action_probs)
+    """Kish's effective sample size, (sum w)^2 / sum w^2 over independent units; 0 where pi never
+    takes a logged arm."""
+    w = unit_weights(log, action_probs)
     squares = float(np.square(w).sum())
     return float(w.sum()) ** 2 / squares if squares > 0 else 0.0
 

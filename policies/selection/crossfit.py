@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ..errors import PolicyError
 from ..evaluation.evaluate import aligned
-from ..evaluation.units import Units
+from ..evaluation.units import Units, best_fixed_index
 from ..fitting import fit
-from ..fixed import best_fixed_index, one_hot
+from ..fixed import one_hot
 from ..records import Float64, RewardTable, by_task
 
 

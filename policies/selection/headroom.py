@@ -20,8 +20,7 @@ from ..evaluation.bootstrap import group_sums
 from ..evaluation.bounds import gain_of, resamples
 from ..evaluation.evaluate import references
 from ..evaluation.scale import percent
-from ..evaluation.units import Units, units_of
-from ..fixed import best_fixed_index
+from ..evaluation.units import Units, best_fixed_index, units_of
 from ..learners.binned import MAX_BINS, bins_of, splitting_features, splitting_pairs
 from ..records import Float64, RewardTable
 from .advice import ArmWins, Choice, Headroom, Part, advice
@@ -153,14 +152,14 @@ def _judged(
                 gain=gain,
                 percent=percent(gain.mean, base, rows.reward_name),
                 gap_share=gain.mean / gap if gap > 0 else None,
-                arms=_shares(arms[name], rows.arms),
+                arms=_shares(arms[name], rows.arms, units),
             )
         )
     return choices
 
 
-def _shares(chosen: NDArray[np.intp], arms: Sequence[str]) -> dict[str, float]:
-    counts = np.bincount(chosen, minlength=len(arms)) / len(chosen)
+def _shares(chosen: NDArray[np.intp], arms: Sequence[str], units: Units) -> dict[str, float]:
+    counts = np.bincount(chosen, units.share_of_row, len(arms))
     return {arms[i]: float(counts[i]) for i in np.argsort(-counts, kind="stable") if counts[i]}
 
 
@@ -173,15 +172,17 @@ def _parts(
         bins = bins_of(_column(rows, name), MAX_BINS)
         which = bins.of(_column(rows, name))
         members += [(name, words, which == i) for i, words in enumerate(bins.names())]
-    gap = float((oracle - fixed).sum())
+    count = units_of(rows).share_of_row
+    gap = float(count @ (oracle - fixed))
     found = []
     for by, name, mask in members:
         if not mask.any():
             continue
-        means = rows.rewards[mask].mean(axis=0)
+        here = count[mask]
+        means = np.average(rows.rewards[mask], 0, here)
         arm = int(means.argmax())
-        share = float((oracle - fixed)[mask].sum()) / gap if gap > 0 else None
-        at_fixed, at_oracle = float(fixed[mask].mean()), float(oracle[mask].mean())
+        share = float(here @ (oracle - fixed)[mask]) / gap if gap > 0 else None
+        at_fixed, at_oracle = (float(np.average(e[mask], None, here)) for e in (fixed, oracle))
         found.append(
             Part(by, name, int(mask.sum()), rows.arms[arm], float(means[arm]),
                  at_fixed, at_oracle, share)
@@ -190,25 +191,28 @@ def _parts(
 
 
 def _wins(rows: RewardTable) -> list[ArmWins]:
-    ordered = np.sort(rows.rewards, axis=1)
+    count, ordered = units_of(rows).share_of_row, np.sort(rows.rewards, axis=1)
     top, lead = ordered[:, -1], ordered[:, -1] - ordered[:, -2]
     winners = rows.rewards == top[:, None]
     shares = winners / winners.sum(axis=1, keepdims=True)
     return [
         ArmWins(
             arm=arm,
-            mean=float(rows.rewards[:, i].mean()),
-            wins=float(shares[:, i].mean()),
-            lead=float(lead[winners[:, i]].mean()) if winners[:, i].any() else None,
+            mean=float(count @ rows.rewards[:, i]),
+            wins=float(count @ shares[:, i]),
+            lead=float(np.average(lead[won], None, count[won])) if won.any() else None,
         )
-        for i, arm in enumerate(rows.arms)
+        for i, (arm, won) in enumerate(zip(rows.arms, winners.T, strict=True))
     ]
 
 
 def _lead(rows: RewardTable, arm: str) -> float:
     """Average the lead of the best arm over this one, over the rows on which it is another."""
     behind = rows.rewards.max(axis=1) - rows.rewards[:, rows.arms.index(arm)]
-    return float(behind[behind > 0].mean()) if (behind > 0).any() else 0.0
+    there = behind > 0
+    if not there.any():
+        return 0.0
+    return float(np.average(behind[there], None, units_of(rows).share_of_row[there]))
 
 
 def _column(rows: RewardTable, name: str) -> NDArray[Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..errors import PolicyError
 from ..evaluation.bounds import MIN_BOUNDED_GROUPS, Gain, gain_of, resamples
 from ..evaluation.evaluate import aligned
 from ..evaluation.scale import relative
-from ..evaluation.units import independent, units_of
-from ..fixed import best_fixed_index
+from ..evaluation.units import best_fixed_index, independent, units_of
+from ..fixed import ConstantPolicy
 from ..records import Policy, RewardTable
 from .crossfit import best_fixed, earned, gains_by_costs, too_few, usable
 
@@ -68,6 +69,47 @@ class PairedComparison:
         if self.look is None:
             return "with 95% confidence"
         return f"with 95% confidence over all looks, of which this is number {self.look}"
+
+
+@dataclass(frozen=True)
+class LossBound:
+    """The bound on what a policy's answers lose.
+
+    most: on average; 0 where no lossy arm is taken, infinite where nothing bounds it.
+    confidence: 0 where the bound holds in expectation over calibrations.
+    """
+
+    most: float
+    confidence: float
+
+    def __str__(self) -> str:
+        """What its answers do, in words."""
+        if self.most == 0:
+            return "loses nothing"
+        if math.isinf(self.most):
+            return "takes lossy arms without a bound"
+        sure = f"with {100 * self.confidence:.4g}% confidence" if self.confidence else "on average"
+        return f"loses at most {self.most:g} {sure}"
+
+    def looser(self, other: LossBound) -> bool:
+        """Tell whether it allows more than the other, or with less confidence."""
+        return self.most > other.most or self.confidence < other.confidence
+
+
+def loss_bound(policy: Policy, lossless: Collection[str]) -> LossBound:
+    """The bound of a policy under risk control, and of others by the arms that they may take.
+
+    lossless: arms that lose nothing.
+    """
+    guarantee = getattr(policy, "guarantee", None)
+    if guarantee is not None and guarantee.threshold is not None:
+        return LossBound(guarantee.max_loss, guarantee.confidence or 0.0)
+    taken = getattr(policy, "lossless", policy.arms)
+    if isinstance(policy, ConstantPolicy):
+        chances = policy.arrays()["probs"]
+        taken = [arm for arm, chance in zip(policy.arms, chances, strict=True) if chance > 0]
+    free = set(taken) <= set(lossless)
+    return LossBound(0.0, 1.0) if free else LossBound(math.inf, 0.0)
 
 
 def check_margin(margin: float) -> None:

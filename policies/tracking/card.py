@@ -105,7 +105,7 @@ def _gains(found: Judged, reward: str) -> str:
             ("policy less best fixed arm", evaluation.gain),
         )
     ]
-    parts = [_table(("", "mean", "interval", "rows"), rows)]
+    parts = [_table(("", "mean", "interval", "queries"), rows)]
     if relative(evaluation.gain.mean, base, reward) is not None:
         parts.append(f"That gains {in_words(evaluation.gain.mean, base, reward, '+.1f')}.")
     if left.worse_than_plain is not None:

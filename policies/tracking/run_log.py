@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoders.common.plugins import watched
 
+from ..evaluation.units import units_of
 from ..records import EpochStats, Fitted, Policy, RewardTable
 from ..selection.guard import Guarded
 from .card import FILE as CARD
@@ -67,8 +68,8 @@ def log_run(
         "reward": table.reward_name,
         "embedder": table.embedder,
         "dimension": table.dimension,
-        "queries": len(table),
-        "validation_queries": len(validation) if validation is not None else 0,
+        "queries": units_of(table).queries,
+        "validation_queries": 0 if validation is None else units_of(validation).queries,
         "table_digest": table.digest,
         "arms_fingerprint": table.arms_fingerprint,
     }
@@ -145,7 +146,7 @@ def log_policy(
     words = (
         f"{fitted.policy.name}: gains {gain.mean:.4f} over the best fixed arm "
         f"({found.evaluation.best_fixed}), 95% interval {gain.low:.4f} to {gain.high:.4f}, on "
-        f"{gain.queries} rows ({found.on}). The run's card.md says more."
+        f"{gain.queries} queries ({found.on}). The run's card.md says more."
     )
     return enrol(client, register, info, words)
 

@@ -46,15 +46,19 @@ def evaluate(
         ),
     ] = None,
     alpha: Annotated[
-        float, typer.Option(help="With --rewards: weight as in `draftpick train`.")
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            help="With --rewards: weight as in `draftpick train`. Default: 0.5 with --reward, else "
+            "the policy's own."
+        ),
+    ] = None,
     tau: Annotated[float, typer.Option(help="Largest importance weight of switch-dr.")] = 10.0,
     seed: Annotated[int, typer.Option(help="Random seed of resamples and of the log's folds.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Estimate what a policy earns, from logs or on a collection. A collection (--rewards) gives
-    the exact value. Logs (--logs) give off-policy estimates, and must hold answers with sampled
-    arms (--explore or --dynamic).
+    the exact value. Logs (--logs) give off-policy estimates, of other policies only where arms were
+    sampled (--explore or --dynamic).
 
     \b
     Examples:
@@ -84,14 +88,19 @@ def evaluate(
 
 
 def _from_table(
-    rewards: Path, policy: Policy, reward: str | None, alpha: float, seed: int, as_json: bool
+    rewards: Path,
+    policy: Policy,
+    reward: str | None,
+    alpha: float | None,
+    seed: int,
+    as_json: bool,
 ) -> None:
     from collect.store.collection import Collection
     from policies import report
     from policies.evaluation.evaluate import OPTIMISTIC
 
     collection = Collection.open(rewards)
-    table = table_for(collection, policy, reward or trained_on(policy)[0], alpha)
+    table = table_for(collection, policy, *reward_asked(reward, alpha, policy))
     found = report(policy, table, seed=seed)
     warnings = []
     if policy.origin.table_digest == table.digest:
@@ -126,6 +135,13 @@ def table_for(collection: Collection, policy: Policy, reward: str, alpha: float)
     space = reads if same_space(reads, table.embedder) else table.embedder
     check_compatible(policy, table.arms, space, table.arms_fingerprint if same else None)
     return table
+
+
+def reward_asked(reward: str | None, alpha: float | None, *policies: Policy) -> tuple[str, float]:
+    """A reward and its weight: those asked for, else those that all the policies were trained on.
+    Raises as `trained_on`."""
+    named, weight = (reward, 0.5) if reward is not None else trained_on(*policies)
+    return named, weight if alpha is None else alpha
 
 
 def trained_on(*policies: Policy) -> tuple[str, float]:

@@ -75,9 +75,9 @@ def engine_options(
     dtype: Annotated[
         str,
         typer.Option(
-            help="Weights: bfloat16, float32, int8, int4, file or auto. file: a GGUF file's own "
-            "blocks. On a CPU, auto is file of a GGUF file, and int4 if the model's own weights "
-            "have 4 bits; else bfloat16."
+            help="Weights: bfloat16, float16, float32, int8, int4, file or auto. file: a GGUF "
+            "file's own blocks. On an x86 CPU, auto is file of a GGUF file, and int4 if the "
+            "model's own weights have 4 bits; else bfloat16."
         ),
     ] = EngineOptions.dtype,
     device: Device = EngineOptions.device,
@@ -128,7 +128,12 @@ class LogOptions:
         ),
     ] = False
     text: Annotated[
-        bool, typer.Option("--log-text", help="Also log the last user message and the answer.")
+        bool,
+        typer.Option(
+            "--log-text",
+            help="Also log the text of the last user message, all that the target read (system "
+            "prompt and earlier turns too) and the answer.",
+        ),
     ] = False
 
     def __post_init__(self) -> None:

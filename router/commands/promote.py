@@ -36,11 +36,17 @@ def promote(
     alpha: Annotated[
         float | None,
         typer.Option(
-            help="Weight of that reward. Default: the weight that both were trained with."
+            help="Weight of that reward. Default: 0.5 with --reward, else the weight that both "
+            "were trained with."
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Compare even on queries that one was trained on.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Compare even on queries that one was trained on, and where the candidate may "
+            "lose more.",
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Report what would happen, and move nothing.")
@@ -50,8 +56,8 @@ def promote(
     as_json: AsJson = False,
 ) -> None:
     """Make a registered policy the champion if it is not worse on queries that neither was trained
-    on. MODEL's newest version is the candidate. Each further look asks for more. The exit code is 1
-    if it is worse.
+    on. MODEL's newest version is the candidate. Each further comparison asks for stronger evidence.
+    The exit code is 1 if it is worse.
 
     \b
     Examples:
@@ -76,7 +82,7 @@ def promote(
         version_of,
     )
 
-    from .evaluate import table_for, trained_on
+    from .evaluate import reward_asked, table_for
 
     # Mistakes that need no store are reported before it is opened.
     check_name(model)
@@ -100,12 +106,12 @@ def promote(
             words = f"{candidate.words} of {model} is @{alias} already"
         else:
             both = [one for one in (candidate, incumbent) if one is not None]
-            named, weight = reward, 0.5
-            if named is None:
-                named, weight = trained_on(*(one.policy for one in both))
-            weight = weight if alpha is None else alpha
-            tables = [table_for(collection, one.policy, named, weight) for one in both]
+            by = reward_asked(reward, alpha, *(one.policy for one in both))
+            tables = [table_for(collection, one.policy, *by) for one in both]
             _require_new(rewards, both, tables, force)
+            if incumbent is not None:
+                lossless = [arm.name for arm in collection.manifest.arms if arm.lossless]
+                _require_bound(candidate, incumbent, lossless, alias, force)
             digests = [table.digest for table in tables]
             asked = [alias, wanted, held, *digests, margin, seed]
             look, word = look_at(client, model, asked)
@@ -179,6 +185,26 @@ def _require_new(
                 f"{words}, which is optimistic; collect others, or compare anyway with --force"
             )
         _warn(f"{words}, which is optimistic")
+
+
+def _require_bound(
+    candidate: Registered, holder: Registered, lossless: list[str], alias: str, force: bool
+) -> None:
+    """Raise PolicyError where the candidate's answers may lose more than the holder's; with
+    --force, say so instead."""
+    from policies import PolicyError
+    from policies.selection.promotion import loss_bound
+
+    own, held = (loss_bound(one.policy, lossless) for one in (candidate, holder))
+    if not own.looser(held):
+        return
+    words = f"{candidate.words} {own}, while @{alias} ({holder.words}) {held}"
+    if not force:
+        raise PolicyError(
+            f"{words}; train one with a bound as tight (`draftpick train --max-loss`) or of "
+            "lossless arms alone (--arms), or compare anyway with --force"
+        )
+    _warn(words)
 
 
 def _warn(words: str) -> None:

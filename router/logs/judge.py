@@ -22,8 +22,8 @@ from .record import LOG_REWARDS, TIMED
 from .rows import KEPT, UsableDecisions, usable
 
 SMALL_PROPENSITY = 0.01  # a propensity below which one row weighs as much as a hundred
-MIN_EFFECTIVE_ROWS = 50  # effective rows below which an interval is not to be trusted
-HEAVY = 0.1  # of all weight, on one row or above tau
+MIN_EFFECTIVE_ROWS = 50  # independent effective rows below which an interval is not to be trusted
+HEAVY = 0.1  # of all weight, on one row or group, or above tau
 MIN_REPORTED_ROWS = 10  # effective rows below which an arm is not reported
 UNKNOWN = 0.001  # of a policy's choices, on arms of which nothing could be known
 UNEVEN = 0.02  # between arms' shares of rows without the reward
@@ -53,7 +53,7 @@ class ArmFigures:
         policy chose them.
     always: what taking it always would have earned (doubly robust); None where some requests could
         not have drawn it, and below MIN_REPORTED_ROWS effective rows.
-    effective: rows behind `always`.
+    effective: independent rows behind `always`.
     """
 
     arm: str
@@ -115,10 +115,12 @@ def judge(
         warnings.append(
             f"{_count(rows.broken, 'line')} cut short, by a kill or a full disk, left out"
         )
-    if len(held.decisions) < MIN_EFFECTIVE_ROWS:
+    units = int(log.units.max()) + 1
+    if units < MIN_EFFECTIVE_ROWS:
+        what = "row" if units == len(held.decisions) else "group"
         warnings.append(
-            f"only {_count(len(held.decisions), 'row')} to judge by; below {MIN_EFFECTIVE_ROWS} an "
-            "interval promises too much"
+            f"only {_count(units, what)} to judge by; below {MIN_EFFECTIVE_ROWS} an interval "
+            "promises too much"
         )
     small = int((log.propensities < SMALL_PROPENSITY).sum())
     if small:
@@ -226,12 +228,12 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
     if found.effective < MIN_EFFECTIVE_ROWS:
         more = math.ceil(found.rows * (MIN_EFFECTIVE_ROWS / found.effective - 1))
         warnings.append(
-            f"{way}: the log is worth {found.effective:.1f} rows logged by the policy itself, too "
-            f"little for an estimate; about {more:,} more rows like its {found.rows} make "
-            f"{MIN_EFFECTIVE_ROWS}"
+            f"{way}: the log is worth {found.effective:.1f} independent rows logged by the policy "
+            f"itself, too little for an estimate; about {more:,} more rows like its {found.rows} "
+            f"make {MIN_EFFECTIVE_ROWS}"
         )
     elif found.heaviest > HEAVY:
-        warnings.append(f"{way}: one row carries {found.heaviest:.0%} of all weight")
+        warnings.append(f"{way}: one row or group carries {found.heaviest:.0%} of all weight")
     if "switch-dr" in found.values and found.cut > HEAVY:
         warnings.append(
             f"{way}: {found.cut:.0%} of all weight is above --tau; there switch-dr is dm alone, "

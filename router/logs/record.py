@@ -15,6 +15,12 @@ from policies import Policy
 
 FORMAT = 1  # as `LoggedDecision.format`
 NEAR = 1e-6  # how far rounding may take probabilities from their sum
+OF_OTHERS = frozenset([
+    "Cancelled", "KeyboardInterrupt", "SystemExit", "GreenletExit", "OSError", "ConnectionError",
+    "BrokenPipeError", "ConnectionResetError", "TimeoutError", "DraftpickError", "ContextTooLong",
+    "GrammarError", "StillCompiling", "ArmDown", "LoadFailed", "NoSuchName", "PolicyError",
+])  # fmt: skip
+"""Errors that say nothing of the arm, in lines that know their names alone."""
 
 
 class _Part(BaseModel):
@@ -78,6 +84,8 @@ class Result(_Part):
     wall_s: seconds for the whole answer, the choice of the arm included.
     tokens_per_s: new_tokens / wall_s; both None too where an endpoint did not count its tokens.
     error: the exception's name.
+    arm_failed: whether it says something of the arm: not that somebody went away, or asked for what
+        cannot be. None where only its name is known.
     """
 
     new_tokens: int | None = None
@@ -89,16 +97,26 @@ class Result(_Part):
     wall_s: float | None = None
     tokens_per_s: float | None = None
     error: str | None = None
+    arm_failed: bool | None = None
+
+    @property
+    def failed(self) -> bool:
+        """There is no answer, for a fault of the arm."""
+        if self.arm_failed is None:
+            return self.error is not None and self.error not in OF_OTHERS
+        return self.arm_failed
 
 
 class Text(_Part):
     """The texts; only if the log keeps them.
 
     prompt: the last user message.
+    prompt_ids: all that the target read; None where another server reads it.
     answer: None where the arm failed.
     """
 
     prompt: str | None = None
+    prompt_ids: list[int] | None = None
     answer: str | None = None
 
 

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from collect.features import FEATURES, RequestContext, feature_vector
+from decoders.common.errors import Cancelled, DraftpickError, NotANumber, UpstreamError
 from decoders.records import DecodeResult, Request
 from policies import Policy
 
-from ..protocols import RoutingEngine
+from ..protocols import Elsewhere, RoutingEngine
 from ..records import AskOptions, RouteDecision
 from .record import Asked, LoggedDecision, Result, Text, Vector, probabilities
 from .writer import DecisionLog
@@ -35,9 +36,10 @@ class Recorder:
         request: Request,
         options: AskOptions,
         outcome: Result,
-        text: Text,
+        text: str | None,
+        answer: str | None = None,
     ) -> None:
-        """text: of the query, and of the answer where there is one."""
+        """text: of the query. answer: None where there is none."""
         try:
             policy = None if decision.x is None else self._policy
             context, chances = decision.context, decision.probabilities
@@ -71,11 +73,16 @@ class Recorder:
                     seed=None if request.sampling.greedy else request.seed,
                 ),
                 outcome=outcome,
-                text=text if self.log.text else None,
+                text=self._text(decision, text, answer) if self.log.text else None,
             )
             self.log.add(line)
         except Exception as error:
             self.log.lose(error)
+
+    def _text(self, decision: RouteDecision, text: str | None, answer: str | None) -> Text:
+        elsewhere = isinstance(self._engine, Elsewhere)
+        ids = None if elsewhere else list(decision.context.prompt_ids)
+        return Text(prompt=text, prompt_ids=ids, answer=answer)
 
 
 def _choice(decision: RouteDecision) -> Literal["drawn", "best", "forced", "kept"]:
@@ -97,6 +104,16 @@ def outcome_of(result: DecodeResult, choosing_s: float) -> Result:
         wall_s=wall_s,
         tokens_per_s=None if tokens is None else tokens / wall_s if wall_s > 0 else 0.0,
     )
+
+
+def failure_of(error: BaseException) -> Result:
+    """What the log says of an answer that ended so: no message, which may quote the prompt."""
+    from decoders.models.memory import OutOfMemory
+
+    of_arm = UpstreamError | NotANumber | OutOfMemory
+    of_others = OSError | DraftpickError | Cancelled
+    failed = isinstance(error, Exception) and not isinstance(error, of_others)
+    return Result(error=type(error).__name__, arm_failed=failed or isinstance(error, of_arm))
 
 
 def _features(context: RequestContext) -> dict[str, float]:

@@ -25,6 +25,7 @@ OTHERS = "of another target, of other arms, or in another embedder's space"
 NO_EMBEDDING = "without the embedding that the policy reads"
 NO_FEATURE = "without a feature that the policy reads"
 NO_REWARD = "without a value of this reward"
+NO_FAULT = "broken off or refused for no fault of the arm"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class UsableDecisions:
         features, and what was asked for: log prompt tokens, and where all rows know them log
         max_new_tokens and temperature.
     excluded: why -> rows left out for it.
-    failures: arm -> answers that failed. They are among the decisions: each earned the worst
+    failures: arm -> how often it failed. They are among the decisions: each earned the worst
         reward of the others, as when policies learn.
     shares: arm -> of its rows, the share whose reward is known.
     """
@@ -73,10 +74,12 @@ def usable(
         )
     kept = _of_one_world(chosen, policy)
     excluded[OTHERS] = len(chosen) - len(kept)
-    failures = Counter(each.arm for each in kept if each.outcome.error is not None)
+    judged = [each for each in kept if each.outcome.failed or each.outcome.error is None]
+    excluded[NO_FAULT], kept = len(kept) - len(judged), judged
     if policy is not None:
         kept = _readable(kept, policy, excluded)
-    failed = [each.outcome.error is not None for each in kept]
+    failures = Counter(each.arm for each in kept if each.outcome.failed)
+    failed = [each.outcome.failed for each in kept]
     values = [
         math.nan if none else value(each.outcome) for each, none in zip(kept, failed, strict=True)
     ]

@@ -36,7 +36,7 @@ class DecisionLog:
 
     embeddings: keep the request's embedding, which judging policies that read it needs. A prompt
         can be guessed from its embedding, so it is kept only where asked for.
-    text: keep the last user message and the answer.
+    text: keep the last user message, all that the target read, as ids, and the answer.
     max_bytes: size at which a new file begins.
     lost: how many decisions could not be written.
 

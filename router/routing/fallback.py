@@ -14,18 +14,26 @@ from ..protocols import RoutingEngine
 from ..records import RouteDecision
 
 
+def unchosen(policy: Policy) -> Sequence[str]:
+    """Arms that may answer where the policy has chosen another or none: all of them, or only the
+    lossless ones of a policy that bounds what answers lose."""
+    return getattr(policy, "lossless", policy.arms)
+
+
 def redirected(
     decision: RouteDecision, policy: Policy, down: Mapping[str, ArmDown]
 ) -> RouteDecision:
-    """The decision, or where its arm is down the best one by its scores that is not, each with the
-    probability that it has while these are down.
+    """The decision, or where its arm is down the best `unchosen` one by its scores that is not,
+    each with the probability that it has while these are down.
 
     A draw goes to the best of the others whenever it falls on an arm that is down, so the
-    probability of that one is its own and theirs. Raises ArmDown where all of the policy's arms are
-    down.
+    probability of that one is its own and theirs. Raises ArmDown where no arm may take the place
+    of one that is down.
     """
-    left = [arm for arm in policy.arms if arm not in down]
+    left = [arm for arm in unchosen(policy) if arm not in down]
     if not left:
+        if decision.arm not in down:
+            return decision
         why = "; ".join(f"{arm}: {error.reason}" for arm, error in down.items())
         raise ArmDown(", ".join(down), why, min(error.pause_s for error in down.values()))
     best = max(left, key=decision.scores.__getitem__)

@@ -67,7 +67,8 @@ class Learning:
         self._lock = threading.Lock()
 
     def learn(self, x: Any, arm: str, outcome: Result, propensity: float) -> None:
-        """One answer, or one that failed. x: what the policy read.
+        """One answer, or one that failed, which teaches something if the arm did. x: what the
+        policy read.
 
         Never raises: the first failure is reported on standard error, and all are counted.
         """
@@ -92,7 +93,7 @@ class Learning:
         """Learn in one thread, without saving; raises what goes wrong. Returns whether there was a
         reward to learn from."""
         value = LOG_REWARDS[self.reward](outcome)
-        if math.isnan(value) and outcome.error is None:
+        if math.isnan(value) and not outcome.failed:
             return False
         self._waiting.append((x, arm, value, propensity, own))
         if self._unit is None and len(self._waiting) >= UNIT_ROWS:

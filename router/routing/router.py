@@ -17,7 +17,7 @@ import policies
 from collect.embedders import Embedder, query_text, same_space
 from collect.features import RequestContext, feature_vector
 from decoders.common import plugins
-from decoders.common.errors import ArmDown, Cancelled, DraftpickError, NoSuchName, NotANumber
+from decoders.common.errors import ArmDown, DraftpickError, NoSuchName, NotANumber
 from decoders.common.seeds import derived_seed, draw_of
 from decoders.options import Arms, EngineOptions
 from decoders.protocols import ReadStreamer
@@ -27,13 +27,13 @@ from policies import Policy
 from policies.learners.exploring import ExploringPolicy
 from policies.records import ANY
 
-from ..logs.record import Result, Text
-from ..logs.recorder import Recorder, outcome_of
+from ..logs.record import Result
+from ..logs.recorder import Recorder, failure_of, outcome_of
 from ..logs.writer import DecisionLog
 from ..protocols import Elsewhere, RoutingEngine
 from ..records import AskOptions, RouteDecision, RoutedResult
 from . import loading
-from .fallback import arms_past_context, passed_over, redirected, unfit
+from .fallback import arms_past_context, passed_over, redirected, unchosen, unfit
 from .learning import Learning
 from .loading import BEST_FIXED, OWN_POLICY, UNTRAINED, embedder_of, require_features, shipped_for
 from .messages import Message, as_messages
@@ -308,18 +308,16 @@ class Router:
                         down[decision.arm] = error
                         failed_s += _told(error)
         except BaseException as error:
-            failure = Result(error=type(error).__name__)  # a message may quote the prompt
+            failure = failure_of(error)
             if self._recorder is not None:
-                self._recorder.write(decision, request, options, failure, Text(prompt=text))
-            if _of_the_arm(error):
-                self._learn(decision, failure)
+                self._recorder.write(decision, request, options, failure, text)
+            self._learn(decision, failure)
             raise
         if failed_s:
             result = replace(result, load_s=failed_s + (result.load_s or 0.0))
         outcome = outcome_of(result, decision.embed_s + decision.policy_s)
         if self._recorder is not None:
-            said = Text(prompt=text, answer=result.text)
-            self._recorder.write(decision, request, options, outcome, said)
+            self._recorder.write(decision, request, options, outcome, text, result.text)
         self._learn(decision, outcome)
         how = decision.arm, decision.propensity, list(decision.scores.values())
         took = decision.embed_s, decision.policy_s
@@ -334,13 +332,13 @@ class Router:
         return RequestContext(prompt_ids, request.max_new_tokens, temperature, running)
 
     def _kept(self, prompt_ids: Sequence[int]) -> str | None:
-        """The arm that a conversation stays with, where that is one of the policy's and not known
-        to be down."""
+        """The arm that a conversation stays with, where that is one that may answer unchosen and
+        not known to be down."""
         if not isinstance(self.engine, Elsewhere):
             return None
         arm = self.engine.kept(prompt_ids)
         assert self.policy is not None
-        return arm if arm in self.policy.arms and arm not in self.engine.asleep else None
+        return arm if arm in unchosen(self.policy) and arm not in self.engine.asleep else None
 
     def _decide(
         self,
@@ -447,10 +445,3 @@ def _told(error: ArmDown) -> float:
         file=sys.stderr,
     )
     return error.load_s
-
-
-def _of_the_arm(error: BaseException) -> bool:
-    """Whether a failure says something of the arm: not that somebody went away, or asked for what
-    cannot be."""
-    of_others = OSError | DraftpickError | Cancelled
-    return isinstance(error, Exception) and not isinstance(error, of_others)

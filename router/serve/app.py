@@ -48,7 +48,7 @@ class Settings:
     body_s: until its body is there.
     origins: of other pages whose scripts may ask from a browser; "*" is any.
     isolate_by: who is kept apart from whom in earlier answers and in what is kept of prompts, as of
-        `isolation.checked`.
+        `middleware.checked`.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -108,7 +108,7 @@ def make_app(
 
     @readable(app, "/ready")
     async def ready() -> Response:
-        if scheduler.draining:
+        if scheduler.draining or not scheduler.alive:
             return JSONResponse({"status": "shutting down"}, 503)
         return JSONResponse({"status": "ready"})
 
@@ -169,13 +169,19 @@ class Service:
         self._fingerprint = getattr(engine, "system_fingerprint", None)
         self.metrics = Metrics(
             target=engine.target_name,
-            policy=router.policy.name if router.policy is not None else None,
+            policy=self._policy,
             arms=engine.arm_names,
             running=lambda: scheduler.running,
             waiting=lambda: scheduler.waiting,
             earlier=getattr(engine, "earlier", None),
             prefixes=getattr(engine, "prefixes", None),
         )
+
+    def _policy(self) -> str | None:
+        """The name of the policy that chooses where a request names none."""
+        routers = self._scheduler.routers
+        policy = (routers.get(DEFAULT) or next(iter(routers.values()))).policy
+        return None if policy is None else policy.name
 
     @property
     def models(self) -> list[str]:

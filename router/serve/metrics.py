@@ -91,7 +91,7 @@ class Metrics:
     def __init__(
         self,
         target: str,
-        policy: str | None,
+        policy: Callable[[], str | None],
         arms: list[str],
         running: Callable[[], int],
         waiting: Callable[[], int],
@@ -195,7 +195,7 @@ class Metrics:
         requests = sum(counts.requests for counts in self.arms.values())
         return {
             "target": self._target,
-            "policy": self._policy,
+            "policy": self._policy(),
             "uptime_s": up_s,
             "requests_running": self._running(),
             "requests_waiting": self._waiting(),

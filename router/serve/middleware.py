@@ -42,7 +42,14 @@ def user_of(scope: Scope, isolate_by: str) -> str | None:
         named = isolate_by.encode("latin-1")
         given = [value for name, value in scope["headers"] if name.lower() == named]
         shown = b"\n".join(given) if given else None
-    return None if shown is None else hashlib.sha256(shown).hexdigest()[:32]
+    return None if shown is None else _digest(shown)
+
+
+def _digest(shown: bytes) -> str:
+    return hashlib.sha256(shown).hexdigest()[:32]
+
+
+NAMELESS = (None, "", _digest(b""))  # users that anybody may be
 
 
 BODY_S = 60.0  # in which a request's body has to arrive

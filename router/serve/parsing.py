@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
+import json
+import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +19,7 @@ from decoders.common.errors import ContextTooLong, DraftpickError, GrammarError
 from decoders.common.seeds import derived_seed
 from decoders.engine import Engine
 from decoders.models.grammars import AT_ONCE
+from decoders.protocols import decoder_prefix
 from decoders.records import Grammar, Request, Sampling
 from decoders.sampling.randomness import seeded
 from decoders.spelling import text_of
@@ -24,6 +28,7 @@ from ..protocols import Elsewhere, RoutingEngine
 from ..records import RouteChoice
 from ..routing.messages import as_messages
 from .errors import ApiError
+from .middleware import NAMELESS
 from .scheduler import DEFAULT, GenerationRequest
 from .schemas import LONGEST_SEED, ChatBody, CommonFields, CompletionBody
 from .structured import call_reader, grammar_of
@@ -51,6 +56,8 @@ class RequestParser:
     are not thread-safe."""
 
     def __init__(self, engine: RoutingEngine, policies: Sequence[str], limits: Limits) -> None:
+        self._key = secrets.token_bytes(16)
+        self._served = engine  # whose arms may be exchanged
         self._engine = copy.copy(engine)
         self._engine.tokenizer = copy.deepcopy(engine.tokenizer)  # type: ignore[misc]
         self._elsewhere = isinstance(engine, Elsewhere)  # answers are written
@@ -91,7 +98,7 @@ class RequestParser:
 
     def route(self, body: CommonFields) -> RouteChoice:
         """Raises ApiError for names that are not known or contradict each other."""
-        arms = self._engine.arm_names
+        arms = self._served.arm_names
         if body.model != AUTO and body.model not in arms:
             known = ", ".join([AUTO, *arms])
             words = f"no model {body.model!r} here; known: {known}"
@@ -151,6 +158,9 @@ class RequestParser:
             words = f"a request may ask for at most {self._limits.most_answers} answers"
             raise ApiError(400, words, "n")
         request_id = uuid.uuid4().hex
+        group = self._group(body, client if user in NAMELESS else user)
+        if group is None and len(prompts) * copies > 1:
+            group = request_id
         requests: list[GenerationRequest] = []
         for prompt_ids, text in prompts:
             wanted = replace(self._request(body, prompt_ids, grammar), user=user, trace=trace)
@@ -172,6 +182,7 @@ class RequestParser:
                         id=f"{request_id}/{number}",
                         client=client,
                         streamed=bool(body.stream),
+                        group=group,
                     )
                 )
         return requests
@@ -189,6 +200,16 @@ class RequestParser:
         except DraftpickError as error:  # templates refuse what their model was not trained for
             raise ApiError(400, str(error), "messages") from error
         return [(ids, query_text(messages))]
+
+    def _group(self, body: ChatBody | CompletionBody, sender: str | None) -> str | None:
+        """The same for all turns of a conversation, which begin with the same user message. Nobody
+        without this process's key can guess the message by it."""
+        messages = body.messages if isinstance(body, ChatBody) else []
+        asked = [each.content for each in messages if each.role == "user"]
+        if not asked:
+            return None
+        said = json.dumps([sender, asked[0]])
+        return hashlib.blake2b(said.encode(), key=self._key, digest_size=8).hexdigest()
 
     def _texts(self, body: CompletionBody) -> list[tuple[list[int], str | None]]:
         if self._elsewhere and not all(isinstance(each, str) for each in body.prompt):
@@ -226,10 +247,12 @@ class RequestParser:
             passed=passed,
         )
         held, context = len(prompt_ids), self._engine.context
+        target: Any = getattr(self._engine, "target", None)
+        before = len(decoder_prefix(target, prompt_ids))
         try:
             self._engine.check(prompt_ids, wanted)
         except ContextTooLong as error:
-            if asked is not None or held >= context:
+            if asked is not None or held > context or before >= context:
                 words = (
                     f"the prompt has {held} tokens and its answer may have "
                     f"{wanted.max_new_tokens}, but the context holds {context}; shorten the prompt "
@@ -237,6 +260,6 @@ class RequestParser:
                 )
                 place = "messages" if isinstance(body, ChatBody) else "prompt"
                 raise ApiError(400, words, place, "context_length_exceeded") from error
-            wanted = replace(wanted, max_new_tokens=context - held)
+            wanted = replace(wanted, max_new_tokens=context - before)
             self._engine.check(prompt_ids, wanted)
         return wanted

@@ -40,6 +40,7 @@ class GenerationRequest:
     id: names the line in the log of decisions.
     client: sender of the request; clients take turns.
     streamed: the client sees the beginning before the answer is complete.
+    group: as of `AskOptions`.
     """
 
     prompt_ids: list[int]
@@ -49,6 +50,7 @@ class GenerationRequest:
     id: str
     client: str
     streamed: bool = True
+    group: str | None = None
 
     @property
     def policy(self) -> str:
@@ -166,6 +168,11 @@ class Scheduler:
         """
         self._exchange = make
         self._batch.wake()
+
+    @property
+    def batch(self) -> BatchEngine:
+        """Writes the answers."""
+        return self._batch
 
     @property
     def running(self) -> int:
@@ -315,6 +322,7 @@ class Scheduler:
                     self._reuse,
                     handle,
                     request_id=generation.id,
+                    group=generation.group,
                     running=self._batch.running - 1,
                 ),
                 text=generation.text,

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -61,10 +62,12 @@ def serve(
     """Serve until a signal. At the first SIGTERM or SIGINT running answers finish, for drain_s
     seconds at most, while new requests get 503; at the second the server goes at once.
 
-    reload: called at each SIGHUP.
+    reload: called at each SIGHUP, in a thread of its own.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGHUP, lambda *_: reload())
+        # A signal comes in the middle of anything, the scheduler's lock included.
+        again = partial(threading.Thread, target=reload, name="reload", daemon=True)
+        signal.signal(signal.SIGHUP, lambda *_: again().start())
     config = uvicorn.Config(
         app,
         http=HeaderTimeout,

@@ -22,7 +22,7 @@ from decoders.records import DecodeResult, Request
 from ..routing.router import Router
 from . import markdown
 from .candidates import Candidate
-from .journal import Journal, read_rows
+from .journal import OF_SPEED, Journal, read_rows
 from .quality import check_measures
 from .records import Row
 from .report import speedups
@@ -137,13 +137,15 @@ def specbench(
 def ask_all(asker: Asker, questions: Sequence[Query], out: Path, *, ask: bool = True) -> list[Row]:
     """The measuring itself: every question through every method, paired, interleaved, journaled in
     `out`, with a progress bar. A row for each question; with `ask` False, for each that was asked
-    before."""
+    before, on whichever machine."""
+    settings = asker.settings
     if not ask:
+        settings = {name: value for name, value in settings.items() if name not in OF_SPEED}
         held = {row.question_id for row in read_rows(out)}
         questions = [question for question in questions if question.id in held]
         if not questions:
             raise DraftpickError(f"{out} holds none of these questions yet; ask them first")
-    journal = Journal(out, asker.settings)
+    journal = Journal(out, settings)
     with progress(f"{len(asker.methods)} methods", "questions") as tick:
         tick(len(journal.rows), len(questions))
         rows = asker.run(questions, journal, lambda: tick(len(journal.rows), len(questions)))

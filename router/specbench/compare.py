@@ -87,6 +87,9 @@ def compared(before: Sequence[Measured], after: Sequence[Measured], seed: int = 
                 [each for each in rows if np.isfinite([each.sums[over], each.sums[under]]).all()]
                 for rows in (one, two)
             ]
+            if paired:
+                both = {each.key for each in known[0]} & {each.key for each in known[1]}
+                known = [[each for each in rows if each.key in both] for rows in known]
             overs, unders = (
                 [sum(each.sums[place] for each in rows) for rows in known]
                 for place in (over, under)

@@ -18,6 +18,7 @@ from .compare import Measured
 EVERYTHING = "all traffic"
 GROUPS = 6  # at most
 OF_A_GROUP = 40  # answers on the smaller side
+OVERLAP = 0.1  # of the answers since a change, while one server takes over from another
 
 
 def is_log(path: Path) -> bool:
@@ -28,20 +29,28 @@ def read_sides(
     before: Path, after: Path | None
 ) -> tuple[list[LoggedDecision], list[LoggedDecision]]:
     """Two logs, or one before and since its arms or its policy changed last, as by a promotion.
-    Raises DraftpickError where they never did."""
+    Raises DraftpickError where they never did, or where both answered in the same time."""
     return _parted(before) if after is None else (_answered(before), _answered(after))
 
 
 def _parted(folder: Path) -> tuple[list[LoggedDecision], list[LoggedDecision]]:
     rows = _answered(folder)
     chosen = [each for each in rows if each.chosen]
-    others = [each.time for each in chosen if _world(each) != _world(chosen[-1])]
+    own = [each.time for each in chosen if _world(each) == _world(chosen[-1])]
+    others = [each for each in chosen if _world(each) != _world(chosen[-1])]
     if not others:
         raise DraftpickError(
             f"{folder} was written by one set of arms and one policy; name what it is to be "
             "compared with"
         )
-    cut = sum(each.time <= others[-1] for each in rows)
+    ended = others[-1]
+    began = next(each.time for each in others if _world(each) == _world(ended))
+    if sum(began < time < ended.time for time in own) > OVERLAP * len(own):
+        raise DraftpickError(
+            f"{folder} was written by two sets of arms or two policies at once, or in turn, so "
+            "that nothing in it is before the other; write one log by each and name both"
+        )
+    cut = sum(each.time <= ended.time for each in rows)
     return rows[:cut], rows[cut:]
 
 

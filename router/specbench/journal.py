@@ -14,6 +14,8 @@ from decoders.common.text import from_json
 
 from .records import Row
 
+OF_SPEED = frozenset(("timed_by", "context"))  # settings that older runs do not say
+
 
 class Journal:
     """`run.json` (settings) and `rows.jsonl` (one question a line) in a folder.
@@ -83,7 +85,8 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    named = sorted(before.keys() | now.keys())
+    unsaid = OF_SPEED - (before.keys() & now.keys())
+    named = sorted((before.keys() | now.keys()) - unsaid)
     return [
         f"{name}: {_short(before.get(name))} there, {_short(now.get(name))} now"
         for name in named

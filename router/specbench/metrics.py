@@ -164,9 +164,9 @@ def bootstrap(
     table: np.ndarray, sources: Sequence[str], seed: int = 0
 ) -> tuple[float, float] | None:
     """95% percentile interval of `speedup`, drawing sources of questions with replacement, each
-    with all of its own; None where several questions are of one source. sources: [questions]."""
+    with all of its own; None where there is only one. sources: [questions]."""
     sums = group_sums(table, group_index(sources))
-    if not len(sums) or len(sums) == 1 < len(table):
+    if len(sums) < 2:
         return None
     low, high = interval(_ratios(resampled_sums(sums, seed)))
     return None if np.isnan(low) else (low, high)

@@ -72,6 +72,8 @@ class Asker:
         return ({"candidates": labels} if labels else {}) | {
             "target": engine.target_fingerprint,
             "arms": engine.arms_fingerprint(engine.arm_names),
+            "timed_by": engine.timed_by,
+            "context": engine.context,
             "methods": list(self.methods),
             "policy": self.policy_label if self.router.policy is not None else None,
             "max_new_tokens": request.max_new_tokens,

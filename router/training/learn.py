@@ -165,8 +165,9 @@ def _lines(found: LearnOutcome) -> list[str]:
     lines.append(f"best fixed arm: {status.best_fixed}")
     if found.own:
         lines.append(
-            f"gain over it since the last change: {status.gain:.4g} per request, 95% between "
-            f"{status.gain_low:.4g} and {status.gain_high:.4g}"
+            f"gain over it since the last change: {status.gain:.4g} per request, "
+            f"{100 * status.confidence:.4g}% between {status.gain_low:.4g} and "
+            f"{status.gain_high:.4g}"
         )
     if status.switched_back:
         lines.append(

@@ -46,7 +46,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "queries.jsonl", folder / "outputs.jsonl"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(target: Path) -> Any:
     """The toy target by transformers: another's word on what it says. Sharper than at random, so
     that something can be learnt of it."""
@@ -61,7 +61,7 @@ def model(target: Path) -> Any:
     return model.eval()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(model: Any, target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sharp")
     model.save_pretrained(folder)
@@ -70,7 +70,7 @@ def folder(model: Any, target: Path, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def teacher(folder: Path) -> Teacher:
     backend = targets.load_backend(folder, torch.device("cpu"), torch.float32, "native", context=16)
     assert isinstance(backend, LlamaBackend)
@@ -82,7 +82,7 @@ def vocab() -> DraftVocab:
     return DraftVocab(list(range(2, 36)), 43)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tokens(model: Any) -> Tokens:
     """The target's own greedy answers to random prompts, and some that it drew."""
     chance = torch.Generator().manual_seed(0)

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from align_kit import RECIPE, command, config_for, dies_after, endless, nothing
 
 from collect.align import checkpoint, weights
 from collect.align.calibration import batches
-from collect.align.config import KINDS, AlignConfig
+from collect.align.config import KINDS
 from collect.align.learners import Answers
-from collect.align.recipe import Recipe
 from collect.align.run import align
 from collect.align.write import write_outputs
 from decoders import Engine, Request
 from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.options import EngineOptions
-from router.cli import make_app
-
-WORDS = [f"w{i}" for i in range(40)]  # as conftest.py
 
 SIZES = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 128,
     "tie_word_embeddings": True,
 }  # fmt: skip
-RECIPE = Recipe(epochs=10, batch_tokens=256, lr=1e-2, matrix_lr=2e-2, seed=1)
 
 
 @pytest.fixture
@@ -40,19 +33,6 @@ def sizes(tmp_path: Path) -> Path:
     path = tmp_path / "sizes.json"
     path.write_text(json.dumps(SIZES))
     return path
-
-
-def config_for(
-    kind: str, out: Path, target: Path, written: tuple[Path, Path], **more: Any
-) -> AlignConfig:
-    queries, outputs = written
-    return AlignConfig(
-        kind, out, (queries,), (outputs,), str(target), "cpu", vocab_size=38, width=32, **more
-    )
-
-
-def silent(now: dict[str, float]) -> None:
-    pass
 
 
 def arms_file(folder: Path, kind: str, drafter: Path) -> Path:
@@ -69,26 +49,27 @@ def decoded_alike(target: Path, arms: Path) -> bool:
     return answers[0] == answers[1]
 
 
-def test_a_drafter_learns_what_the_target_writes(
-    tmp_path: Path, target: Path, written: tuple[Path, Path], sizes: Path
-) -> None:
-    config = config_for("drafter", tmp_path / "out", target, written, start=sizes)
-    acceptance = align(config, RECIPE, silent)
-    assert acceptance["overall"] > 0.8
+@pytest.mark.parametrize(
+    ("kind", "arm", "least"),
+    [
+        ("drafter", "neural", 0.8),
+        ("exit", "early_exit", 0.5),
+        ("bigram", "max_gram", 0.85),  # each word has one successor, but for where answers end
+    ],
+)
+def test_what_the_target_writes_is_learnt(
+    kind: str, arm: str, least: float, tmp_path: Path, target: Path, written: tuple[Path, Path],
+    sizes: Path,
+) -> None:  # fmt: skip
+    start = sizes if kind == "drafter" else None
+    config = config_for(kind, tmp_path / "out", target, written, start=start, exit_layer=1)
+    acceptance = align(config, RECIPE, nothing)
+    assert acceptance["overall"] > least
     card = json.loads((tmp_path / "out/model/card.json").read_text())
     assert card["acceptance"]["overall"] == pytest.approx(acceptance["overall"], abs=1e-4)
     assert card["held_out_queries"] > 0
     assert card["queries"] + card["held_out_queries"] == 160
-    assert decoded_alike(target, arms_file(tmp_path, "neural", tmp_path / "out/model"))
-
-
-def test_an_exit_adapter_learns_and_drafts(
-    tmp_path: Path, target: Path, written: tuple[Path, Path]
-) -> None:
-    config = config_for("exit", tmp_path / "out", target, written, exit_layer=1)
-    acceptance = align(config, RECIPE, silent)
-    assert acceptance["overall"] > 0.5
-    assert decoded_alike(target, arms_file(tmp_path, "early_exit", tmp_path / "out/model"))
+    assert decoded_alike(target, arms_file(tmp_path, arm, tmp_path / "out/model"))
 
 
 @pytest.mark.parametrize(
@@ -102,32 +83,17 @@ def test_mistakes_are_told_before_the_target_writes(
     tmp_path: Path, target: Path, written: tuple[Path, Path], wrong: str, says: str
 ) -> None:
     out = tmp_path / "out"
-    arguments = ["align", "--out", str(out), "--queries", str(written[0]), "--target", str(target)]
+    given = ["--out", out, "--queries", written[0], "--target", target, *wrong.split()]
     with pytest.raises(DraftpickError, match=says):
-        CliRunner().invoke(make_app(), [*arguments, *wrong.split()], catch_exceptions=False)
+        command(*given)
     assert not out.exists()
-
-
-def test_an_exit_before_the_first_layer_is_named(
-    tmp_path: Path, target: Path, written: tuple[Path, Path]
-) -> None:
-    with pytest.raises(DraftpickError, match="--exit-layer must be 1 to 2"):
-        align(config_for("exit", tmp_path / "out", target, written, exit_layer=0), RECIPE, silent)
-
-
-def test_a_bigram_table_predicts_a_counting_answer(
-    tmp_path: Path, target: Path, written: tuple[Path, Path]
-) -> None:
-    acceptance = align(config_for("bigram", tmp_path / "out", target, written), RECIPE, silent)
-    assert acceptance["overall"] > 0.85  # each word has one successor, but for where answers end
-    assert decoded_alike(target, arms_file(tmp_path, "max_gram", tmp_path / "out/model"))
 
 
 def test_a_specialist_is_judged_on_every_task(
     tmp_path: Path, target: Path, written: tuple[Path, Path], sizes: Path
 ) -> None:
     config = config_for("drafter", tmp_path / "out", target, written, start=sizes, tasks=("qa",))
-    align(config, replace(RECIPE, epochs=1), silent)
+    align(config, replace(RECIPE, epochs=1), nothing)
     card = json.loads((tmp_path / "out/model/card.json").read_text())
     assert card["tasks"] == ["qa"]
     assert {"qa", "math", "overall"} == set(card["acceptance"])
@@ -142,23 +108,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 ) -> None:
     recipe = replace(RECIPE, epochs=2)
     whole = config_for("drafter", tmp_path / "whole", target, written, start=sizes)
-    align(whole, recipe, silent)
+    align(whole, recipe, nothing)
 
     killed = replace(whole, out=tmp_path / "killed")
     monkeypatch.setattr(Answers, "checkpoint_s", 0.0)
-    steps = iter(range(12))
-
-    def dies(*args: Any) -> None:
-        if next(steps, None) is None:
-            raise KeyboardInterrupt
-        step(*args)
-
-    step = weights.Weights.step
-    with monkeypatch.context() as patch:
-        patch.setattr(weights.Weights, "step", dies)
-        with pytest.raises(KeyboardInterrupt):
-            align(killed, recipe, silent)
-    align(killed, recipe, silent)
+    dies_after(monkeypatch, weights.Weights, 12, lambda: align(killed, recipe, nothing))
+    align(killed, recipe, nothing)
     states = [
         checkpoint.kept(folder / "training.safetensors", torch.device("cpu"))["weights"]["module"]
         for folder in (tmp_path / "whole", tmp_path / "killed")
@@ -167,22 +122,42 @@ def test_a_killed_run_goes_on_to_the_same_weights(
         torch.testing.assert_close(states[1][name], tensor, rtol=0, atol=0)
 
 
-def test_another_recipe_is_refused(
-    tmp_path: Path, target: Path, written: tuple[Path, Path], sizes: Path
+def test_what_was_trained_on_something_else_is_not_gone_on_from(
+    tmp_path: Path, target: Path, folder: Path, written: tuple[Path, Path], sizes: Path
 ) -> None:
+    """Its weights would be those of other texts, and its card would name the new ones."""
+    recipe = replace(RECIPE, epochs=1)
     config = config_for("drafter", tmp_path / "out", target, written, start=sizes)
-    align(config, replace(RECIPE, epochs=1), silent)
-    with pytest.raises(DraftpickError, match="another recipe"):
-        align(config, replace(RECIPE, epochs=2), silent)
+    align(config, recipe, nothing)
+    align(config, recipe, nothing)
+    turned = tmp_path / "turned.json"
+    turned.write_text(json.dumps({**SIZES, "rope_theta": 5000.0}))
+    others = (
+        replace(config, tasks=("qa",)),
+        replace(config, kind="exit", start=None, exit_layer=1),
+        replace(config, start=turned),
+        replace(config, vocab_size=20),
+    )
+    for other in others:
+        with pytest.raises(DraftpickError, match=r"on other texts, .*; name another --out"):
+            align(other, recipe, nothing)
+    for other in replace(config, target=str(folder)), replace(config, chat_template="{{ 'w1' }}"):
+        with pytest.raises(DraftpickError, match=r"other weights or another chat template"):
+            align(other, recipe, nothing)
+    recurrent = replace(config, kind="recurrent", start=None, out=tmp_path / "recurrent", width=32)
+    align(recurrent, recipe, nothing)
+    align(recurrent, recipe, nothing)
+    for other in replace(recurrent, tasks=("qa",)), replace(recurrent, kind="eagle3"):
+        with pytest.raises(DraftpickError, match="on other texts"):
+            align(other, recipe, nothing)
 
 
 def test_the_target_writes_first_where_no_outputs_are_named(
     tmp_path: Path, target: Path, written: tuple[Path, Path], sizes: Path
 ) -> None:
-    arguments = ["align", "--out", str(tmp_path / "out"), "--target", str(target)]
-    arguments += ["--queries", str(written[0]), "--start", str(sizes), "--epochs", "1"]
-    arguments += ["--max-new-tokens", "6", "--vocab-size", "30", "--device", "cpu"]
-    done = CliRunner().invoke(make_app(), arguments, catch_exceptions=False)
+    given = ["--out", tmp_path / "out", "--target", target, "--queries", written[0]]
+    given += ["--start", sizes, "--epochs", 1, "--max-new-tokens", 6, "--vocab-size", 30]
+    done = command(*given)
     assert done.exit_code == 0
     assert "the target writes: 0 of 160 answers" in done.stderr
     assert "the target writes: 160 of 160 answers" in done.stderr
@@ -193,7 +168,7 @@ def test_the_target_writes_first_where_no_outputs_are_named(
     # cut in the middle of a line, as a kill would: only what is missing is written again
     (tmp_path / "out/outputs.jsonl").write_text("\n".join(lines[:100]) + "\n" + lines[100][:9])
     (tmp_path / "out/training.safetensors").unlink()
-    assert CliRunner().invoke(make_app(), arguments, catch_exceptions=False).exit_code == 0
+    assert command(*given).exit_code == 0
     again = [json.loads(x) for x in (tmp_path / "out/outputs.jsonl").read_text().splitlines()]
     assert sorted(row["id"] for row in again) == sorted(row["id"] for row in rows)
 
@@ -213,31 +188,34 @@ def test_bad_outputs_are_named(
     bad.write_text(line + "\n")
     config = replace(config_for("bigram", tmp_path / "out", target, written), outputs=(bad,))
     with pytest.raises(DraftpickError, match=says):
-        align(config, RECIPE, silent)
+        align(config, RECIPE, nothing)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_target_without_an_end_token(
     kind: str, tmp_path: Path, target: Path, written: tuple[Path, Path], sizes: Path
 ) -> None:
-    """Its drafter learns answers that do not end, those that the target writes itself as well."""
-    endless = shutil.copytree(target, tmp_path / "target")
-    for name in ("config.json", "generation_config.json"):
-        config = json.loads((endless / name).read_text())
-        (endless / name).write_text(json.dumps({**config, "eos_token_id": None}))
-    assert targets.eos_ids(endless) == ()
+    """Its drafter learns answers that do not end."""
     start = sizes if kind == "drafter" else None
-    config = config_for(kind, tmp_path / "out", endless, written, start=start, exit_layer=1)
-    assert align(config, replace(RECIPE, epochs=1), silent)
-    options = EngineOptions(str(endless), dtype="float32", device="cpu")
+    without = endless(target, tmp_path)
+    config = config_for(kind, tmp_path / "out", without, written, start=start, exit_layer=1)
+    assert align(config, replace(RECIPE, epochs=1), nothing)
+
+
+def test_answers_of_a_target_without_an_end_token(
+    tmp_path: Path, target: Path, written: tuple[Path, Path]
+) -> None:
+    without = endless(target, tmp_path)
+    assert targets.eos_ids(without) == ()
+    options = EngineOptions(str(without), dtype="float32", device="cpu")
     own = write_outputs([written[0]], tmp_path / "own", options, 3, ["qa"], minutes=1e-9)
     assert not own.read_text()  # no batch begins after the time
     own = write_outputs([written[0]], tmp_path / "own", options, 3, ["qa"])
     rows = [json.loads(line) for line in own.read_text().splitlines()]
     assert {(len(row["ids"]), row["ended"]) for row in rows} == {(3, False)}
-    if kind == "bigram":
-        config = config_for(kind, tmp_path / "again", endless, (written[0], own), start=start)
-        assert align(config, RECIPE, silent)
+    assert align(
+        config_for("bigram", tmp_path / "out", without, (written[0], own)), RECIPE, nothing
+    )
 
 
 def test_no_examples_are_no_batches() -> None:

@@ -5,28 +5,26 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from align_kit import ON_STATES as RECIPE
+from align_kit import command, nothing
 from torch import Tensor
-from typer.testing import CliRunner
 
 from collect.align.eagle3 import HeadHeldOut, HeadLoss, new_head, train_head, usual_features
 from collect.align.eagle3_module import Eagle3Module, HeadSizes
 from collect.align.packed_batch import flatten
-from collect.align.recipe import RecurrentRecipe
 from collect.align.teacher import Teacher
 from collect.align.tokens import Tokens
 from decoders.backends.config import config_of
 from decoders.backends.eagle3.head import Eagle3Head
 from decoders.backends.eagle3.model import Eagle3Backend
 from decoders.backends.native import LlamaBackend
+from decoders.common.errors import DraftpickError
 from decoders.sampling.draft_vocab import DraftVocab
-from router.cli import make_app
 
 CPU = torch.device("cpu")
-RECIPE = RecurrentRecipe(epochs=6, batch_tokens=160, steps=3, lr=1e-2, matrix_lr=1e-2)
 
 
 def a_head(teacher: Teacher, seed: int = 0) -> Eagle3Module:
@@ -114,10 +112,6 @@ def slow_loss(
     return (means[0] + fade * means[1]) / (1 + fade)
 
 
-def nothing(*args: Any) -> None:
-    pass
-
-
 @pytest.mark.slow
 def test_training_improves_figures_which_are_those_of_what_it_writes(
     teacher: Teacher, tokens: Tokens, folder: Path, vocab: DraftVocab, tmp_path: Path
@@ -185,11 +179,9 @@ def test_the_usual_layers(layers: int, found: tuple[int, ...]) -> None:
 
 def test_the_command(tmp_path: Path, folder: Path, written: tuple[Path, Path]) -> None:
     queries, outputs = written
-    arguments = ["align", "--kind", "eagle3", "--out", str(tmp_path / "out")]
-    arguments += ["--target", str(folder), "--device", "cpu", "--epochs", "1"]
-    arguments += ["--queries", str(queries), "--outputs", str(outputs), "--vocab-size", "30"]
-    result = CliRunner().invoke(make_app(), arguments)
-    assert result.exit_code == 0, result.output
+    given = ["--kind", "eagle3", "--out", tmp_path / "out", "--target", folder, "--epochs", 1]
+    given += ["--queries", queries, "--outputs", outputs, "--vocab-size", 30]
+    assert command(*given).exit_code == 0
     made = tmp_path / "out" / "model"
     card = json.loads((made / "card.json").read_text())
     assert set(card["acceptance"]) == {"qa", "math", "overall"}
@@ -199,8 +191,6 @@ def test_the_command(tmp_path: Path, folder: Path, written: tuple[Path, Path]) -
 
 
 def test_it_goes_on_from_no_other_head(tmp_path: Path, folder: Path) -> None:
-    arguments = ["align", "--kind", "eagle3", "--out", str(tmp_path / "out")]
-    arguments += ["--target", str(folder), "--start", str(folder)]
-    result = CliRunner().invoke(make_app(), arguments)
-    assert result.exit_code != 0
-    assert "begins a new head" in str(result.exception or "") + result.output
+    given = ["--kind", "eagle3", "--out", tmp_path / "out", "--target", folder]
+    with pytest.raises(DraftpickError, match="begins a new head"):
+        command(*given, "--start", folder)

@@ -21,23 +21,16 @@ def planned(**options: Any) -> tuple[AlignConfig, Recipe]:
     return plan(made(AlignOptions, options))
 
 
-def test_the_defaults() -> None:
+def test_the_defaults_and_what_is_given() -> None:
     config, recipe = planned(out=OUT)
     assert (config.kind, config.vocab_size, config.blocks) == ("drafter", 8192, 1)
     assert config.outputs == () and config.tasks is None and config.queries  # those that ship
     assert (recipe.lr, recipe.matrix_lr) == (Recipe.lr, Recipe.matrix_lr)
-    assert not OUT.exists()
-
-
-def test_defaults_of_a_kind() -> None:
-    found, _ = planned(out=OUT, kind="recurrent")
+    more = {"tasks": "math, qa", "max_new_tokens": 32, "outputs": [Path("o")]}
+    found, _ = planned(out=OUT, kind="recurrent", **more)
     assert (found.vocab_size, found.blocks) == (6144, 2)
-
-
-def test_names_and_lengths() -> None:
-    found, _ = planned(out=OUT, tasks="math, qa", max_new_tokens=32, outputs=[Path("o")])
-    assert (found.tasks, found.max_answer) == (("math", "qa"), 32)
-    assert found.outputs == (Path("o"),)
+    assert (found.tasks, found.max_answer, found.outputs) == (("math", "qa"), 32, (Path("o"),))
+    assert not OUT.exists()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from align_kit import ON_STATES as RECIPE
+from align_kit import command, dies_after, nothing
 from torch import Tensor
-from typer.testing import CliRunner
 
 from collect.align import packed_batch, recurrent, training
 from collect.align.held_out import HeldOut
-from collect.align.packed_batch import Stream, flatten, on_device, order
+from collect.align.packed_batch import Stream, flatten, order
 from collect.align.recipe import RecurrentRecipe
 from collect.align.recurrent import (
     SOFTER,
@@ -26,10 +26,7 @@ from collect.align.recurrent import (
     Distilled,
     Drafting,
     Point,
-    distribution,
-    divergence,
     new_cell,
-    step_weights,
 )
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
@@ -45,13 +42,12 @@ from collect.align.training_stage import (
 )
 from collect.align.weights import DrafterModel
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
+from decoders.backends.threads import threads
 from decoders.common.errors import DraftpickError
 from decoders.sampling.draft_vocab import DraftVocab
-from router.cli import make_app
 
 CPU = torch.device("cpu")
 CONFIG = CellConfig(hidden=32, width=48)
-RECIPE = RecurrentRecipe(epochs=6, batch_tokens=160, steps=3, lr=1e-2, matrix_lr=1e-2)
 
 
 def a_cell(teacher: Teacher, seed: int = 0) -> RecurrentCell:
@@ -61,10 +57,6 @@ def a_cell(teacher: Teacher, seed: int = 0) -> RecurrentCell:
         for down in cell.down:
             down.mul_(10)
     return cell
-
-
-def nothing(*args: Any) -> None:
-    pass
 
 
 @dataclass
@@ -171,31 +163,6 @@ def test_the_gradient_is_that_of_the_loss(cap: float | None) -> None:
     torch.testing.assert_close(one, other)
 
 
-def test_nothing_is_lost_where_the_distributions_are_one() -> None:
-    logits = torch.randn(4, 6)
-    weight = torch.ones(4)
-    loss, gradient = divergence(*distribution(logits), logits + 3, weight)
-    assert abs(float(loss)) < 1e-5 and float(gradient.abs().max()) < 1e-6
-
-
-def test_padding_does_not_count(teacher: Teacher, vocab: DraftVocab, tokens: Tokens) -> None:
-    cell = a_cell(teacher)
-    short, long = tokens.text(0)[:4], tokens.text(11)
-    lesson = DistillationLoss(teacher, vocab, RECIPE)
-    exact = lesson.loss(cell, flatten([short, long]))
-    padded = lesson.loss(cell, flatten([short, long], 128))
-    swapped = lesson.loss(cell, flatten([long, short], 128))
-    wanted = gradients(cell, exact)
-    for other in (padded, swapped):
-        torch.testing.assert_close(other, exact, rtol=1e-5, atol=1e-6)
-        for one, two in zip(gradients(cell, other), wanted, strict=True):
-            torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-6)
-    weights = step_weights(flatten([short, long], 128).at, 3, 0.5)
-    assert weights.shape == (3, 128)
-    assert float(weights[:, len(short) + len(long) :].abs().sum()) == 0
-    torch.testing.assert_close(weights.sum(1), torch.tensor([4, 2, 1]) / 7)
-
-
 def test_an_epoch_has_every_text_once_and_no_batch_too_large(tokens: Tokens) -> None:
     lengths = tokens.lengths
     for seed in range(3):
@@ -242,12 +209,10 @@ def test_a_prompt_with_many_answers_is_trained_on_once() -> None:
     assert flat.positions == 4 + 4 + 3
 
 
-def test_batches_come_in_order_from_their_thread(tokens: Tokens) -> None:
+def test_batches_come_in_order_from_their_thread() -> None:
     made = packed_batch._ahead(each for each in itertools.count())
     assert list(itertools.islice(made, 20)) == list(range(20))
     made.close()
-    one = next(on_device(Stream(tokens, 100, 12, 8, 0).batches(), CPU))
-    assert one.rows.device == CPU
 
 
 @torch.no_grad()
@@ -287,12 +252,12 @@ def test_held_out_figures_are_those_of_a_live_loop(
     slow: Slow, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
 ) -> None:
     cell = trained(teacher, vocab, tokens)
-    found = HeldOut(teacher, tokens, 12, most=60).figures(cell, vocab)
+    found = HeldOut(teacher, tokens, 6, most=60).figures(cell, vocab)
     names = tokens.names()
     for task in ("qa", "math"):
         rows = np.flatnonzero(names == task)
-        greedy = [row for row in rows if tokens.temperature[row] == 0][:12]
-        drawn = [row for row in rows if tokens.temperature[row] > 0][:12]
+        greedy = [row for row in rows if tokens.temperature[row] == 0][:6]
+        drawn = [row for row in rows if tokens.temperature[row] > 0][:6]
         counted = [
             live_counts(slow, cell, tokens.text(row), int(tokens.answer[row])) for row in greedy
         ]
@@ -392,21 +357,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 
     def run(folder: Path) -> None:
         saved: list[RecurrentCell] = []
-        course.train(folder, a_cell(course.teacher), save=lambda cell, _: saved.append(cell))
+        recipe = replace(RECIPE, epochs=3)
+        course.train(folder, a_cell(course.teacher), recipe, save=lambda one, _: saved.append(one))
         results.append([p.detach().clone() for p in saved[-1].parameters()])
 
     run(tmp_path / "whole")
-    step, left = DrafterModel.step, iter(range(21))
-
-    def dies(student: DrafterModel, rate: float) -> None:
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        step(student, rate)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DrafterModel, "step", dies)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "killed")
+    dies_after(monkeypatch, DrafterModel, 12, lambda: run(tmp_path / "killed"))
     points = (tmp_path / "killed" / CURVE).read_text().splitlines()
     assert len(points) > 1  # it had come so far
     run(tmp_path / "killed")
@@ -440,14 +396,17 @@ def test_another_recipe_and_a_loss_that_is_none_are_refused(tmp_path: Path, cour
 def test_minutes_bound_a_run(
     tmp_path: Path, course: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that moves a tenth of a second whenever it is read."""
+    """By a clock that moves a tenth of a second whenever it is read. Each step looks at the
+    neighbours, so that a core is taken back that they had when training began."""
+    looked: list[None] = []
+    monkeypatch.setattr(threads(), "adapt", lambda: looked.append(None))
     ticks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: next(ticks) / 10)
     monkeypatch.setattr(training, "time", clock)
     recipe, told = replace(RECIPE, minutes=0.1), list[dict[str, float]]()
     point = course.train(tmp_path, a_cell(course.teacher), recipe, 1, report=told.append)
     assert 6 <= point.seconds < 6.3
-    assert 25 < point.step <= 60
+    assert 25 < point.step <= 60 and len(looked) >= point.step
     assert told and all(0 <= now["progress"] < 1 for now in told)
     again = course.train(tmp_path, a_cell(course.teacher), recipe, 1)
     assert again.step == point.step  # its time is spent
@@ -508,13 +467,7 @@ def test_a_specialist_goes_on_from_a_generalist(
     run_stage(own, a_target(teacher), tokens, held_out, recipe, "test", nothing)
     chosen, old = DraftVocab.load(own.out / "model"), set(vocabs[0].to_target.tolist())
     assert chosen is not None and chosen.size == vocabs[0].size
-    some, counts = of_tasks(tokens, ["math"]), Counter[int]()
-    for row in range(len(some)):
-        counts.update(some.text(row)[some.answer[row] :].tolist())
-    rows = set(chosen.to_target.tolist())
-    ends = set(a_target(teacher).eos)
-    assert rows != old and ends <= rows  # the commonest of its own answers
-    assert min(counts[i] for i in rows - ends) >= max(counts[i] for i in set(counts) - rows)
+    assert set(chosen.to_target.tolist()) != old  # the commonest of its own answers
     # figures are those of what was written
     loaded = RecurrentCell.load(math.out / "model", CPU, torch.float32)
     again = held_out.figures(loaded, vocabs[1])["overall"]["overlap"]
@@ -554,11 +507,9 @@ def test_align_makes_a_recurrent_drafter(
     tmp_path: Path, folder: Path, written: tuple[Path, Path]
 ) -> None:
     queries, outputs = written
-    arguments = ["align", "--kind", "recurrent", "--out", str(tmp_path / "out")]
-    arguments += ["--target", str(folder), "--device", "cpu", "--vocab-size", "38"]
-    arguments += ["--queries", str(queries), "--outputs", str(outputs), "--width", "32"]
-    arguments += ["--epochs", "4", "--batch-tokens", "256"]
-    done = CliRunner().invoke(make_app(), arguments, catch_exceptions=False)
+    given = ["--kind", "recurrent", "--out", tmp_path / "out", "--target", folder]
+    given += ["--queries", queries, "--outputs", outputs, "--vocab-size", 38, "--width", 32]
+    done = command(*given, "--epochs", 4, "--batch-tokens", 256)
     assert done.exit_code == 0 and "acceptance" in done.output
     made = tmp_path / "out/model"
     card = json.loads((made / "card.json").read_text())

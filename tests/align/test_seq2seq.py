@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from align_kit import RECIPE, command, config_for, endless, nothing
 
-from collect.align.config import AlignConfig
 from collect.align.learners import (
     LensLearner,
     Seq2SeqDraftLearner,
@@ -20,17 +18,14 @@ from collect.align.learners import (
     apart,
     seq2seq_states,
 )
-from collect.align.recipe import Recipe
 from collect.align.run import align
 from decoders import Engine, Request
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import DraftpickError
 from decoders.models.targets import fingerprint
 from decoders.sampling.draft_vocab import DraftVocab
-from router.cli import make_app
 
 UNSEEN = "w{0} w{2} w3"
-RECIPE = Recipe(epochs=10, batch_tokens=256, lr=1e-2, matrix_lr=2e-2, seed=1)
 
 # a prompt 5 6 7 answered 8 9, a prompt 4 answered 3 2 1; padded with 0
 IDS = torch.tensor([[5, 6, 7, 8, 9], [4, 3, 2, 1, 0]])
@@ -71,14 +66,6 @@ def own(t5: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
     for at, name in enumerate(("queries.jsonl", "outputs.jsonl")):
         (folder / name).write_text("".join(json.dumps(row[at]) + "\n" for row in rows))
     return folder / "queries.jsonl", folder / "outputs.jsonl"
-
-
-def config_for(kind: str, out: Path, t5: Path, own: tuple[Path, Path], **more: Any) -> AlignConfig:
-    return AlignConfig(kind, out, own[:1], own[1:], str(t5), "cpu", vocab_size=44, **more)
-
-
-def silent(now: dict[str, float]) -> None:
-    pass
 
 
 def load(t5: Path) -> HFSeq2SeqBackend:
@@ -166,7 +153,7 @@ def accepted(target: Path, drafter: Path, kind: str = "early_exit", prompt: str 
 def test_a_lens_learns_and_drafts(tmp_path: Path, t5: Path, own: tuple[Path, Path]) -> None:
     before = fingerprint(t5)
     config = config_for("exit", tmp_path / "out", t5, own, exit_layer=1)
-    acceptance = align(config, RECIPE, silent)
+    acceptance = align(config, RECIPE, nothing)
     model = tmp_path / "out/model"
     assert acceptance["overall"] > 0.6
     assert json.loads((model / "config.json").read_text()) == {"exit_layer": 1, "blocks": 0}
@@ -181,14 +168,14 @@ def test_a_small_t5_learns_and_drafts(tmp_path: Path, t5: Path, own: tuple[Path,
     sizes = tmp_path / "sizes.json"
     sizes.write_text(json.dumps({"d_model": 16, "num_layers": 1, "num_decoder_layers": 1}))
     config = config_for("drafter", tmp_path / "out", t5, own, start=sizes)
-    acceptance = align(config, replace(RECIPE, epochs=30), silent)
+    acceptance = align(config, replace(RECIPE, epochs=30), nothing)
     model = tmp_path / "out/model"
     made = json.loads((model / "config.json").read_text())
     assert (made["d_model"], made["num_decoder_layers"], made["vocab_size"]) == (16, 1, 43)
     assert (model / "tokenizer.json").is_file() and not (model / "draft_vocab.json").exists()
     assert acceptance["overall"] > 0.3 and accepted(t5, model, "neural", "w{0} w{1}") > 0.3
     further = config_for("drafter", tmp_path / "further", t5, own, start=model)
-    assert align(further, replace(RECIPE, epochs=3, lr=1e-4), silent)["overall"] > 0.3
+    assert align(further, replace(RECIPE, epochs=3, lr=1e-4), nothing)["overall"] > 0.3
 
 
 def test_the_drafter_s_loss_is_transformers_own(t5: Path) -> None:
@@ -202,7 +189,7 @@ def test_the_drafter_s_loss_is_transformers_own(t5: Path) -> None:
 def test_a_bigram_table_needs_no_kind_of_target(
     tmp_path: Path, t5: Path, written: tuple[Path, Path]
 ) -> None:
-    acceptance = align(config_for("bigram", tmp_path / "out", t5, written), RECIPE, silent)
+    acceptance = align(config_for("bigram", tmp_path / "out", t5, written), RECIPE, nothing)
     assert acceptance["overall"] > 0.85
 
 
@@ -210,6 +197,7 @@ def test_a_bigram_table_needs_no_kind_of_target(
     ("kind", "more", "says"),
     [
         ("recurrent", {}, "--kind recurrent needs a decoder-only target, .* an encoder-decoder"),
+        ("exit", {"exit_layer": 0}, "--exit-layer must be 1 to 2 for this target, not 0"),
         ("exit", {"exit_layer": 3}, "--exit-layer must be 1 to 2 for this target, not 3"),
     ],
 )
@@ -217,28 +205,21 @@ def test_what_cannot_be_is_named(
     tmp_path: Path, t5: Path, written: tuple[Path, Path], kind: str, more: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(DraftpickError, match=says):
-        align(config_for(kind, tmp_path / "out", t5, written, **more), RECIPE, silent)
+        align(config_for(kind, tmp_path / "out", t5, written, **more), RECIPE, nothing)
 
 
 def test_the_command_lets_the_target_write_first(
-    tmp_path: Path, t5: Path, own: tuple[Path, Path]
+    tmp_path: Path, t5: Path, written: tuple[Path, Path]
 ) -> None:
-    arguments = ["align", "--out", str(tmp_path / "out"), "--queries", str(own[0])]
-    arguments += ["--kind", "exit", "--exit-layer", "1", "--epochs", "1", "--target", str(t5)]
-    arguments += ["--max-new-tokens", "6", "--vocab-size", "44", "--device", "cpu"]
-    done = CliRunner().invoke(make_app(), arguments, catch_exceptions=False)
-    assert done.exit_code == 0
-    assert len((tmp_path / "out/outputs.jsonl").read_text().splitlines()) == 120
+    given = ["--out", tmp_path / "out", "--queries", written[0], "--target", t5, "--epochs", 1]
+    given += ["--kind", "exit", "--exit-layer", 1, "--max-new-tokens", 6, "--vocab-size", 44]
+    assert command(*given).exit_code == 0
+    assert len((tmp_path / "out/outputs.jsonl").read_text().splitlines()) == 160
     assert (tmp_path / "out/model/adapter.safetensors").is_file()
 
 
 def test_a_target_without_an_end_token(
-    tmp_path: Path, t5: Path, own: tuple[Path, Path], written: tuple[Path, Path]
+    tmp_path: Path, t5: Path, written: tuple[Path, Path]
 ) -> None:
-    endless = shutil.copytree(t5, tmp_path / "target")
-    for name in ("config.json", "generation_config.json"):
-        config = json.loads((endless / name).read_text())
-        (endless / name).write_text(json.dumps({**config, "eos_token_id": None}))
-    for kind, outputs in (("bigram", own), ("exit", written)):
-        made = config_for(kind, tmp_path / kind, endless, outputs, exit_layer=1)
-        assert align(made, replace(RECIPE, epochs=1), silent)
+    config = config_for("exit", tmp_path / "out", endless(t5, tmp_path), written, exit_layer=1)
+    assert align(config, replace(RECIPE, epochs=1), nothing)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from collect.align import write
 from collect.align.kept_states import DATA, INDEX, KeptStates
 from collect.align.packed_batch import Stream
 from collect.align.recipe import RecurrentRecipe
@@ -32,9 +33,11 @@ from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import make_app
-from router.training.specialise import saving
+from router.training.specialise import drafters, saving
+from router.training.specialise.command import trained
 from router.training.specialise.drafters import Lesson
 from router.training.specialise.judging import own_arm
+from router.training.specialise.options import SpecialiseOptions
 from router.training.specialise.traffic import (
     MIN_GROUP,
     REST,
@@ -42,8 +45,6 @@ from router.training.specialise.traffic import (
     of_logs,
     of_queries,
 )
-
-WORDS = [f"w{i}" for i in range(40)]
 
 
 def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -72,27 +73,33 @@ def refused(*given: object) -> str:
     return str(error.value)
 
 
+def asked_for(target: Path, queries: Path, out: Path) -> list[object]:
+    given = ["--queries", queries, "--target", target, "--device", "cpu", "--minutes", 0.02]
+    given += ["--max-new-tokens", 12, "--timed", 2, "--at-once", 1]
+    return [*given, "--tracking-uri", f"sqlite:///{out}/ml.db", "--out", out / "special"]
+
+
 @pytest.fixture(scope="module")
 def made(target: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made")
-    given = ["--queries", queries, "--target", target, "--device", "cpu", "--minutes", 0.02]
-    given += ["--max-new-tokens", 12, "--timed", 2, "--at-once", 1]
-    given += ["--tracking-uri", f"sqlite:///{out}/ml.db"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saving, "MOST_LOST", 1.0)
         patch.setattr(saving, "EACH_ELSEWHERE", 2)
-        first = run(*given, "--out", out / "special")
+        first = run(*asked_for(target, queries, out))
     assert first.exit_code == 0, first.output
     assert "few: too small for a drafter of their own" in " ".join(first.output.split())
-    weights = out / "special/drafters/qa/model/recurrent.safetensors"
-    before = weights.stat().st_mtime_ns
-    again = run(*given, "--out", out / "special")
-    assert again.exit_code == 0 and weights.stat().st_mtime_ns == before  # nothing is trained again
-    page = (out / "special/README.md").read_text()
+    return out / "special"
+
+
+@pytest.mark.slow
+def test_the_same_command_again_trains_nothing(made: Path, target: Path, queries: Path) -> None:
+    weights = made / "drafters/qa/model/recurrent.safetensors"
+    before, given = weights.stat().st_mtime_ns, asked_for(target, queries, made.parent)
+    assert run(*given).exit_code == 0 and weights.stat().st_mtime_ns == before
+    page = (made / "README.md").read_text()
     lost = re.search(r"unlike all groups what is saved gives (\S+)", page)
     assert lost is not None and float(lost[1]) >= 0.99  # the arms that lose there are not saved
-    assert "holds other queries" in refused(*given, "--out", out / "special", "--limit", 30)
-    return out / "special"
+    assert "holds other queries" in refused(*given, "--limit", 30)
 
 
 def test_it_saves_what_serves_the_traffic(made: Path, target: Path) -> None:
@@ -155,7 +162,11 @@ def test_a_log_gives_prompts_and_its_own_answers(target: Path, tmp_path: Path) -
         rows.append({"request": request, "response": said})
     log = lines(tmp_path / "log.jsonl", rows)
     model = model_of(TrafficOptions(from_logs=[log], target=str(target)))
-    traffic = of_logs(read_logs([log]), model, most=3, limit=None, show_words=False)
+
+    def read() -> Traffic:
+        return of_logs(read_logs([log]), model, 3, None, False, tmp_path / "kept")
+
+    traffic = read()
     assert traffic.groups and all(name.startswith("group-") for name in traffic.groups)
     held = {query.group for query in traffic.held_out}
     assert held and not held & {query.group for query in traffic.train}  # whole conversations
@@ -164,6 +175,23 @@ def test_a_log_gives_prompts_and_its_own_answers(target: Path, tmp_path: Path) -
     assert traffic.written[one.id].logged.temperature == 0 and len(traffic.written[one.id].ids) == 3
     path, _ = traffic.save(tmp_path / "kept")
     assert read_queries(path)[0].prompt_ids == traffic.train[0].prompt_ids
+    # the server goes on logging, and an old line goes
+    more = [{"request": {"prompt": f"w{i} w1 w2"}, "response": said} for i in range(2 * MIN_GROUP)]
+    lines(log, rows[1:] + more)
+    again = read()
+    assert (again.train, again.held_out, again.groups) == (
+        traffic.train,
+        traffic.held_out,
+        traffic.groups,
+    )
+    assert "what logs have gained since" in again.said[0]
+    assert len(again.written) == len(traffic.written) - 1
+    again.save(tmp_path / "kept")
+    lesson = Lesson(EngineOptions(str(target), device="cpu"), tmp_path, None, 64, 10)
+    assert lesson.take_over(again.train, again, "train") is not None
+    lines(log, more)
+    with pytest.raises(DraftpickError, match="queries of other logs; name another --out"):
+        read()
 
 
 def test_only_answers_of_the_target_are_taken_over(target: Path, tmp_path: Path) -> None:
@@ -200,6 +228,18 @@ def test_only_answers_of_the_target_are_taken_over(target: Path, tmp_path: Path)
     assert {row["id"] for row in found} == kept
     assert [row["temperature"] for row in found] == [0, 0, 0.7]
     assert lesson.take_over(rows, traffic, "train") is None  # once
+
+
+def test_what_another_target_wrote_is_not_gone_on_from(
+    target: Path, folder: Path, tmp_path: Path
+) -> None:
+    """Such as one that was fine-tuned again in its folder."""
+    same = EngineOptions(str(target), device="cpu")
+    Lesson(same, tmp_path, None, 64, 10)
+    Lesson(same, tmp_path, None, 64, 10)
+    for other in replace(same, target=str(folder)), replace(same, chat_template="{{ 'w1' }}"):
+        with pytest.raises(DraftpickError, match="other weights or another chat template"):
+            Lesson(other, tmp_path, None, 64, 10)
 
 
 def test_a_group_of_its_own_has_the_union() -> None:
@@ -261,6 +301,49 @@ def test_the_target_keeps_its_states_while_it_writes(
     alone = lesson.target.teacher.states(torch.from_numpy(ids.astype(np.int64))[None])[0]
     told = lesson.states.of(ids, answer)
     assert torch.allclose(told.float(), alone[answer - 1 : -1].float(), atol=0.05, rtol=0.05)
+
+
+def test_a_group_without_an_answer_is_left_out_before_training(
+    target: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """As --write-minutes may leave it."""
+    wrote, answered = drafters.write_outputs, [REST]
+
+    def some(paths: Any, out: Any, options: Any, most: int, tasks: Any, minutes: Any, kept: Any):
+        return wrote(paths, out, options, most, answered if minutes else tasks, None, kept)
+
+    monkeypatch.setattr(drafters, "write_outputs", some)
+    asked = SpecialiseOptions(
+        out=tmp_path, queries=[queries], target=str(target), device="cpu", minutes=0.01,
+        write_minutes=1.0, max_new_tokens=6,
+    )  # fmt: skip
+    traffic = of_queries(read_queries(queries), None, most=4, limit=None)
+    parts = traffic.save(tmp_path / "queries")
+    lesson = Lesson(asked.engine, tmp_path, None, 64, 6)
+    with pytest.raises(DraftpickError, match="raise --write-minutes"):
+        trained(asked, traffic, lesson, *parts)
+    answered.append("qa")
+    names, _ = trained(asked, traffic, lesson, *parts)
+    assert names == ["union"] and (tmp_path / "drafters/union/model").is_dir()
+    assert "bills-of-sale: the target answered none of it in time" in capsys.readouterr().out
+    answered.append("bills-of-sale")  # too late: the drafter goes on with the texts that it has
+    assert trained(asked, traffic, lesson, *parts)[0] == ["union"]
+
+
+def test_the_first_answers_are_of_every_task(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "BATCH", 4)
+    rows = [
+        {"id": f"{task}{i}", "task": task, "turns": [f"w{i} " * (1 + 4 * at)]}
+        for at, (task, many) in enumerate({"a": 30, "b": 2, "c": 30, "d": 2}.items())
+        for i in range(many)
+    ]
+    asked = lines(tmp_path / "asked.jsonl", rows)
+    options = EngineOptions(str(target), device="cpu", dtype="float32")
+    path = write.write_outputs([asked], tmp_path / "out", options, 2, None)
+    order = [json.loads(line)["task"] for line in path.read_text().splitlines()]
+    assert set(order[:16]) == {"a", "b", "c", "d"} and len(order) == len(rows)
 
 
 def test_training_on_kept_states_is_training_on_the_target(

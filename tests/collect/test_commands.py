@@ -8,25 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import typer
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
+from commands import Draftpick
 from stored_tables import table_of
-from typer.testing import CliRunner, Result
 
 from collect.sweeps.batch import SweepOptions
-from decoders.common.errors import DraftpickError
 from policies import load
-from policies.errors import PolicyError
-from router.cli import make_app
 from router.commands.collect import run as collect_run
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def app() -> typer.Typer:
-    return make_app()
 
 
 @pytest.fixture
@@ -45,10 +37,6 @@ def files(tmp_path: Path) -> list[Path]:
         path.write_text("\n".join(map(json.dumps, lines)))
         paths.append(path)
     return paths
-
-
-def run(app: typer.Typer, *arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def collected(folder: Path, each: int) -> Path:
@@ -71,41 +59,38 @@ def origin_of(rewards: Path) -> dict[str, Any]:
 
 
 def test_collect_then_summary(
-    app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
+    draftpick: Draftpick, engine: FakeEngine, files: list[Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     # The shell turns --queries *.jsonl into one option and more arguments.
     common = ("collect", "--queries", *files, "--out", out, "--max-new-tokens", 8)
-    result = run(app, *common, "--limit", 2)
-    assert result.exit_code == 0, result.output
-    assert "4 queries collected" in result.stdout
+    result = draftpick(*common, "--limit", 2)
+    assert "4 queries collected" in result.out
     # no terminal here: progress comes in lines
-    assert "collecting: 0 of 12 answers" in result.stderr
-    assert "collecting: 12 of 12 answers" in result.stderr and "tokens/s, 0 errors" in result.stderr
+    assert "collecting: 0 of 12 answers" in result.err
+    assert "collecting: 12 of 12 answers" in result.err and "tokens/s, 0 errors" in result.err
     assert pairs(out) == all_pairs(make_queries(2, ("qa", "math")))
     engine.timed_by = "slower fakes"
-    result = run(app, *common, "--json")
-    report = json.loads(result.stdout)
+    report = draftpick(*common, "--json").json
     assert (report["collected"], report["already"], report["errors"]) == (2, 4, 0)
     assert report["costs_of"] == "fakes"
-    assert "Costs stay those of the first run, by fakes; for" in run(app, *common).stdout
-    result = run(app, "collect", "--summary", out, "--reward", "acceptance", "--json")
-    means = json.loads(result.stdout)["arms"]["small"]["mean"]
+    assert "Costs stay those of the first run, by fakes; for" in draftpick(*common).out
+    made = draftpick("collect", "--summary", out, "--reward", "acceptance", "--json").json
+    means = made["arms"]["small"]["mean"]
     assert means == {"qa": 1.0, "math": 1.0, "overall": 1.0}
-    assert "oracle" in run(app, "collect", "--summary", out).stdout
+    assert "oracle" in draftpick("collect", "--summary", out).out
 
 
 def test_collect_uses_the_shipped_queries(
-    app: typer.Typer, engine: FakeEngine, tmp_path: Path
+    draftpick: Draftpick, engine: FakeEngine, tmp_path: Path
 ) -> None:
     engine.context = 10_000
-    result = run(app, "collect", "--out", tmp_path / "out", "--limit", 1, "--arms", "small")
-    assert result.exit_code == 0, result.output
-    assert "9 queries collected" in result.stdout
+    result = draftpick("collect", "--out", tmp_path / "out", "--limit", 1, "--arms", "small")
+    assert "9 queries collected" in result.out
 
 
 def test_ctrl_c_says_how_to_go_on(
-    app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
+    draftpick: Draftpick, engine: FakeEngine, files: list[Path], tmp_path: Path
 ) -> None:
     def interrupt(name: str, prompts: list[list[int]]) -> None:
         if len(engine.batch.calls) == 8:
@@ -114,24 +99,20 @@ def test_ctrl_c_says_how_to_go_on(
     engine.batch.hook = interrupt
     common = ["collect", *files, "--out", tmp_path / "out", "--batch-size", 2]
     common += ["--max-new-tokens", 8]
-    result = run(app, *common)
-    assert result.exit_code == 130
-    assert "run the same command to go on" in result.stderr
+    assert "run the same command to go on" in draftpick(*common, code=130).err
     assert len(pairs(tmp_path / "out")) == 2 * len(ARMS)
     engine.batch.hook = None
-    assert run(app, *common).exit_code == 0
+    draftpick(*common)
     assert pairs(tmp_path / "out") == all_pairs(make_queries(3, ("qa", "math")))
 
 
 def test_mistakes_are_sentences(
-    app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
+    draftpick: Draftpick, engine: FakeEngine, files: list[Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
 
-    def error(*arguments: object) -> str:
-        caught = run(app, *arguments).exception
-        assert isinstance(caught, DraftpickError | PolicyError)
-        return str(caught)
+    def error(*words: object) -> str:
+        return draftpick(*words, code=2).err
 
     assert "no such query file" in error("collect", tmp_path / "no.jsonl", "--out", out)
     assert "unknown arm 'huge'" in error("collect", *files, "--out", out, "--arms", "huge")
@@ -141,120 +122,133 @@ def test_mistakes_are_sentences(
     assert "every row collected in this run is an error" in error("collect", *files, "--out", out)
 
 
-def test_train_prints_values_and_where_things_are(app: typer.Typer, tmp_path: Path) -> None:
+def test_train_prints_values_and_where_things_are(draftpick: Draftpick, tmp_path: Path) -> None:
     rewards = collected(tmp_path, 12)
     common = train(rewards, "--reward", "acceptance", "--policy", "best-fixed")
-    result = run(app, *common)
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = draftpick(*common)
     for words in ("best fixed (small)", "per-task-best", "oracle", "held-out", "MLflow run"):
-        assert words in result.stdout
+        assert words in result.out
     assert (tmp_path / "policy").is_dir()
-    record = json.loads(run(app, *common, "--json").stdout)
+    record = draftpick(*common, "--json").json
     assert record["best_fixed"] == "small"
     assert record["values"]["greedy"]["mean"] == 1.0
 
 
 def test_answers_at_once_from_the_command_line(
-    app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
+    draftpick: Draftpick, engine: FakeEngine, files: list[Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     common = ["collect", *files, "--out", out, "--max-new-tokens", 8]
-    result = run(app, *common, "--temperatures", "0,1", "--at-once", "1, 8")
-    assert result.exit_code == 0, (result.output, result.exception)
-    assert "0 of 72 new rows are errors" in result.stdout
+    result = draftpick(*common, "--temperatures", "0,1", "--at-once", "1, 8")
+    assert "0 of 72 new rows are errors" in result.out
     shown = ["collect", "--summary", out, "--reward", "saved-passes"]
-    assert "8 answers at once" in " ".join(run(app, *shown).stdout.split())
-    record = json.loads(run(app, *shown, "--json").stdout)
+    assert "8 answers at once" in " ".join(draftpick(*shown).out.split())
+    record = draftpick(*shown, "--json").json
     means = [
         found["arms"]["small"]["mean"]["qa"]
         for found in (record, record["at_once"]["8"]["0"], record["at_temperature"]["1"])
     ]
     assert means == pytest.approx([0.75, 0.5, 0.5])
-    few = run(app, "headroom", out, "--at-once", "8").exception
-    assert "6 queries are too few" in str(few)
+    few = draftpick("headroom", out, "--at-once", "8", code=2)
+    assert "6 queries are too few" in few.err
     learn = train(out, "--policy", "regression", "--no-guard", "--reward", "modelled")
-    assert "requests-running" in run(app, *learn).stdout
-    alone = run(app, *learn, "--at-once", "1")
-    assert alone.exit_code == 0 and "requests-running" not in alone.stdout
+    assert "requests-running" in draftpick(*learn).out
+    assert "requests-running" not in draftpick(*learn, "--at-once", "1").out
+
+
+def test_weights_say_how_often_traffic_has_a_setting(draftpick: Draftpick, tmp_path: Path) -> None:
+    options = SweepOptions(max_new_tokens=8, temperatures=(0, 1), at_once=(1, 8))
+    rewards = tmp_path / "rewards"
+    sweep(FakeEngine(), make_queries(30, ("qa", "math")), rewards, options)
+    alike = table_of(rewards, "modelled")
+    settings = ("temperature", "requests-running")
+    columns = alike.features[:, [alike.feature_names.index(name) for name in settings]]
+    hot, loaded = (columns > 0).T
+    counts = np.select([hot & loaded, hot | loaded], [0, 1], default=6)
+    means = dict(zip(alike.arms, np.average(alike.rewards, 0, counts), strict=True))
+    asked = ("--reward", "modelled", "--weights", "0@1=6,1@8=0", "--json")
+    found = draftpick("headroom", rewards, *asked).json
+    assert {one["arm"]: one["mean"] for one in found["arms"]} == pytest.approx(means)
+    assert found["choices"][0]["mean"] == pytest.approx(max(means.values()))
+    made = draftpick(*train(rewards, "--policy", "knn", *asked)).json
+    assert made["guard"]["queries"] == 60 and made["guard"]["tried"]
+    values = {arm: made["values"][f"fixed/{arm}"]["mean"] for arm in means}
+    assert values == pytest.approx(means)
 
 
 def test_temperatures_from_the_command_line(
-    app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
+    draftpick: Draftpick, engine: FakeEngine, files: list[Path], tmp_path: Path
 ) -> None:
     """Collected, summed up, and learned from with the features that vary."""
     out = tmp_path / "out"
     common = ["collect", *files, "--out", out, "--max-new-tokens", 8]
-    result = run(app, *common, "--temperatures", "0, 1")
-    assert result.exit_code == 0, (result.output, result.exception)
-    assert "0 of 36 new rows are errors" in result.stdout
+    result = draftpick(*common, "--temperatures", "0, 1")
+    assert "0 of 36 new rows are errors" in result.out
     shown = ["collect", "--summary", out, "--reward", "saved-passes"]
-    assert "at temperature 1" in " ".join(run(app, *shown).stdout.split())
-    record = json.loads(run(app, *shown, "--json").stdout)
+    assert "at temperature 1" in " ".join(draftpick(*shown).out.split())
+    record = draftpick(*shown, "--json").json
     assert record["arms"]["small"]["mean"]["qa"] == pytest.approx(0.75)
     assert record["at_temperature"]["1"]["arms"]["small"]["mean"]["qa"] == pytest.approx(0.5)
-    greedy = json.loads(run(app, "collect", "--summary", out, "--reward", "paper", "--json").stdout)
+    greedy = draftpick("collect", "--summary", out, "--reward", "paper", "--json").json
     assert "at_temperature" not in greedy  # similarity is of greedy answers
     learn = train(out, "--policy", "regression", "--no-guard", "--reward", "saved-passes")
-    result = run(app, *learn)
-    assert result.exit_code == 0, (result.output, result.exception)
-    assert "the query, temperature, greedy, log-prompt-length" in result.stdout
+    result = draftpick(*learn)
+    assert "the query, temperature, greedy, log-prompt-length" in result.out
     assert load(tmp_path / "policy").origin.features[:2] == ("temperature", "greedy")
     for chosen, features in (("none", []), ("greedy", ["greedy"])):
-        made = run(app, *learn, "--features", chosen, "--json")
-        assert json.loads(made.stdout)["features"] == features
-    assert "Left out:   6 at other temperatures" in run(app, *learn, "--temperatures", 1).stdout
-    run(app, *learn, "--arms", "autoregressive,small")
+        made = draftpick(*learn, "--features", chosen, "--json").json
+        assert made["features"] == features
+    assert "Left out:   6 at other temperatures" in draftpick(*learn, "--temperatures", 1).out
+    draftpick(*learn, "--arms", "autoregressive,small")
     assert load(tmp_path / "policy").arms == ["autoregressive", "small"]
     for wrong, says in (
         ((*common, "--temperatures", "0,0.5"), "was collected with other settings: temperatures"),
         ((*learn, "--features", "mood"), "unknown feature 'mood'"),
     ):
-        caught = run(app, *wrong).exception
-        assert isinstance(caught, DraftpickError) and says in str(caught)
+        assert says in draftpick(*wrong, code=2).err
 
 
 def test_train_keeps_the_best_fixed_arm_unless_told_otherwise(
-    app: typer.Typer, tmp_path: Path
+    draftpick: Draftpick, tmp_path: Path
 ) -> None:
     rewards = collected(tmp_path, 30)
     common = train(rewards, "--reward", "acceptance", "--features", "none")
-    guarded = json.loads(run(app, *common, "--json").stdout)
+    guarded = draftpick(*common, "--json").json
     assert guarded["guard"]["saved"] == "best-fixed"
     assert guarded["guard"]["verdict"].startswith("Saved: the best fixed arm (small). No policy")
     tried = [one["name"] for one in guarded["guard"]["tried"]]
     assert tried == ["regression", "knn", "logistic", "reinforce"]
     assert guarded["regret"]["worse_than_plain"] == 0.0
-    unguarded = run(app, *common, "--policy", "knn", "--no-guard", "--json")
-    assert json.loads(unguarded.stdout)["guard"] is None
+    unguarded = draftpick(*common, "--policy", "knn", "--no-guard", "--json").json
+    assert unguarded["guard"] is None
     assert origin_of(rewards)["name"] == "knn"
-    shown = run(app, *common, "--paper").stdout
+    shown = draftpick(*common, "--paper").out
     assert "Saved:" not in shown and "oracle - policy (regret)" in shown
     origin = origin_of(rewards)
     assert (origin["name"], origin["options"]["baseline"]) == ("reinforce", "none")
     assert (origin["options"]["start"], origin["options"]["epochs"]) == ("random", 3)
     few = collected(tmp_path / "few", 2)
-    said = run(app, *train(few, "--reward", "acceptance", "--features", "none")).stdout
+    said = draftpick(*train(few, "--reward", "acceptance", "--features", "none")).out
     assert "Saved: the best fixed arm (small). 4 queries are too few to estimate" in said
 
 
-def test_headroom_says_what_to_do(app: typer.Typer, tmp_path: Path) -> None:
+def test_headroom_says_what_to_do(draftpick: Draftpick, tmp_path: Path) -> None:
     rewards = collected(tmp_path, 30)
     common = ["headroom", rewards, "--reward", "acceptance"]
-    result = run(app, *common, "--out", tmp_path / "h.png")
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = draftpick(*common, "--out", tmp_path / "h.png")
     for words in (
         "best fixed (small)",
         "oracle",
         "Where the gap lies",
         "One arm is enough: small.",
     ):
-        assert words in result.stdout
+        assert words in result.out
     assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
-    found = json.loads(run(app, *common, "--json").stdout)
+    found = draftpick(*common, "--json").json
     assert found["best_fixed"] == "small" and found["queries"] == 60
     assert found["choices"][0]["gain"]["mean"] == 0.0
     fewer = [*common, "--arms", "autoregressive", "--arms", "small", "--json"]
-    arms = [one["arm"] for one in json.loads(run(app, *fewer).stdout)["arms"]]
+    arms = [one["arm"] for one in draftpick(*fewer).json["arms"]]
     assert arms == ["autoregressive", "small"]
     for wrong, words in (
         (["headroom", tmp_path / "none"], "holds no collected rewards"),
@@ -264,7 +258,7 @@ def test_headroom_says_what_to_do(app: typer.Typer, tmp_path: Path) -> None:
         ([*common, "--out", tmp_path / "h.txt"], "takes a .png, .svg or .pdf file, not h.txt"),
         (["headroom", rewards, "--reward", "measured"], "needs measured times"),
     ):
-        assert words in str(run(app, *wrong).exception)
+        assert words in draftpick(*wrong, code=2).err
 
 
 def test_what_is_stored_is_looked_at_without_pytorch(tmp_path: Path) -> None:
@@ -281,14 +275,15 @@ def test_what_is_stored_is_looked_at_without_pytorch(tmp_path: Path) -> None:
     assert "Where the gap lies" in done.stdout and done.stdout.splitlines()[-1] == "[]"
 
 
-def test_judged_by_another_reward_after_learning_from_few(app: typer.Typer, tmp_path: Path) -> None:
+def test_judged_by_another_reward_after_learning_from_few(
+    draftpick: Draftpick, tmp_path: Path
+) -> None:
     rewards = collected(tmp_path, 20)
     plain = train(rewards, "--policy", "best-fixed")
     common = [*plain, "--judge-by", "acceptance"]
-    shown = run(app, *common)
-    assert shown.exit_code == 0, (shown.output, shown.exception)
-    assert "The same policy judged by acceptance" in shown.stdout
-    found = json.loads(run(app, *common, "--train-size", 6, "--json").stdout)
+    shown = draftpick(*common)
+    assert "The same policy judged by acceptance" in shown.out
+    found = draftpick(*common, "--train-size", 6, "--json").json
     assert found["judged_by"]["reward"].startswith("acceptance")
     truth = table_of(rewards, "acceptance")
     best = truth.arms.index(found["best_fixed"])  # by similarity
@@ -296,11 +291,11 @@ def test_judged_by_another_reward_after_learning_from_few(app: typer.Typer, tmp_
     assert worth["greedy"]["mean"] == pytest.approx(truth.rewards[:, best].mean(), abs=0.2)
     assert worth["oracle"]["mean"] == 1.0
     digest = origin_of(rewards)["table_digest"]
-    assert run(app, *plain).exit_code == 0 and origin_of(rewards)["table_digest"] != digest
+    draftpick(*plain)
+    assert origin_of(rewards)["table_digest"] != digest
     for wrong, says in (
         (("--train-size", 33), "cannot learn from 33 queries: the table has 32"),
         (("--judge-by", "beauty"), "unknown reward 'beauty'"),
         (("--judge-by", "measured"), "collect again"),
     ):
-        caught = run(app, *common, *wrong).exception
-        assert isinstance(caught, DraftpickError | PolicyError) and says in str(caught)
+        assert says in draftpick(*common, *wrong, code=2).err

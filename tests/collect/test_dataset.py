@@ -76,9 +76,12 @@ def test_leftovers_are_ignored_and_removed(folder: Path) -> None:
     (folder / "outcomes" / ".00009.parquet.tmp").write_bytes(b"half")
     (folder / "queries" / "00003.parquet").write_bytes(b"a queries shard that nothing committed")
     assert pairs(folder) == all_pairs(make_queries())
+    embedding = folder / "embeddings" / ".sentence-1.parquet.tmp"  # which `train` writes just now
+    embedding.parent.mkdir()
+    embedding.write_bytes(b"half")
     sweep(FakeEngine(), make_queries(3), folder, OPTIONS)
     assert pairs(folder) == all_pairs(make_queries(3))
-    assert not list(folder.rglob("*.tmp"))
+    assert list(folder.rglob("*.tmp")) == [embedding]
 
 
 @pytest.mark.parametrize("table", ["queries", "outcomes"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collect.queries import SPLITS, TASKS, first_per_task, ordered, read_queries, shipped, task_of
+from collect.queries import SPLITS, TASKS, first_per_task, ordered, read_queries, shipped
 from decoders.common.errors import DraftpickError
 
 GOOD: dict[str, Any] = {"id": "a", "task": "qa", "turns": ["Why?"]}
@@ -50,11 +50,6 @@ def test_reads_spec_bench(tmp_path: Path) -> None:
     assert queries[0].turns == ("Hi", "More")
     assert queries[0].source == "question.jsonl"
     assert queries[1].category == "math"
-
-
-def test_task_wins_over_category(tmp_path: Path) -> None:
-    (query,) = read_queries(write(tmp_path / "q", {**GOOD, "task": "math", "category": "math"}))
-    assert query.task == "math"
 
 
 def test_folder_blank_lines_and_byte_order_mark(tmp_path: Path) -> None:
@@ -130,13 +125,6 @@ def test_first_per_task_keeps_order(tmp_path: Path) -> None:
     assert first_per_task(queries, None) == queries
     with pytest.raises(DraftpickError, match="at least 1"):
         first_per_task(queries, 0)
-
-
-def test_task_of() -> None:
-    assert task_of("coding") == "mt_bench"
-    assert task_of("math") == "mt_bench"
-    assert task_of("math_reasoning") == "math"
-    assert task_of("cooking") == "cooking"
 
 
 def test_tasks_are_free(tmp_path: Path) -> None:

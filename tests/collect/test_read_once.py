@@ -10,11 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from collect_fakes import FakeEngine, FakeRecipe, make_queries, sweep
-from typer.testing import CliRunner
+from commands import Draftpick
 
 from collect.sweeps.batch import SweepOptions
 from decoders.common.hashing import HashingEmbedder
-from router.cli import make_app
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +63,10 @@ TRAIN = ("train", "--policy", "best-fixed", "--no-guard")
     ids=" ".join,
 )
 def test_every_file_is_read_once(
-    asked: tuple[str, ...], rewards: Path, read: Counter[str], tmp_path: Path
+    asked: tuple[str, ...], rewards: Path, read: Counter[str], tmp_path: Path, draftpick: Draftpick
 ) -> None:
-    given: list[str] = [*asked, *(["--rewards"] if asked[0] == "train" else []), str(rewards)]
     if asked[0] == "train":
-        given += [
-            "--out",
-            f"{tmp_path}/policy",
-            "--tracking-uri",
-            f"sqlite:///{tmp_path}/mlflow.db",
-        ]
-    result = CliRunner().invoke(make_app(), given)
-    assert result.exit_code == 0, (result.output, result.exception)
+        store = f"sqlite:///{tmp_path}/mlflow.db"
+        asked += ("--out", f"{tmp_path}/policy", "--tracking-uri", store, "--rewards")
+    draftpick(*asked, rewards)
     assert max(read.values()) == 1 and len(read) in (7, 8)

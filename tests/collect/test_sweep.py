@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +21,7 @@ from collect_fakes import (
     pairs,
     sweep,
 )
+from kills import die, killed
 from stored_tables import rows, table_of
 
 from collect.queries import Query
@@ -177,24 +175,12 @@ def test_killed_inside_any_write_then_resumed(
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a copy of this process")
 def test_sigkill_in_the_middle_then_resumed(tmp_path: Path) -> None:
-    """A real process, really killed while it holds the lock."""
-    script = f"""
-import os, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from collect_fakes import FakeEngine, make_queries
-from collect.sweeps.batch import SweepOptions
-from collect_fakes import sweep
-engine = FakeEngine()
-def die(name, prompts):
-    if len(engine.batch.calls) == 9:
-        os.kill(os.getpid(), signal.SIGKILL)
-engine.batch.hook = die
-options = SweepOptions(max_new_tokens=8, batch_size=4)
-sweep(engine, make_queries(), {str(tmp_path / "out")!r}, options)
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
-    assert done.returncode == -signal.SIGKILL
+    """A copy of this process, really killed while it holds the lock."""
+    engine = FakeEngine()
+    engine.batch.hook = lambda *_: die() if len(engine.batch.calls) == 9 else None
+    killed(lambda: sweep(engine, make_queries(), tmp_path / "out", OPTIONS))
     stored = pairs(tmp_path / "out")
     assert 0 < len(stored) < 36
     report = sweep(FakeEngine(), make_queries(), tmp_path / "out", OPTIONS)
@@ -247,6 +233,15 @@ def test_a_changed_query_is_refused(tmp_path: Path) -> None:
     sweep(FakeEngine(), [Query("q", "qa", ("one",))], tmp_path, OPTIONS)
     with pytest.raises(DraftpickError, match=r"'q' is in .* with another text"):
         sweep(FakeEngine(), [Query("q", "qa", ("two",))], tmp_path, OPTIONS)
+
+
+def test_a_query_with_another_group_or_prompt_is_refused(tmp_path: Path) -> None:
+    plain, long = Query("q", "qa", ("one",)), Query("long", "qa", ("two",), prompt_ids=(7,) * 100)
+    sweep(FakeEngine(), [plain, long], tmp_path, OPTIONS)
+    sweep(FakeEngine(), [plain, long], tmp_path, OPTIONS)  # one that was refused is the same, too
+    for other in replace(plain, group="a passage"), replace(plain, prompt_ids=(7, 8, 9)):
+        with pytest.raises(DraftpickError, match="with another text, task, group or prompt"):
+            sweep(FakeEngine(), [other], tmp_path, OPTIONS)
 
 
 def test_unknown_arm_no_queries_bad_options(tmp_path: Path) -> None:

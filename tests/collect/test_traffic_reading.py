@@ -50,7 +50,8 @@ SHAPES: dict[str, list[Any]] = {
     "as texts": [{"request": json.dumps(BODY), "response": json.dumps(RESPONSE)}],
     "draftpick's own": [
         {"arm": "a", "propensity": 1.0, "outcome": {"new_tokens": 5, "wall_s": 2.0},
-         "time": "2026-11-25T10:00:02Z", "request": {"prompt_tokens": 4, "temperature": 0.5},
+         "time": "2026-11-25T10:00:02Z",
+         "request": {"prompt_tokens": 4, "max_new_tokens": 9, "temperature": 0.5},
          "text": {"prompt": "what is the sum", "answer": "the sum is three"}}
     ],
     "llama.cpp's own form": [
@@ -87,7 +88,8 @@ def test_every_shape_gives_the_same_answer(shape: str, tmp_path: Path, words: An
     assert words.decode(made.prompt).strip() == "what is the sum"
     assert words.decode(made.ids, skip_special_tokens=True) == "the sum is three"
     assert (made.ids[-1] == 1) == (shape != "draftpick's own")
-    assert answer.limit in (9, None) and answer.temperature in (0.5, None)
+    assert answer.limit == 9
+    assert answer.temperature == (None if shape == "llama.cpp's own form" else 0.5)
     if shape.startswith(("vLLM", "draftpick")):
         assert answer.ended - answer.started == 2.0
 
@@ -100,6 +102,10 @@ def test_token_ids_are_taken_as_they_are(tmp_path: Path, words: Any) -> None:
     }
     (made,) = tokenised(read(tmp_path, line), words, (1,)).answers
     assert (made.prompt, made.ids, made.limit) == ([3], [2], 1)
+    (own,) = SHAPES["draftpick's own"]
+    line = own | {"text": own["text"] | {"prompt_ids": [5, 3]}}  # the conversation so far
+    (made,) = tokenised(read(tmp_path, line), words, (1,)).answers
+    assert made.prompt == [5, 3] and made.logged.asked == "what is the sum"
 
 
 def test_an_answer_with_calls_is_what_the_template_writes(tmp_path: Path, words: Any) -> None:

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from decoder_toys import CPU, answer_of
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, MT5Config, PreTrainedModel, T5Config, UMT5Config
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.transformers.seq2seq_exit import LensHead, plain_lens
 from decoders.methods.early_exit.drafter import EarlyExitDrafter
 from decoders.sampling.draft_vocab import DraftVocab
 
-CONFIGS: dict[str, type] = {"t5": T5Config, "mt5": MT5Config, "umt5": UMT5Config}
 SIZES: dict[str, Any] = {
     "vocab_size": 16,
     "d_model": 32,
@@ -49,7 +48,7 @@ def save_tiny_t5(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> 
     config = dict(config)
     own_head = config.pop("own_head", False)
     torch.manual_seed(seed)
-    model = AutoModelForSeq2SeqLM.from_config(CONFIGS[kind](**{**SIZES, **config}))
+    model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **{**SIZES, **config}))
     if own_head:
         model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight))
     with torch.no_grad():

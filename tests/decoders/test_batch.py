@@ -13,30 +13,24 @@ import torch
 from decoder_toys import (
     CPU,
     Tiny,
-    greedy,
     grown,
     hybrid,
     max_gram,
     native,
     random_exit,
     recurrent,
-    reduced,
 )
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from collect.replay import known
 from collect.replay.batch import Batch
 from collect.replay.known import teacher_forced
-from collect.replay.methods.stacked import NeuralReplay
 from collect.replay.protocols import ReplayedLoop
 from collect.replay.records import Replay
 from collect.replay.registry import ADAPTERS, adapter_of
 from collect.replay.replay import Draft, replay
 from collect.replay.stack import Stack
-from collect.replay.unbatched import UnbatchedDrafter, UnbatchedReplay, live
+from collect.replay.unbatched import UnbatchedReplay, live
 from collect.replay.writer import Writer
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.native import LlamaBackend
@@ -56,7 +50,7 @@ from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import NAN, DecodeResult, Proposal, Request, Sampling, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.tree_shape import TreeShape
-from decoders.testing.toys import ListedLengths, ToyBackend, neural, run, speculative
+from decoders.testing.toys import neural, run, speculative
 from decoders.verify import Coupled
 
 
@@ -65,39 +59,6 @@ def figures(made: Replay | DecodeResult) -> tuple[int, int, int, list[int]]:
 
 
 # -- replay ---------------------------------------------------------------------------------------
-
-TOYS: dict[str, Callable[[], Drafter]] = {
-    "neural": lambda: neural(4, 3),
-    "reduced": lambda: reduced([0, 2, 3], 4, 5),
-    "max-gram": lambda: max_gram([1, -1, 3, 0], shortest=1),
-}
-
-
-@given(
-    st.sampled_from(sorted(TOYS)),
-    st.integers(0, 999),
-    st.lists(st.integers(0, 3), min_size=1, max_size=6),
-    st.integers(0, 6),
-    st.integers(1, 25),
-    st.sampled_from([(), (), (1,)]),
-)
-@examples(120)
-def test_a_replay_equals_the_loop(
-    name: str, seed: int, prompt: list[int], k: int, most: int, eos: tuple[int, ...]
-) -> None:
-    target, drafter = ToyBackend.random(4, seed), TOYS[name]()
-    result = run(target, speculative(drafter, k), prompt, Request(most), eos_ids=eos)
-
-    def draft(at: int, count: int) -> list[int]:
-        if not count:
-            return []
-        read = prompt + result.ids[:at]
-        drafter.reset(read[:-1])
-        drafter.commit(read)
-        return drafter.propose(read, greedy(count)).ids.tolist()
-
-    again = replay(result.ids, Draft(draft), ReplayedLoop(FixedLength(k), most))
-    assert figures(again) == figures(result)
 
 
 def test_a_replay_tells_the_length_rule() -> None:
@@ -140,9 +101,9 @@ RECIPES = [
     recipe(name="hybrid", kind="max_gram", length=LengthRecipe(k=5)),
     recipe(name="hybrid-few-words", kind="max_gram", length=LengthRecipe(k=5)),
 ]
-CHOOSING = ["hybrid", "hybrid-few-words"]
-RECURRENT = ["recurrent", "recurrent-few-words"]
-WRITERS = ["small", "small-sure", "few-words", "exit", "exit-few-words", *RECURRENT]
+WRITERS = [
+    "small", "small-sure", "few-words", "exit", "exit-few-words", "recurrent", "recurrent-few-words"
+]  # fmt: skip
 
 
 def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
@@ -218,6 +179,8 @@ def test_prompts_are_checked_before_anything_runs(engine: Engine) -> None:
         batch_of(engine).target([[1], []], 4)
     with pytest.raises(ContextTooLong, match="90 tokens and asks for 10"):
         batch_of(engine).target([[1] * 90], 10)
+    with pytest.raises(ValueError, match="0 seeds for 5 sampled answers"):
+        batch_of(engine).target(PROMPTS, 10, 1.0)
 
 
 def test_max_gram_alone_copies(engine: Engine) -> None:
@@ -227,37 +190,16 @@ def test_max_gram_alone_copies(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("context", [5, 12, 24])
-def test_a_drafter_of_a_shorter_context(tiny: Tiny, context: int) -> None:
+def test_a_drafter_of_a_shorter_context_writes_no_further(tiny: Tiny, context: int) -> None:
     """Of five prompts, of 1 to 15 tokens, with 14 new ones it can follow none or some."""
     engine, most = make_engine(tiny), 14
     folder = tiny(seed=0, num_hidden_layers=2)
     small = LlamaBackend.load(folder, CPU, torch.float32, context=context)
     whole = batch_of(engine).arm("small", PROMPTS, most).ids
     engine._strategies["small"] = replace(engine.strategy("small"), drafter=NeuralDrafter(small))
-    results = [engine.decode("small", p, Request(most, seed=0)) for p in PROMPTS]
-    answers, batch = [r.ids for r in results], batch_of(engine)
-    assert answers == one_by_one(engine, most)
-    made = batch.replay("small", PROMPTS, answers, most)
-    assert [figures(each) for each in made] == [figures(each) for each in results]
-    assert sum(each.drafted for each in made) > 0
-    written = batch.arm("small", PROMPTS, most)
+    written = batch_of(engine).arm("small", PROMPTS, most)
     for prompt, ids, long in zip(PROMPTS, written.ids, whole, strict=True):
         assert ids == long[: max(0, context - len(prompt))]
-    hot = Request(most, Sampling(1.0), seed=3)
-    results = [engine.decode("small", p, hot) for p in PROMPTS]
-    made = batch.replay("small", PROMPTS, [r.ids for r in results], most, 1.0, [3] * 5)
-    assert [figures(each) for each in made] == [figures(each) for each in results]
-
-
-@pytest.mark.parametrize("name", CHOOSING)
-@pytest.mark.parametrize("eos", [EOS, ()])
-def test_known_drafts_take_the_steps_of_the_live_loop(
-    eos: tuple[int, ...], name: str, engine: Engine
-) -> None:
-    results = [engine.decode(name, p, Request(14, eos_ids=eos, seed=0)) for p in PROMPTS]
-    forced = batch_of(engine).replay(name, PROMPTS, [r.ids for r in results], 14)
-    assert [made.calls for made in forced] == [result.draft_calls for result in results]
-    assert sum(result.draft_calls for result in results) > 0
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -343,9 +285,14 @@ def test_what_is_not_known_beforehand_is_not_taken_apart(engine: Engine) -> None
     assert adapter_of(MaxGramDrafter(CPU)).replay(answers, loop) is not None
 
 
+@pytest.mark.parametrize("adapters", ["usual", "no_adapters"])
 @pytest.mark.parametrize("name", [*WRITERS, "copy"])
-def test_agreement_is_the_drafter_s_guess_on_the_true_prefix(name: str, engine: Engine) -> None:
+def test_agreement_is_the_drafter_s_guess_on_the_true_prefix(
+    name: str, adapters: str, engine: Engine, request: pytest.FixtureRequest
+) -> None:
     """A draft of one token every round: accepted exactly where the drafter agrees."""
+    if adapters == "no_adapters":
+        request.getfixturevalue(adapters)
     strategy = engine.strategy(name)
     single = SpeculativeDecoding(name, strategy.drafter, strategy.verifier, FixedLength(1))
     for prompt, answer in zip(PROMPTS, one_by_one(engine, 15), strict=True):
@@ -390,52 +337,6 @@ def test_a_drafter_writes_alone_what_it_writes_in_a_batch(
     out = batch_of(engine).arm(name, PROMPTS, most)
     assert out.ids == batched
     assert out.replays is None and out.embeddings is None and out.decode_s > 0
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_drafter_alone_is_replayed_as_in_a_batch_and_as_it_runs(
-    name: str, engine: Engine, request: pytest.FixtureRequest
-) -> None:
-    """Its drafts are the live loop's own, so that what `min_confidence` stops is known exactly."""
-    answers = one_by_one(engine, 14)
-    assert {ids[-1] in EOS for ids in answers} == {True, False}  # else this would prove less
-    batched = batch_of(engine).replay(name, PROMPTS, answers, 14)
-    request.getfixturevalue("no_adapters")
-    alone = batch_of(engine).replay(name, PROMPTS, answers, 14)
-    for prompt, one, other in zip(PROMPTS, alone, batched, strict=True):
-        assert (one.agree, one.rounds, one.accepted) == (other.agree, other.rounds, other.accepted)
-        result = engine.decode(name, prompt, Request(14))
-        assert figures(one) == figures(result) and len(one.agree) == len(result.ids)
-        if engine.arms[name].length.min_confidence == 0:
-            assert figures(one) == figures(other)
-    assert sum(one.accepted for one in alone) > 0
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("pattern", [[3, 0, 0, 0], [2, 0, 4], [1]])
-@pytest.mark.parametrize("name", ["small", "few-words", "exit", "copy"])
-def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
-    name: str, pattern: list[int], tiny: Tiny, no_adapters: None
-) -> None:
-    """What it drafted in vain before them is forgotten."""
-    engine = make_engine(tiny)
-    strategy = SpeculativeDecoding(
-        name, engine.strategy(name).drafter, Coupled(), ListedLengths(pattern)
-    )
-    engine._strategies[name] = strategy
-    alone = UnbatchedDrafter(strategy.drafter, engine.target)
-    for prompt in PROMPTS:
-        result = engine.decode(name, prompt, Request(14, eos_ids=()))
-        context = prompt + result.ids
-        alone.start(prompt)
-
-        def draft(at: int, k: int, prompt: list[int] = prompt, ids: Any = context) -> list[int]:
-            made = alone.draft(ids[: len(prompt) + at], k)
-            assert engine.target.length == len(prompt) + at - 1  # as before any round
-            return made
-
-        forced = replay(result.ids, Draft(draft), ReplayedLoop(strategy.length, 14))
-        assert figures(forced) == figures(result)
 
 
 def test_a_transformers_drafter_is_collected(tiny: Tiny, engine: Engine) -> None:
@@ -538,46 +439,6 @@ def test_what_is_copied_is_not_charged_as_the_models(tiny: Tiny, apart: bool) ->
 # -- sampled answers ------------------------------------------------------------------------------
 
 SEEDS = [11, 12, 13, 14, 15]
-
-
-@pytest.mark.parametrize("name", ["small", "exit", "recurrent", "hybrid", "copy"])
-def test_next_to_temperature_0_it_is_the_greedy_replay(name: str, engine: Engine) -> None:
-    batch = batch_of(engine)
-    answers = batch.target(PROMPTS, 16).ids
-    greedy = batch.replay(name, PROMPTS, answers, 16)
-    cold = batch.replay(name, PROMPTS, answers, 16, 1e-4, SEEDS)
-    assert [*map(figures, cold)] == [*map(figures, greedy)]
-    assert sum(one.accepted for one in cold) > 0
-
-
-@pytest.mark.parametrize("name", ["small", "recurrent", "hybrid"])
-def test_one_sampled_answer_at_a_time_gives_the_same(
-    name: str, tiny: Tiny, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = batch_of(engine)
-    answers = batch.target(PROMPTS, 12, 1.0, SEEDS).ids
-    together = batch.replay(name, PROMPTS, answers, 12, 1.0, SEEDS)
-    other = batch.replay(name, PROMPTS, answers, 12, 1.0, SEEDS[::-1])
-    monkeypatch.setattr(NeuralReplay, "stack", None)
-    alone = batch_of(make_engine(tiny, hf=name == "small"))
-    alone._target = None
-    apart = alone.replay(name, PROMPTS, answers, 12, 1.0, SEEDS)
-    assert [*map(figures, apart)] == [*map(figures, together)] != [*map(figures, other)]
-
-
-@pytest.mark.parametrize("hf", [False, True])
-def test_a_sampled_answer_depends_on_its_own_seed_alone(tiny: Tiny, hf: bool) -> None:
-    engine = make_engine(tiny, hf)
-    batch = batch_of(engine)
-    whole = batch.target(PROMPTS, 10, 1.0, SEEDS).ids
-    assert whole == batch.target(PROMPTS[::-1], 10, 1.0, SEEDS[::-1]).ids[::-1]
-    assert batch.target(PROMPTS[2:3], 10, 1.0, SEEDS[2:3]).ids == whole[2:3]
-    assert batch.target(PROMPTS, 10, 1.0, [seed + 1 for seed in SEEDS]).ids != whole
-    for prompt, seed, ids in zip(PROMPTS, SEEDS, whole, strict=True):
-        asked = Request(10, Sampling(1.0), seed=seed)
-        assert engine.decode("small", prompt, asked).ids == ids
-    with pytest.raises(ValueError, match="0 seeds for 5 sampled answers"):
-        batch.target(PROMPTS, 10, 1.0)
 
 
 def test_a_rule_that_writes_other_answers_is_run(tiny: Tiny) -> None:

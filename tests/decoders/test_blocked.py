@@ -22,9 +22,8 @@ from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.weights import blocked
 from decoders.backends.weights.blocked import NARROW, Bf16Blocks, Int4Blocks, Int8Blocks
 from decoders.backends.weights.int4 import GROUP, quantised
-from decoders.backends.weights.int8 import WIDE, Int8Weight
+from decoders.backends.weights.int8 import WIDE
 from decoders.backends.weights.packed import (
-    MADE_BY,
     Rounding,
     dense,
     kind_of,
@@ -65,14 +64,6 @@ def test_norms_are_those_of_exact_numbers(rows: int, size: int, exponent: int, s
 
 
 # -- layouts, on any machine -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_int8_is_rounded_as_for_other_kernels(sizes: tuple[int, int]) -> None:
-    weight = some(*sizes)
-    made, plain = blocked.to_int8_blocks(weight), MADE_BY[Int8Weight](weight)
-    assert torch.equal(made.dequantised(), plain.dequantised())
-    assert made.numel() == weight.numel() and made.precision == "int8"
 
 
 def test_eight_inputs_of_an_output_lie_in_one_number() -> None:
@@ -171,25 +162,24 @@ def test_kernels_of_a_wheel_are_taken_where_they_fit_pytorch(
     assert len(opened) == 2 and "none came for PyTorch 9.8.7" in told[0]
 
 
-def test_without_a_compiler_it_is_done_without_and_said(
-    kernel: None, not_loaded: None, tmp_path: Path
+@pytest.mark.parametrize("lacks", ["compiler", "cache", "sound source"])
+def test_what_cannot_be_compiled_is_done_without_and_said(
+    lacks: str, kernel: None, not_loaded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch._inductor import config
 
-    told: list[str] = []
-    with config.patch({"cpp.cxx": ("no-such-compiler",)}):
-        assert not cpp_kernels.load_kernel(tmp_path / "made", told.append)
-    assert len(told) == 2 and "PyTorch's own products" in told[1]
-    assert not list((tmp_path / "made").iterdir())
-
-
-def test_a_cache_that_cannot_be_written_is_done_without_and_said(
-    kernel: None, not_loaded: None, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    told: list[str] = []
-    assert not cpp_kernels.load_kernel(tmp_path / "file" / "made", told.append)
-    assert len(told) == 2 and "slower: " in told[1] and "file" in told[1]
+    told, folder = list[str](), tmp_path / "made"
+    if lacks == "cache":
+        folder.touch()  # which is no folder
+        folder /= "made"
+    if lacks == "sound source":
+        monkeypatch.setattr(cpp_kernels, "SOURCE", tmp_path / "kernels.cpp")
+        cpp_kernels.SOURCE.write_text("int main( {")
+    with config.patch({"cpp.cxx": ("no-such-compiler",)} if lacks == "compiler" else {}):
+        assert not cpp_kernels.load_kernel(folder, told.append)
+    assert len(told) == 2 and "PyTorch's own products, which are slower: " in told[1]
+    assert {"cache": "made", "sound source": "error: "}.get(lacks, "") in told[1]
+    assert lacks != "compiler" or not list(folder.iterdir())
 
 
 LOADS = """
@@ -221,17 +211,6 @@ def test_it_is_compiled_again_where_the_file_is_damaged_and_then_used(
     assert [told(), told()] == [1, 0] and list(tmp_path.iterdir()) == [file]
 
 
-def test_a_compiler_that_refuses_is_quoted(
-    kernel: None, not_loaded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = tmp_path / "kernels.cpp"
-    broken.write_text("int main( {")
-    monkeypatch.setattr(cpp_kernels, "SOURCE", broken)
-    told: list[str] = []
-    assert not cpp_kernels.load_kernel(tmp_path / "made", told.append)
-    assert "slower: " in told[1] and "error: " in told[1]
-
-
 # -- products --------------------------------------------------------------------------------------
 
 
@@ -257,7 +236,7 @@ def test_it_multiplies_by_those_numbers_as_well_as_other_kernels(
     weight, x = some(*sizes), some(3, 5, sizes[1], seed=1)
     made, plain = (rounded(rounding, weight, on) for on in (True, False))
     weight, bias = numbers(rounding, weight), some(sizes[0], seed=2)
-    assert torch.equal(made.dequantised(), weight)
+    assert torch.equal(made.dequantised(), weight) and made.numel() == weight.numel()
     found = made.times(x, bias)
     exact = x.double() @ weight.double().T + bias.double()
     assert found.shape == (3, 5, sizes[0]) and found.dtype == torch.bfloat16

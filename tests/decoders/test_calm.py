@@ -176,16 +176,6 @@ def test_at_threshold_0_nothing_goes_far(target: LayeredBackend) -> None:
         assert result.ids != run(target, autoregressive(), PROMPTS[1], Request(14)).ids
 
 
-def test_thresholds_decay() -> None:
-    """Equation 5 by hand: 0.9 lambda + 0.1 exp(-tau t / N), never above 1."""
-    strategy = Calm("calm", 0.8, decay=4.0)
-    assert strategy.threshold_at(0, 10) == pytest.approx(0.82)
-    assert strategy.threshold_at(5, 10) == pytest.approx(0.72 + 0.1 * math.exp(-2))
-    assert strategy.threshold_at(10, 10) == pytest.approx(0.72 + 0.1 * math.exp(-4))
-    assert Calm("calm", 0.8, decay=0.0).threshold_at(7, 10) == pytest.approx(0.82)
-    assert Calm("calm", 1.0, decay=4.0).threshold_at(10, 10) == math.inf
-
-
 def test_one_token_asked_for_needs_no_layer(target: LayeredBackend) -> None:
     result = run(target, Calm("calm", 0.9), [3, 1], Request(1))
     assert (result.rounds, result.mean_layers) == (0, None)

@@ -26,8 +26,6 @@ from decoders.testing.toys import (
     Scripted,
     ToyBackend,
     autoregressive,
-    cycle,
-    neural,
     run,
     speculative,
 )
@@ -104,18 +102,6 @@ def test_a_strict_cascade_drafts_what_its_verifying_model_would_alone() -> None:
     assert verifier_model.widths == [4, 4]  # 3 drafted and one of its own, twice
 
 
-def test_lenience_spares_verifications() -> None:
-    def verifications(lenience: float) -> int:
-        verifier_model = Watched(toy(8, 6).table)
-        drafter = vertical(verifier_model, neural(6, 9), 4, lenience)
-        drafter.reset([1, 5])
-        verifier_model.widths.clear()
-        drafter.propose([1, 5, 2], greedy(20))
-        return len(verifier_model.widths)
-
-    assert verifications(1e6) == 4 < verifications(1.0)  # 20 tokens in fives
-
-
 # -- what a nest drafts: a plain recursion, everything read from its start ------------------------
 
 
@@ -187,21 +173,6 @@ def test_cs_drafting_is_the_algorithm(
             if token != best:
                 break
         drafter.commit(context)
-
-
-def test_one_model_and_max_gram() -> None:
-    """K = [[2, 10], [0, 10]], the paper's for a decoder, on a target and a model that count."""
-    counts = cycle(0, 1, 2, 3, 4, 5, 6, 7)
-    verifier_model = Watched(counts.table)
-    drafter = cs_drafter([verifier_model], max_gram(shortest=1), [[2, 10], [0, 10]], 1.0, 64)
-    context = [0, 1, 2, 3, 4, 5, 6, 7, 0]
-    drafter.reset(context[:-1])
-    verifier_model.widths.clear()
-    proposal = drafter.propose(context, greedy(64))
-    # one verification accepts 10 copies and adds a token; that passes the limit of 2, and
-    # Max-Gram fills up to 12 alone
-    assert proposal.ids.tolist() == [1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4]
-    assert verifier_model.widths == [11]
 
 
 def test_a_later_part_makes_up_for_an_earlier_one() -> None:
@@ -282,20 +253,3 @@ def test_a_cascade_that_sat_out_catches_up_in_commit() -> None:
     assert result.ids == run(target, autoregressive(), [1, 4, 2], Request(40)).ids
     assert len(firsts) > 3
     assert all(verified <= 2 + 2 and drafted <= LATER for verified, drafted in firsts)
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=8),
-    st.integers(1, 3),
-    st.booleans(),
-)
-def test_max_gram_is_as_if_it_had_read_the_last_context_alone(
-    contexts: list[list[int]], shortest: int, earliest: bool
-) -> None:
-    drafter = max_gram(shortest=shortest, longest=4, earliest=earliest)
-    for context in contexts:
-        drafter.commit(context)
-    fresh = max_gram(shortest=shortest, longest=4, earliest=earliest)
-    fresh.reset(contexts[-1])
-    assert drafter._known.tolist() == fresh._known.tolist()
-    assert drafter.guess(contexts[-1], 5) == fresh.guess(contexts[-1], 5)

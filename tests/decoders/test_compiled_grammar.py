@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 import torch
 from decoder_toys import Tiny, native
+from engine_toys import Asked, together
 from grammar_toys import ARMS, fast_tokenizer, toy_engine
 
 from decoders import Engine
@@ -233,24 +234,15 @@ def test_answers_share_passes_each_in_its_own_grammar(tiny: Tiny) -> None:
     prompt = tokenizer.encode('{"city": "oslo", "tags": [3, 1]} ab cd')
     grammars = [JSON, Grammar("regex", "[a-d ]{9}"), None]
     asked = [
-        Request(99, Sampling(number % 2), seed=number, grammar=grammars[number % 3])
-        for number in range(6)
+        Asked("copy", prompt, Request(99, Sampling(at % 2), seed=at, grammar=grammars[at % 3]))
+        for at in range(6)
     ]
-    batch, made = ContinuousBatch(engine, 4), dict[int, list[int]]()
-    for number, request in enumerate(asked):
-        while (slot := batch.free()) is None:
-            batch.step()
-
-        def answer(own: Engine, number: int = number, request: Request = request) -> None:
-            made[number] = own.decode("copy", prompt, request).ids
-
-        batch.begin(slot, answer)
-    while batch.running:
-        batch.step()
-    for number, request in enumerate(asked):
-        alone = engine.with_target(native(folder)).decode("copy", prompt, request)
-        assert made[number] == alone.ids
-        assert request.grammar is None or spelled(engine._grammars, request.grammar, alone.text)
+    together(ContinuousBatch(engine, 4), asked)
+    for one in asked:
+        assert one.result is not None
+        assert one.result.ids == one.alone(engine.with_target(native(folder)))
+        grammar = one.request.grammar
+        assert grammar is None or spelled(engine._grammars, grammar, one.result.text)
 
 
 def test_other_arms_refuse(engine: Engine) -> None:

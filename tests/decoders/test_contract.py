@@ -12,6 +12,7 @@ import pytest
 import torch
 from backend_toys import make
 from contract_kit import (
+    EVERYWHERE,
     IN_BATCHES,
     LONG,
     METHODS,
@@ -74,88 +75,12 @@ ESTIMATED = ("neural-unsure", "recurrent-unsure")  # natively, after a rejection
 PLAIN: WeakKeyDictionary[Engine, dict[tuple[int, ...], list[int]]] = WeakKeyDictionary()
 
 
-def test_every_kind_is_here() -> None:
-    remote = {"endpoint"}  # a server's answers are its own (tests/test_endpoints.py)
-    assert {body.get("kind", name) for name, body in METHODS.items()} == set(KINDS) - remote
-
-
-@pytest.mark.instructions
-@on_backends(METHODS)
-def test_ends(name: str, backend: str, engines: Engines) -> None:
-    """A prompt of one token and a longer one; never more than asked; an end token and a stop string
-    wherever they come. What is lossless writes what plain decoding does."""
-    engine = ready(engines, backend, name)
-    lossless = engine.arms[name].lossless or name in ("lossy", "lossy-star", "sampled-beams")
-    for prompt, most in zip(PROMPTS, (1, 7), strict=True):
-        free = answer(engine, name, prompt, Request(LONG))
-        short = answer(engine, name, prompt, Request(most))
-        assert short.finish_reason == "length"
-        if lossless:
-            assert free.ids == plain(engine, prompt)
-            assert short.ids == free.ids[:most]
-        end = free.ids[LONG // 2]
-        ended = answer(engine, name, prompt, Request(LONG, eos_ids=(end, 99)))
-        assert end not in ended.ids[:-1] and (ended.ids[-1] == end) == (
-            ended.finish_reason == "eos"
-        )
-        stop = Letters().decode(free.ids[5:7])
-        stopped = answer(engine, name, prompt, Request(LONG, stop=(stop, "zz")))
-        assert stop not in stopped.text[:-1]
-        assert stopped.text.endswith(stop) == (stopped.finish_reason == "stop")
-        if lossless or name in TOKEN_BY_TOKEN:
-            assert ended.ids == free.ids[: free.ids.index(end) + 1]
-            assert stopped.text == Letters().decode(free.ids[: len(stopped.ids)])
-
-
-@pytest.mark.parametrize("backend", ["native-float32", "hf", "hf-seq2seq"])
-def test_arms_take_turns_on_one_prompt(backend: str, engines: Engines) -> None:
-    """Read once, answered by each arm in turn and back again, each as if it were alone."""
-    engine, request = engines(backend), Request(8)
-    names = [name for name in engine.arm_names if name != "neural-adaptive"]  # by a clock
-    alone = {name: engine.decode(name, PROMPTS[1], request) for name in names}
-    prefilled = engine.prefill(PROMPTS[1])
-    for name in [*names, *names[::-2]]:
-        result = engine.decode(name, PROMPTS[1], request, prefilled)
-        assert result.ids == alone[name].ids, name
-        if not engine.arms[name].reads_earlier and "hybrid" not in name:  # what they learn stays
-            assert result.accepted_per_position == alone[name].accepted_per_position, name
-
-
-@pytest.mark.instructions
-@on_backends(SAME_TWICE)
-def test_seeds_reproduce(name: str, backend: str, engines: Engines) -> None:
-    engine = ready(engines, backend, name)
-    sampling = Sampling(1.2, top_k=12, top_p=0.95, repetition_penalty=1.1)
-    one, two, other = (
-        answer(engine, name, PROMPTS[1], Request(LONG, sampling, seed=seed)) for seed in (5, 5, 6)
-    )
-    assert one.ids == two.ids != other.ids
-    assert (one.drafted, one.accepted, one.rounds) == (two.drafted, two.accepted, two.rounds)
-    end = one.ids[LONG // 2]
-    for seed in (5, 6):
-        ended = answer(engine, name, PROMPTS[1], Request(LONG, sampling, (), (end,), seed))
-        assert end not in ended.ids[:-1]
-        assert (ended.ids[-1] == end) == (ended.finish_reason == "eos")
-
-
-@pytest.mark.instructions
-@on_backends(METHODS)
-def test_a_method_that_sits_out_rounds(name: str, backend: str, engines: Engines) -> None:
-    """And comes back: what it missed is read, and counted."""
-    engine = ready(engines, backend, name)
-    strategy, request = engine.strategy(name), Request(LONG)
-    if not isinstance(strategy, SpeculativeDecoding):
-        pytest.skip("it is not asked for drafts by rounds")
-    for pattern in ([0, 0, 2], [3, 0, 0, 0, 0, 4]):
-        seldom = replace(strategy, length=ListedLengths(pattern))
-        result = run(engine.target, seldom, PROMPTS[1], request)
-        assert result.accepted + result.rounds + 1 == len(result.ids) == LONG
-        if engine.arms[name].lossless:
-            assert result.ids == plain(engine, PROMPTS[1])
-
-
 def batch_of(engine: Engine) -> Batch:
     return Batch(engine, Costs((0.01,) * 16, dict.fromkeys(engine.arms, 0.001)))
+
+
+def is_replayed(batch: Batch, backend: str, name: str) -> bool:
+    return backend in IN_BATCHES and name != "autoregressive" and batch.is_replayable(name)
 
 
 def replayed(
@@ -192,6 +117,105 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> Untimes:
     return change
 
 
+def test_every_kind_is_here() -> None:
+    remote = {"endpoint"}  # a server's answers are its own (tests/test_endpoints.py)
+    assert {body.get("kind", name) for name, body in METHODS.items()} == set(KINDS) - remote
+
+
+@pytest.mark.instructions
+@on_backends(METHODS)
+def test_ends(name: str, backend: str, engines: Engines, untimed: Untimes) -> None:
+    """A prompt of one token and a longer one; never more than asked; an end token and a stop string
+    wherever they come. What is lossless writes what plain decoding does, and replays count along it
+    as the loop does."""
+    engine = ready(engines, backend, name)
+    untimed(engine, name)
+    lossless = engine.arms[name].lossless or name in ("lossy", "lossy-star", "sampled-beams")
+    for prompt, most in zip(PROMPTS, (1, 7), strict=True):
+        free = answer(engine, name, prompt, Request(LONG))
+        short = answer(engine, name, prompt, Request(most))
+        assert short.finish_reason == "length"
+        if lossless:
+            assert free.ids == plain(engine, prompt)
+            assert short.ids == free.ids[:most]
+        end = free.ids[LONG // 2]
+        ended = answer(engine, name, prompt, Request(LONG, eos_ids=(end, 99)))
+        assert end not in ended.ids[:-1] and (ended.ids[-1] == end) == (
+            ended.finish_reason == "eos"
+        )
+        stop = Letters().decode(free.ids[5:7])
+        stopped = answer(engine, name, prompt, Request(LONG, stop=(stop, "zz")))
+        assert stop not in stopped.text[:-1]
+        assert stopped.text.endswith(stop) == (stopped.finish_reason == "stop")
+        if lossless or name in TOKEN_BY_TOKEN:
+            assert ended.ids == free.ids[: free.ids.index(end) + 1]
+            assert stopped.text == Letters().decode(free.ids[: len(stopped.ids)])
+        if is_replayed(batch_of(engine), backend, name):
+            live = [free, ended, stopped]
+            made = replayed(engine, name, [prompt] * 3, [each.ids for each in live])
+            for one, other in zip(made, live, strict=True):
+                assert (one.rounds, one.accepted) == (other.rounds, other.accepted)
+                assert one.calls in (None, other.draft_calls, other.draft_calls - 1)
+                if name != "neural-unsure" or backend.startswith("hf"):
+                    assert one.drafted == other.drafted  # else what follows a rejection is a guess
+
+
+@pytest.mark.parametrize("backend", ["native-float32", "hf", "hf-seq2seq"])
+def test_arms_take_turns_on_one_prompt(backend: str, engines: Engines) -> None:
+    """Read once, answered by each arm in turn and back again, each as if it were alone."""
+    engine, request = engines(backend), Request(8)
+    names = [name for name in engine.arm_names if name != "neural-adaptive"]  # by a clock
+    alone = {name: engine.decode(name, PROMPTS[1], request) for name in names}
+    prefilled = engine.prefill(PROMPTS[1])
+    for name in [*names, *names[::-2]]:
+        result = engine.decode(name, PROMPTS[1], request, prefilled)
+        assert result.ids == alone[name].ids, name
+        if not engine.arms[name].reads_earlier and "hybrid" not in name:  # what they learn stays
+            assert result.accepted_per_position == alone[name].accepted_per_position, name
+
+
+@pytest.mark.instructions
+@on_backends(SAME_TWICE)
+def test_seeds_reproduce(name: str, backend: str, engines: Engines) -> None:
+    engine = ready(engines, backend, name)
+    sampling = Sampling(1.2, top_k=12, top_p=0.95, repetition_penalty=1.1)
+    one, two, other = (
+        answer(engine, name, PROMPTS[1], Request(LONG, sampling, seed=seed)) for seed in (5, 5, 6)
+    )
+    assert one.ids == two.ids != other.ids
+    assert (one.drafted, one.accepted, one.rounds) == (two.drafted, two.accepted, two.rounds)
+    end = one.ids[LONG // 2]
+    for seed in (5, 6):
+        ended = answer(engine, name, PROMPTS[1], Request(LONG, sampling, (), (end,), seed))
+        assert end not in ended.ids[:-1]
+        assert (ended.ids[-1] == end) == (ended.finish_reason == "eos")
+
+
+@pytest.mark.instructions
+@on_backends(METHODS)
+def test_a_method_that_sits_out_rounds(
+    name: str, backend: str, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And comes back: what it missed is read, and counted, and replays know it."""
+    engine = ready(engines, backend, name)
+    strategy, request, batch = engine.strategy(name), Request(LONG), batch_of(engine)
+    if not isinstance(strategy, SpeculativeDecoding):
+        pytest.skip("it is not asked for drafts by rounds")
+    for pattern in ([0, 0, 2], [3, 0, 0, 0, 0, 4]):
+        seldom = replace(strategy, length=ListedLengths(pattern))
+        result = run(engine.target, seldom, PROMPTS[1], request)
+        assert result.accepted + result.rounds + 1 == len(result.ids) == LONG
+        if engine.arms[name].lossless:
+            assert result.ids == plain(engine, PROMPTS[1])
+        if is_replayed(batch, backend, name):
+            monkeypatch.setitem(engine._strategies, name, seldom)
+            (again,) = batch.replay(name, [PROMPTS[1]], [result.ids], LONG)
+            monkeypatch.undo()
+            assert (again.rounds, again.accepted, again.drafted, again.widths) == (
+                *(result.rounds, result.accepted, result.drafted, result.widths),
+            )
+
+
 class Watched:
     """A drafter that is followed up to a length, drafts included."""
 
@@ -211,7 +235,7 @@ class Watched:
         return self.inner.propose(context, asked)
 
 
-@on_backends(METHODS)
+@on_backends(METHODS, (*IN_BATCHES, "native-recorded"))
 def test_drafting_ends_where_the_context_may_end(
     name: str, backend: str, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +245,7 @@ def test_drafting_ends_where_the_context_may_end(
     if not isinstance(strategy, SpeculativeDecoding):
         return
     batch = batch_of(engine)
-    replays = name not in ("autoregressive", "neural-adaptive") and batch.is_replayable(name)
+    replays = name != "neural-adaptive" and is_replayed(batch, backend, name)
     for most in (start + 6, len(prompt), len(prompt) - 1):
         drafter = Watched(strategy.drafter, most)
         made = run(
@@ -234,7 +258,7 @@ def test_drafting_ends_where_the_context_may_end(
             assert (made.drafted, made.draft_work) == (0, 0)
         if engine.arms[name].lossless:
             assert made.ids == plain(engine, prompt)
-        if replays and backend in IN_BATCHES:
+        if replays:
             monkeypatch.setitem(engine._strategies, name, replace(strategy, context_to=most))
             (again,) = batch.replay(name, [prompt], [made.ids], LONG)
             assert (again.rounds, again.drafted) == (made.rounds, made.drafted)
@@ -242,37 +266,12 @@ def test_drafting_ends_where_the_context_may_end(
 
 
 @on_backends(METHODS, IN_BATCHES)
-def test_a_replay_counts_as_the_loop(
-    name: str, backend: str, engines: Engines, untimed: Untimes
-) -> None:
-    """Along answers that end by the limit, by an end token and by a stop string, wherever."""
-    engine = ready(engines, backend, name)
-    if name == "autoregressive" or not batch_of(engine).is_replayable(name):
-        return
-    untimed(engine, name)
-    reasons = set[str]()
-    for prompt in PROMPTS:
-        free = plain(engine, prompt)
-        stop = Letters().decode(free[3:5])
-        ways = Request(LONG), Request(LONG, eos_ids=(free[5], 99)), Request(LONG, stop=(stop,))
-        live = [engine.decode(name, prompt, request) for request in ways]
-        made = replayed(engine, name, [prompt] * len(live), [each.ids for each in live])
-        for one, other in zip(made, live, strict=True):
-            assert (one.rounds, one.accepted) == (other.rounds, other.accepted)
-            if name != "neural-unsure" or backend.startswith("hf"):
-                assert one.drafted == other.drafted  # else its length after a rejection is a guess
-        reasons |= {each.finish_reason for each in live}
-    assert reasons == {"length", "eos", "stop"}
-
-
-@pytest.mark.parametrize("temperature", [0.7, 1.0])
-@on_backends(METHODS, IN_BATCHES)
 def test_a_sampled_replay_counts_as_the_loop(
-    name: str, backend: str, temperature: float, engines: Engines, untimed: Untimes
+    name: str, backend: str, engines: Engines, untimed: Untimes
 ) -> None:
     """Of every method whose answers are the target's."""
     engine = ready(engines, backend, name)
-    prompts, batch = [*PROMPTS] * 4, batch_of(engine)
+    prompts, batch, temperature = [*PROMPTS] * 4, batch_of(engine), 0.7
     seeds = [*range(len(prompts))]
     answers = batch.target(prompts, LONG, temperature, seeds).ids
     untimed(engine, name)
@@ -297,7 +296,10 @@ def test_a_sampled_replay_counts_as_the_loop(
     assert seldom or sum(one.accepted for one in made) > 0
 
 
-@on_backends(METHODS)
+@on_backends(
+    (*EVERYWHERE, "sequence-cascade", "oracle-cascade", "sampled-beams"),
+    ("native-float32", "native-recorded", "hf-seq2seq"),
+)
 def test_clocks(name: str, backend: str, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts of an answer add up to the whole, by a clock that ticks whenever it is read."""
     engine = ready(engines, backend, name)

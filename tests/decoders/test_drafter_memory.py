@@ -4,6 +4,7 @@ charged to an answer."""
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from decoder_toys import Tiny, native
 from engine_toys import PROMPT, WORDS, arms, tokenizer
 
 from decoders import Engine
-from decoders.models.drafter_memory import LONGEST_S, LoadFailed
+from decoders.common.breaker import Breaker
+from decoders.models import drafter_memory
+from decoders.models.drafter_memory import FIRST_S, LoadFailed
 from decoders.models.memory import OutOfMemory
 from decoders.records import Request
 from decoders.testing.toys import Streamed
@@ -39,14 +42,30 @@ def test_what_cannot_be_loaded_sleeps_and_is_tried_again(tiny: Tiny, tmp_path: P
         engine.decode("one", PROMPT, REQUEST)
     assert failed.value.arm == "one" and failed.value.load_s > 0
     assert set(engine.asleep) == {"one"}
-    first_s = engine.asleep["one"].pause_s
-    with pytest.raises(LoadFailed):  # who insists is not kept from trying
-        engine.strategy("one")
-    assert first_s < engine.asleep["one"].pause_s < LONGEST_S
+    assert 0 < engine.asleep["one"].pause_s <= FIRST_S
     good = engine_of(tiny, {"one": tiny(seed=5, num_hidden_layers=1)})
     engine.arms["one"] = good.arms["one"]
+    engine.drafters.wake()
     engine.decode("one", PROMPT, REQUEST)
     assert not engine.asleep
+
+
+def test_who_insists_on_a_drafter_waits_like_the_others(
+    tiny: Tiny, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(drafter_memory, "Breaker", partial(Breaker, clock=lambda: now[0]))
+    engine, tries = engine_of(tiny, folders), list[float]()
+
+    def never() -> Any:
+        tries.append(now[0])
+        raise OutOfMemory("there is none")
+
+    for second in (0.0, 0.5, 1.0, 2.5, 3.0, 6.9, 7.0):
+        now[0] = second
+        with pytest.raises(LoadFailed, match="there is none"):
+            engine.drafters.load(engine, "two", never)
+    assert tries == [0.0, 1.0, 3.0, 7.0]
 
 
 def test_idle_ones_go_where_memory_runs_out(tiny: Tiny, folders: dict[str, Path]) -> None:
@@ -95,7 +114,7 @@ def test_loading_is_told_and_no_arm_is_charged_for_it(tiny: Tiny, folders: dict[
     assert engine.decode("one", PROMPT, REQUEST).load_s is None
     engine.strategy("autoregressive")
     started = time.perf_counter()
-    result = engine.decode("one", PROMPT, REQUEST, streamer=Loading(engine, 0.5))
+    result = engine.decode("one", PROMPT, REQUEST, streamer=Loading(engine, 0.1))
     took_s = time.perf_counter() - started
-    assert result.load_s is not None and 0.5 <= result.load_s < took_s
-    assert result.wall_s <= took_s - 0.5
+    assert result.load_s is not None and 0.1 <= result.load_s < took_s
+    assert result.wall_s <= took_s - 0.1

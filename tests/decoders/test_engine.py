@@ -198,18 +198,6 @@ def test_an_exit_counts_the_layers_that_it_runs(tiny: Tiny) -> None:
         assert result.draft_work == (result.draft_calls - alone) * drafted + alone * adapter, name
 
 
-def test_leaving_late_costs_nearly_the_whole_target(tiny: Tiny) -> None:
-    folder = tiny(num_hidden_layers=6)
-    sizes = [
-        Engine(native(folder), arms(exit={"kind": "early_exit", "layer": layer}))
-        .arm_parameters("exit")
-        for layer in range(1, 6)
-    ]  # fmt: skip
-    assert sizes == sorted(set(sizes))
-    whole = native(folder).parameters
-    assert 0.7 * whole < sizes[-1] < whole
-
-
 def test_the_arms_fingerprint_changes_with_a_recipe(engine: Engine) -> None:
     both = engine.arms_fingerprint(["autoregressive", "copy"])
     assert len(both) == 8 and both == engine.arms_fingerprint(["copy", "autoregressive"])
@@ -263,13 +251,6 @@ def test_heads_padded_differently_are_aligned(
     # the batched path aligns them too
     assert NeuralReplay(engine.strategy("small").drafter).stack is not None
     assert len(Batch(engine).arm("small", [[1, 2]], 5).ids[0]) == 5
-
-
-def test_an_exit_that_is_not_to_be_had_leaves_the_others_alone(target_folder: Path) -> None:
-    engine = Engine(native(target_folder), arms(exit=exit_at(Path("/no/such/folder"))))
-    assert engine.decode("autoregressive", PROMPT, Request(3)).ids
-    with pytest.raises(DraftpickError, match=r"^arm 'exit': no such model folder"):
-        engine.decode("exit", PROMPT, Request(3))
 
 
 @pytest.mark.parametrize("kind", ["llama", "t5"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +49,11 @@ KIND_NAMES = [
 NUMBERS = {name: GGMLQuantizationType[name].value for name in KIND_NAMES}
 
 
+def by_kernels(test: Any) -> Any:
+    """Marks a test of the kernels in C++."""
+    return pytest.mark.instructions(pytest.mark.usefixtures("kernel")(test))
+
+
 def matrix(kind: str, outputs: int, inputs: int, seed: int = 0) -> tuple[FileRows, torch.Tensor]:
     """One in a file, and its numbers as the package gguf has them, float32."""
     rows = random_rows(kind, outputs, inputs, np.random.default_rng(seed))
@@ -64,8 +70,7 @@ def error(one: torch.Tensor, other: torch.Tensor) -> float:
 # -- blocks ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.instructions
-@pytest.mark.usefixtures("kernel")
+@by_kernels
 @pytest.mark.parametrize("kind", KIND_NAMES)
 def test_blocks_hold_the_files_numbers_to_the_last_bit(kind: str) -> None:
     stored, numbers = matrix(kind, 40, 512)  # the last block is not full
@@ -76,8 +81,7 @@ def test_blocks_hold_the_files_numbers_to_the_last_bit(kind: str) -> None:
     assert torch.equal(made.dequantised(), numbers.bfloat16())
 
 
-@pytest.mark.instructions
-@pytest.mark.usefixtures("kernel")
+@by_kernels
 @given(
     kind=st.sampled_from(KIND_NAMES),
     rows=st.integers(1, 150),
@@ -109,8 +113,7 @@ def test_products_are_exact_but_for_the_rounding_of_inputs(
     assert ((linear(x, made).double() - x.double() @ exact).abs() <= 1.01 * bound).all()
 
 
-@pytest.mark.instructions
-@pytest.mark.usefixtures("kernel")
+@by_kernels
 @pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K", "Q5_0"])
 def test_a_row_among_more_than_a_cache_holds_has_the_same_bits(kind: str) -> None:
     made = to_file_blocks([matrix(kind, 11 * 16, 3072)[0]])
@@ -120,8 +123,7 @@ def test_a_row_among_more_than_a_cache_holds_has_the_same_bits(kind: str) -> Non
         assert torch.equal(made.times(x[rows], None), product[rows]), rows
 
 
-@pytest.mark.instructions
-@pytest.mark.usefixtures("kernel")
+@by_kernels
 def test_matrices_of_different_kinds_lie_below_each_other() -> None:
     parts = [matrix("Q4_K", 32, 256), matrix("Q6_K", 16, 256, 1), matrix("Q5_0", 24, 256, 2)]
     made = to_file_blocks([part for part, _ in parts])
@@ -135,8 +137,7 @@ def test_matrices_of_different_kinds_lie_below_each_other() -> None:
     assert torch.equal(made.times(x, bias), made.times(x, None) + bias)
 
 
-@pytest.mark.instructions
-@pytest.mark.usefixtures("kernel")
+@by_kernels
 def test_what_the_kernels_do_not_have() -> None:
     odd, _ = matrix("Q4_0", 24, 64)  # not of whole blocks, and not the last
     assert to_file_blocks([odd, odd]) is None
@@ -263,8 +264,7 @@ def split(path: Path, folder: Path) -> None:
 
 
 @pytest.mark.every(2)
-@pytest.mark.instructions
-@pytest.mark.usefixtures("kernel")
+@by_kernels
 @pytest.mark.parametrize(
     ("architecture", "kind"),
     [
@@ -308,8 +308,7 @@ def test_chances_are_those_of_llama_cpp(tmp_path: Path, cache: Path, architectur
     assert (found - wanted).abs().max() < 5e-3 < wanted.std()
 
 
-@pytest.mark.instructions
-@pytest.mark.usefixtures("kernel")
+@by_kernels
 @pytest.mark.parametrize("plain", ["ffn_gate_exps", "ffn_down_exps"])
 def test_experts_that_the_kernels_do_not_have_are_run_by_pytorch(
     tmp_path: Path, cache: Path, plain: str
@@ -333,8 +332,7 @@ def test_experts_are_not_rounded_again(tmp_path: Path, cache: Path, dtype: str) 
         targets.load_backend(folder, CPU, torch.bfloat16, "auto", dtype)
 
 
-@pytest.mark.instructions
-@pytest.mark.usefixtures("kernel")
+@by_kernels
 @pytest.mark.parametrize("architecture", ["qwen2", "gemma3", "qwen3moe", "gpt-oss"])
 def test_a_prompt_is_read_with_the_same_bits_in_any_parts(
     tmp_path: Path, cache: Path, architecture: str
@@ -365,8 +363,7 @@ def test_auto_is_the_files_own_where_that_pays(
     assert precision.precision_of("auto", folder, CPU, "auto") == "bfloat16"
 
 
-@pytest.mark.instructions
-@pytest.mark.usefixtures("kernel")
+@by_kernels
 def test_a_draft_model_keeps_its_own_blocks(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,20 +24,14 @@ def draft(drafter: HybridDrafter, context: list[int], k: int = 4) -> list[int]:
 LONG_MATCH = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6]
 
 
-def test_a_long_match_is_copied() -> None:
-    model = Scripted(0, 0, 0, 0)
+def test_a_long_match_is_copied_and_where_nothing_matches_the_model_drafts() -> None:
+    model = Scripted(5, 5, 5, 5)
     drafter = hybrid(model)
     drafter.reset(LONG_MATCH)
     assert draft(drafter, LONG_MATCH, 3) == [7, 8, 9]
     assert not model.asked
-
-
-def test_where_nothing_matches_the_model_drafts() -> None:
-    model = Scripted(5, 5, 5, 5)
-    drafter = hybrid(model)
     drafter.reset([1, 2, 3])
-    made = draft(drafter, [1, 2, 3])
-    assert made and set(made) == {5}
+    assert {*draft(drafter, [1, 2, 3])} == {5}
     assert len(model.asked) == 1
 
 
@@ -145,13 +139,6 @@ def test_what_the_answer_has_not_reached_is_not_learnt() -> None:
     assert chances(12) == pytest.approx((4 * copied_acceptance(12) + 2) / 6)
     chances.observe([0, 0], accepted=0, known=2)  # from a table, not copied
     assert chances(BANDS[0]) == pytest.approx(copied_acceptance(1))
-
-
-def test_it_drafts_as_far_as_asked() -> None:
-    drafter = hybrid(neural(3, seed=1))
-    drafter.reset([0, 1, 0, 1, 0, 1])
-    for k in (1, 2, 5):
-        assert 1 <= len(draft(drafter, [0, 1, 0, 1, 0, 1], k)) <= k
 
 
 def test_a_dear_model_is_tried_at_first_and_seldom_then() -> None:

@@ -1,4 +1,4 @@
-"""The loop's traps and its books: ends inside a draft, sitting out, counts and clocks."""
+"""The loop's traps and its books: drafts in vain, sitting out, prompt windows, counts, clocks."""
 
 from __future__ import annotations
 
@@ -21,52 +21,19 @@ from decoder_toys import (
 
 from decoders.methods.chain import LATER
 from decoders.methods.neural.drafter import NeuralDrafter
+from decoders.methods.tree.widened import WidenedDrafter
 from decoders.protocols import Drafter
 from decoders.records import Request
 from decoders.sampling.tree_shape import TreeShape
 from decoders.testing.toys import (
     ListedLengths,
-    Scripted,
     ToyBackend,
     autoregressive,
     cycle,
+    neural,
     run,
     speculative,
 )
-
-# -- ends -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("k", range(1, 6))
-def test_an_end_inside_an_accepted_draft(k: int) -> None:
-    """The answer is 1 2 3: the draft goes on after 3, and nothing of that may show."""
-    target = cycle(0, 1, 2, 3, 4)
-    result = run(target, speculative(Scripted(2, 3, 4, 0, 1), k), [4, 0], Request(20), eos_ids=(3,))
-    assert (result.ids, result.finish_reason, result.rounds) == ([1, 2, 3], "eos", 1)
-    assert result.drafted == k
-    assert result.accepted_per_position == [1] + [1] * (k > 1) + [0] * max(k - 2, 0)
-    balanced(result, 20)
-
-
-ENDS: dict[str, tuple[list[int], int, list[int], tuple[int, ...], list[int], str, list[int]]] = {
-    # what is drafted every round, most, the prompt, the ends; ids, why, accepted per position
-    "the bonus token": ([2], 20, [0], (3,), [1, 2, 3], "eos", [1]),
-    "the correction of a rejected draft": ([7, 7], 20, [0], (2,), [1, 2], "eos", [0, 0]),
-    "drafted and rejected": ([6, 6], 5, [3], (6,), [0, 1, 2, 3, 0], "length", [0, 0]),
-    "the first token": ([0, 1], 9, [0], (1,), [1], "eos", []),
-    "one token asked for": ([0, 1], 1, [0], (), [1], "length", []),
-    "either of two": ([3, 0], 9, [1], (0, 3), [2, 3], "eos", [1, 0]),
-}
-
-
-@pytest.mark.parametrize("case", ENDS)
-def test_an_end_elsewhere(case: str) -> None:
-    script, most, prompt, ends, ids, reason, accepted = ENDS[case]
-    strategy = speculative(Scripted(*script), len(script))
-    result = run(cycle(0, 1, 2, 3), strategy, prompt, Request(most), eos_ids=ends)
-    assert (result.ids, result.finish_reason) == (ids, reason)
-    assert result.accepted_per_position == accepted
-    balanced(result, most)
 
 
 @pytest.mark.parametrize("most", range(1, 12))
@@ -122,25 +89,48 @@ def test_only_what_a_model_has_not_seen_is_fed_to_it() -> None:
         assert sum(model.widths) == 3 + result.drafted + full
 
 
+@pytest.mark.parametrize("branch", [(), (3, 3)])
 @pytest.mark.parametrize("pattern", [[0, 0, 0, 3], [2, 0, 0, 1, 0], [4, 0]])
-def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(tiny: Tiny, pattern: list[int]) -> None:
-    """Its drafts equal those of one that reads the same context from the start."""
-    target = native(tiny(), torch.float64)
-    drafter = random_exit(target, 1, seed=3, noise=0.1)
-    fresh_target = native(tiny(), torch.float64)
-    fresh = random_exit(fresh_target, 1, seed=3, noise=0.1)
+def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(
+    tiny: Tiny, pattern: list[int], branch: tuple[int, ...]
+) -> None:
+    """Its drafts equal those of one that reads the same context from the start, also where siblings
+    of them were accepted."""
+    target, fresh_target = (native(tiny(), torch.float64) for _ in range(2))
+    drafter, fresh = (random_exit(t, 1, seed=3, noise=0.1) for t in (target, fresh_target))
 
     def caught_up(context: list[int]) -> None:
         assert target.length - drafter._read <= 1  # before, not on this draft's time
 
     seen = watched(drafter, caught_up)
-    result = run(target, speculative(drafter, ListedLengths(pattern)), [3, 1, 4], Request(30))
+    whole: Drafter = WidenedDrafter(drafter, branch, 512) if branch else drafter
+    result = run(target, speculative(whole, ListedLengths(pattern)), [3, 1, 4], Request(30))
     assert result.ids == run(fresh_target, autoregressive(), [3, 1, 4], Request(30)).ids
-    assert len(seen) >= 3
+    assert len(seen) >= 3 and (result.accepted > 0 or not branch)
     for context, k, made in seen:
         fresh_target.prefill(context[:-1])
         fresh.reset(context[:-1])
         assert fresh.propose(context, greedy(k)).ids.tolist() == made.ids.tolist()
+
+
+def test_a_draft_model_that_reads_the_end_of_a_prompt_drafts_as_after_that_end() -> None:
+    prompt, answer = [5, 3, 9, 1, 7, 2, 8, 4], [6, 0, 5, 9, 3]
+    near, short = neural(12, 3), neural(12, 3)
+    near.prompt_window = 4
+    near.reset(prompt)
+    short.reset(prompt[-4:])
+    assert near.backend.length == short.backend.length == 4
+    for written in range(1, len(answer) + 1):
+        drafts = [
+            drafter.propose([*read, *answer[:written]], greedy(3)).ids.tolist()
+            for drafter, read in ((near, prompt), (short, prompt[-4:]))
+        ]
+        assert drafts[0] == drafts[1] and len(drafts[0]) == 3
+        near.commit([*prompt, *answer[:written]])
+        short.commit([*prompt[-4:], *answer[:written]])
+        assert near.backend.length == short.backend.length
+    near.reset(prompt[:3])
+    assert near.backend.length == 3
 
 
 def test_clocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from decoders.requests import reading as reading_module
 from decoders.testing.toys import ToyBackend
 
 ANN, BEA = Owner(1, (), "ann"), Owner(1, (), "bea")
+OWNERS = [ANN, BEA, Owner(2, (), "ann"), Owner(1, ("exit",), "ann")]  # of another model, and state
 EACH = 16  # bytes of a position in the tests of the store
 TEXTS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
@@ -80,7 +81,7 @@ def check(store: PrefixStore) -> None:
 @given(
     st.integers(1, 40),
     st.integers(1, 4),
-    st.lists(st.tuples(st.sampled_from([ANN, BEA]), TEXTS, st.booleans()), max_size=30),
+    st.lists(st.tuples(st.sampled_from(OWNERS), TEXTS, st.booleans()), max_size=30),
 )
 def test_what_is_taken_is_what_was_kept(
     room: int, by: int, asked: list[tuple[Owner, list[int], bool]]
@@ -118,19 +119,6 @@ def test_the_least_recently_used_goes_first_and_ends_before_beginnings() -> None
     assert store.match(ANN, [1, 1, 1, 2, 2]) == 5 and store.match(ANN, [5, 5, 5]) == 3
     assert keep(*range(20)) == 12, "as much of the beginning as there is room for"
     assert store.tokens == 12 and store.match(ANN, [6]) == 0
-
-
-def test_users_and_models_do_not_meet() -> None:
-    store = PrefixStore(100 * EACH)
-    store.keep(ANN, [1, 2, 3], Text(ANN, [1, 2, 3]).copy_out, EACH)
-    others = BEA, Owner(2, (), "ann"), Owner(1, ("other",), "ann")
-    assert [store.match(each, [1, 2, 3]) for each in others] == [0, 0, 0]
-    assert store.match(ANN, [1, 2, 3]) == 3 and store.users == 1
-
-
-def test_a_store_without_room_is_refused() -> None:
-    with pytest.raises(DraftpickError, match="need room for some bytes, not 0"):
-        PrefixStore(0)
 
 
 # -- an engine's prompts --------------------------------------------------------------------------
@@ -300,6 +288,22 @@ def test_a_turn_through_transformers_is_read_where_it_is_new(folders: dict[str, 
     assert ask(own, answer.prompt_ids, user="bea")[0].cached == 0
 
 
+def test_what_new_arms_need_is_read_again(folders: dict[str, Path], fresh: Engine) -> None:
+    """The states at an exit that nobody had opened yet."""
+    target = native(folders["target"], torch.float64)
+    engine, store = Engine(target, arms(), tokenizer=fresh.tokenizer), PrefixStore(2**20)
+    engine.keep_prefixes(store)
+    engine.prefill(PROMPT * 3, reuse=True)
+    engine.declare({name: fresh.arms[name] for name in ("autoregressive", "exit")})
+    turn = [*PROMPT * 3, 2, 6]
+    for _ in range(2):  # from the store the second time
+        assert engine.prefill(turn, reuse=True).logits.isfinite().all()
+        fresh.prefill(turn)
+        made = [each.target.exit_hidden(1, 0, len(turn)) for each in (engine, fresh)]  # type: ignore[attr-defined]
+        torch.testing.assert_close(*made)
+        target.prefill([0])
+
+
 def test_prompts_that_come_at_once_are_read_once(engine: Engine) -> None:
     store = PrefixStore(2**20)
     anew(engine, store)
@@ -402,6 +406,8 @@ def test_what_is_kept_of_a_model_goes_with_it(folders: dict[str, Path]) -> None:
 
 
 def test_a_store_that_fits_no_target_is_refused(engine: Engine) -> None:
+    with pytest.raises(DraftpickError, match="need room for some bytes, not 0"):
+        PrefixStore(0)
     with pytest.raises(DraftpickError, match=r"a position of tiny takes \d+ bytes, and kept pref"):
         engine.keep_prefixes(PrefixStore(100))
     other = Engine(ToyBackend.random(16, seed=1), engine.arms, name="toy")

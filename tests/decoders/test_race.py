@@ -142,7 +142,7 @@ def ways() -> dict[str, Callable[..., Tensor]]:
 @given(
     size=st.sampled_from([1, 3, 16, 255, 256, 257, 700, 5000]),
     rows=st.integers(0, 4),
-    dtype=st.sampled_from([torch.bfloat16, torch.float32, torch.float64]),
+    dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32, torch.float64]),
     temperature=st.sampled_from([0.0, 0.1, 0.7, 1.0, 30.0]),
     named=st.sampled_from(["", "in order", "in any order"]),
     count=st.integers(1, 3),
@@ -185,7 +185,7 @@ def test_a_row_without_a_number_gives_one_that_is_none(kernel: None) -> None:
     logits[0, 300], logits[1] = torch.nan, torch.nan
     logits[2, 7] = -torch.nan
     for pick in ways().values():
-        for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
             for temperature in (0.0, 1.0):
                 ids = pick(logits.to(dtype), temperature, 5, 0)[:, 0]
                 own = logits.gather(1, ids.unsqueeze(1)).squeeze(1)

@@ -20,7 +20,6 @@ from decoder_toys import (
     recorded,
     recurrent,
     save_cell,
-    watched,
 )
 from effort import slow_after
 from engine_toys import arms
@@ -29,7 +28,6 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from collect.replay.unbatched import UnbatchedDrafter
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.cuda.recorded import cuda_graphs
@@ -415,21 +413,6 @@ def test_what_does_not_fit_is_told_before_anything_is_loaded(
 
 
 # -- collection -----------------------------------------------------------------------------------
-
-
-def test_led_along_an_answer_it_drafts_as_it_does_live(tiny_t5: Tiny, tiny: Tiny) -> None:
-    """One query at a time, on targets that are not batched too."""
-    for target in (make("hf", tiny, tiny_t5), make("hf-seq2seq", tiny, tiny_t5)):
-        drafter = recurrent(target, 3)
-        seen = watched(drafter)
-        live = run(target, speculative(drafter, 3), LONGER, Request(14))
-        drafted = {len(context): made.ids.tolist() for context, _, made in seen}
-        alone = UnbatchedDrafter(drafter, target)
-        alone.start(LONGER)
-        context = [*([0] if target.length == 1 else LONGER), *live.ids]
-        for at, ids in drafted.items():
-            assert alone.draft(context[:at], len(ids)) == ids
-        assert len(drafted) > 5
 
 
 def test_the_card_says_what_a_step_reads(tiny: Tiny, cell: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from backend_toys import ids
 from decoder_toys import CPU, FITS_ROWS, Tiny, near, some_tokens, threads
 from effort import examples
 from hypothesis import given
@@ -31,10 +32,6 @@ pytestmark = pytest.mark.instructions
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 READ = 512  # positions of the rooms here
-
-
-def ids(*values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64)
 
 
 # -- what a token sees, on any machine -------------------------------------------------------------

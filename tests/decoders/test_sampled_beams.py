@@ -136,10 +136,3 @@ def test_the_books() -> None:
     again = run(target, strategy, [1, 2], request)
     assert (again.ids, again.drafted) == (result.ids, result.drafted)
     assert run(target, strategy, [1, 2], Request(20, Sampling(0.9), seed=5)).ids != result.ids
-
-
-def test_copies_can_draft_for_beams() -> None:
-    target = ToyBackend.random(5, 2, 0.3)
-    strategy = SampledBeams("test", max_gram(shortest=1), FixedLength(3), 2)
-    request = Request(25, Sampling(0.7, top_p=0.9, repetition_penalty=1.2), seed=1)
-    assert len(run(target, strategy, [1, 2, 1, 2], request).ids) == 25

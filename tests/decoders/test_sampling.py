@@ -60,24 +60,8 @@ def test_half_precision_logits_are_sampled_in_single() -> None:
 
 
 def test_the_likeliest_token_survives_any_top_p() -> None:
-    p = probabilities(torch.zeros(1, 6), Sampling(1.0, top_p=1e-6))
+    p = probabilities(torch.zeros(1, 6), Sampling(1.0, top_p=5e-324))
     assert (p > 0).sum() == 1
-
-
-def test_seen_mask_grows_with_the_draft() -> None:
-    mask = seen_mask([1, 1, 4], torch.tensor([0, 4, 3]), rows=4, vocab=6)
-    assert [row.nonzero().flatten().tolist() for row in mask] == [
-        [1, 4],
-        [0, 1, 4],
-        [0, 1, 4],
-        [0, 1, 3, 4],
-    ]
-
-
-def test_no_penalty_costs_nothing() -> None:
-    logits = torch.randn(2, 4)
-    seen = torch.ones(2, 4, dtype=torch.bool)
-    assert penalise(logits, Sampling(), seen) is logits
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from decoder_toys import Tiny, max_gram
 from t5_toys import EXIT_T5, from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
-from decoders.common.errors import ContextTooLong
 from decoders.lengths import FixedLength
 from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.methods.tree.drafter import TreeDrafter
@@ -86,14 +85,6 @@ def test_what_the_answer_goes_on_from(tiny_t5: Tiny) -> None:
     assert isinstance(target, EncoderDecoder) and not isinstance(toy, EncoderDecoder)
     assert decoder_prefix(target, [5, 6]) == [2]
     assert decoder_prefix(toy, [1, 2]) == [1, 2]
-
-
-def test_source_and_answer_are_bounded_each(tiny_t5: Tiny) -> None:
-    target = seq2seq(tiny_t5())
-    result = run(target, autoregressive(), [3] * target.context, Request(target.context - 1))
-    assert len(result.ids) == target.context - 1
-    with pytest.raises(ContextTooLong):
-        target.prefill([3] * (target.context + 1))
 
 
 @pytest.mark.parametrize("penalty", [1.0, 0.8, 1.3])

@@ -10,10 +10,8 @@ from itertools import islice, product
 from typing import Any, get_args
 
 import httpx
-import openai.types.chat as official
 import pytest
 from openai.types.chat.chat_completion_chunk import Choice
-from pydantic import ValidationError
 
 from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError, UpstreamBroke
@@ -231,27 +229,6 @@ def test_each_server_in_every_combination_of_pieces(name: str, nth: int) -> None
         ), pieces
         assert "let me" not in made.text
     assert whole > 20
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_chunks_are_openai_s_but_for_what_the_table_names(name: str) -> None:
-    server = SERVERS[name]
-    for pieces in {each for each in ways(server) if each.done and each.usage == "own"}:
-        if pieces.ends == "never heard of":
-            continue
-        named = (
-            (pieces.ends is not None and pieces.ends not in REASONS)
-            or pieces.before is not None
-            or "parts" in (pieces.thoughts, pieces.content)
-            or pieces.calls in ("whole", "one")
-        )
-        try:
-            for chunk in pieces.chunks():
-                official.ChatCompletionChunk.model_validate(chunk)
-        except ValidationError:
-            assert named, pieces
-        else:
-            assert not named, pieces
 
 
 def test_no_reason_means_two_things() -> None:

@@ -120,6 +120,14 @@ def test_stops_cut_at_the_first_however_the_pieces_fall(kind: str, data: st.Data
          "<|message|>日本 <|end|>", "日本 ", "is a cat"),
         ("<|channel|>commentary<|message|>the cat.<|end|><|start|>assistant<|channel|>commentary "
          "to=functions.cat <|constrain|>json<|message|>{}", "the cat.", "{}"),
+        ("<|channel|>final <|constrain|>json<|message|>{}", "{}", ""),
+        ("<|channel|>final<|constrain|>json<|message|>{}", "{}", ""),
+        ("<|channel|>analysis<|message|>is<|end|><|start|>assistant to=functions.cat<|channel|>"
+         "commentary<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>a", "a",
+         "is{}"),
+        (" to=functions.cat<|channel|>commentary json<|message|>{}", "", "{}"),
+        (" to the cat", " to the cat", ""),
+        (" to", " to", ""),
         ("<|channel|>analysis<|message|>is", "", "is"),
         ("<|channel|>final", "", ""),
         ("a cat, not in a channel", "a cat, not in a channel", ""),

@@ -46,16 +46,6 @@ def test_the_head_reads_them(backend: StateBackend) -> None:
     assert logits.double().std() > 0.2
 
 
-def test_a_tree_s_states_move_with_what_is_kept(backend: StateBackend) -> None:
-    backend.prefill(PROMPT)
-    start = backend.length
-    logits = backend.extend(ids(4, 9, 1, 7, 8), [-1, -1, 1, 1, 3])
-    backend.keep([1, 3, 4])
-    close(read(backend, start, start + 3), logits[[1, 3, 4]])
-    more = backend.extend(ids(6))
-    close(read(backend, start, start + 4), torch.cat([logits[[1, 3, 4]], more]))
-
-
 def test_embeddings_and_rows(backend: StateBackend) -> None:
     embedded, rows = backend.embed(ids(3, 1, 3)), backend.head_rows(ids(3, 1, 3))
     for made in (embedded, rows):

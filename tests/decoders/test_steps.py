@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,14 @@ from decoders.testing.fake_server import FakeEndpoint, listening
 from router import cli
 from router.engines.server import server_at, with_model
 from router.engines.step_times import Fewer, costs_of_steps, step_of, step_s, sweep
+
+
+@pytest.fixture(autouse=True)
+def a_token_each_quarter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a second, by the clock that times events."""
+    ticks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: next(ticks) / 4)
+    monkeypatch.setattr("router.engines.server.time", clock)
 
 
 @given(st.floats(0.001, 1), st.floats(0, 0.1), st.integers(1, 6))
@@ -76,10 +86,8 @@ def test_a_server_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_step_is_the_time_between_two_tokens_of_an_answer() -> None:
-    server = FakeEndpoint(step_s=lambda prompt: 0.004, words=lambda prompt: [" a"] * 16)
-    with listening(server):
-        seconds = step_s(client(), server_at(server.url, "m"), 2, 16)
-    assert 0.004 <= seconds < 0.1
+    with listening(server := FakeEndpoint(words=lambda prompt: [" a"] * 16)):
+        assert step_s(client(), server_at(server.url, "m"), 1, 16) == 0.25
 
 
 @pytest.mark.parametrize(
@@ -87,7 +95,7 @@ def test_a_step_is_the_time_between_two_tokens_of_an_answer() -> None:
     [
         (FakeEndpoint(counted=40, words=lambda p: [" a"] * 16), "several tokens at a time"),
         (FakeEndpoint(counts=False, words=lambda p: [" a"] * 16), "does not count the tokens"),
-        (FakeEndpoint(step_s=lambda p: 0.002, words=lambda p: [" a"] * 3), "too few tokens"),
+        (FakeEndpoint(words=lambda p: [" a"] * 3), "too few tokens"),
         (FakeEndpoint(status=503), "does not answer"),
     ],
 )

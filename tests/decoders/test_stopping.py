@@ -47,27 +47,9 @@ def test_ends(request_: Request, told: list[int], kept: list[int], reason: str) 
     assert one.admit(told[1:]) == kept[1:] and one.reason == reason
 
 
-def test_text_leaves_special_tokens_out(tokenizer: Any) -> None:
-    one = stopper(Request(9), tokenizer)
-    one.admit([7, 11, 15])
-    assert one.text() == "ab a"
-
-
 def test_stop_strings_need_a_tokenizer() -> None:
     with pytest.raises(ValueError, match="tokenizer"):
         stopper(Request(9, stop=("x",)))
-
-
-def test_a_stop_string_over_several_tokens(tokenizer: Any) -> None:
-    one = stopper(Request(9, stop=("cde",)), tokenizer)
-    assert one.admit([0, 8, 3, 4, 0]) == [0, 8, 3, 4]  # a bc d e: the string spans three
-    assert (one.reason, one.text()) == ("stop", "abcde")
-
-
-def test_a_stop_string_inside_a_token_keeps_the_token(tokenizer: Any) -> None:
-    one = stopper(Request(9, stop=("b",)), tokenizer)
-    assert one.admit([2, 12, 3]) == [2, 12]
-    assert one.text() == "cabc"
 
 
 STOPS = [("ab",), ("a",), ("f.", "cd"), ("bca",), (" a",), ("dd",), ("ef", "e")]

@@ -40,11 +40,13 @@ def line(words: str) -> list[int]:
 # -- the index ------------------------------------------------------------------------------------
 
 
-def search(texts: list[list[int]], tail: list[int]) -> tuple[int, list[tuple[int, int]]]:
-    """How long the longest known suffix of `tail` is that two tokens or more have, and where it
-    ends: text and place, the latest first. Longer anchors are looked for first, as the index does,
-    so that all that is found is what the longest suffix has."""
-    for n in range(min(MAX_MATCH, len(tail)), 1, -1):
+def search(
+    texts: list[list[int]], tail: list[int], shortest: int
+) -> tuple[int, list[tuple[int, int]]]:
+    """How long the longest known suffix of `tail` is that has `shortest` tokens or more, and where
+    it ends: text and place, the latest first. Longer anchors are looked for first, as the index
+    does, so that all that is found is what the longest suffix has."""
+    for n in range(min(MAX_MATCH, len(tail)), shortest - 1, -1):
         found = [
             (number, end)
             for number, text in enumerate(texts)
@@ -59,15 +61,20 @@ def search(texts: list[list[int]], tail: list[int]) -> tuple[int, list[tuple[int
 texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), min_size=1, max_size=3)
 
 
-@given(texts, st.lists(st.integers(0, 2), max_size=12), st.sampled_from([1, 2, 64]))
+@given(
+    texts,
+    st.lists(st.integers(0, 2), max_size=12),
+    st.sampled_from([1, 2, 64]),
+    st.integers(2, 9),
+)
 @examples(300)
 def test_what_is_found_equals_a_plain_search(
-    texts: list[list[int]], tail: list[int], slots: int
+    texts: list[list[int]], tail: list[int], slots: int, shortest: int
 ) -> None:
     """Also where everything shares a slot."""
     index = index_of(*texts, slots=slots)
-    matched, places = index.find(tail)
-    expected, where = search(texts, tail)
+    matched, places = index.find(tail, shortest)
+    expected, where = search(texts, tail, shortest)
     if slots > 2 and len(where) < MOST_PLACES:  # else the chain may end before
         assert matched == expected
     starts = [0]
@@ -96,6 +103,13 @@ def test_what_was_taken_back_was_never_there(pieces: list[list[int]], data: st.D
         tail = data.draw(st.lists(st.integers(0, 2), max_size=6))
         assert (len(index), index.end) == (len(text), fresh.end)
         assert index.find(tail) == fresh.find(tail)
+
+
+@pytest.mark.parametrize(("shortest", "matched"), [(2, 3), (3, 3), (4, 0), (5, 0)])
+def test_a_match_may_be_as_short_as_it_is_asked_for(shortest: int, matched: int) -> None:
+    index = index_of([9, 1, 2, 3, 4, 7], [8, 2, 3, 5])
+    assert index.find([6, 1, 2, 3], shortest)[0] == matched
+    assert index.find([9, 1, 2, 3, 4], 5)[0] == 5
 
 
 def test_what_is_forgotten_is_found_no_more_and_lets_memory_go() -> None:
@@ -217,6 +231,16 @@ def test_old_answers_are_forgotten() -> None:
     assert (len(earlier), earlier.tokens, earlier.users) == (1, 3, 1)
     assert earlier.draft("b", [1, 2], Wanted(1), half).ids == [4]
     assert (earlier.asked, earlier.found) == (3, 2)
+
+
+def test_places_that_are_used_up_are_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("index", "answers"):
+        monkeypatch.setattr(f"decoders.earlier.{module}.LAST", 40)
+    earlier = EarlierAnswers(12)
+    for number in range(100):
+        earlier.add("ab"[number % 2], [1, 2], [number, 3, 4])
+        assert earlier.draft("ab"[number % 2], [1, 2], Wanted(1), half).ids == [number]
+    assert earlier.added == 100 and earlier.tokens <= 12
 
 
 def test_a_copy_is_apart() -> None:

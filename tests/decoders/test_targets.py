@@ -22,14 +22,17 @@ def test_a_local_folder(tiny: Tiny) -> None:
     assert targets.resolve(str(tiny())) == tiny()
 
 
-def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
-    with pytest.raises(DraftpickError, match=r"holds no config\.json"):
-        targets.resolve(str(tmp_path))
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DraftpickError, match="no such model folder"):
-        targets.resolve(str(tmp_path / "a" / "b"))
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("", r"holds no config\.json"),
+        ("a/b", "no such model folder"),
+        ("none.gguf", r"no such file: .*none\.gguf"),
+    ],
+)
+def test_a_place_that_holds_no_model(place: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DraftpickError, match=said):
+        targets.resolve(str(tmp_path / place))
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "smolm2-135m"])
@@ -175,11 +178,6 @@ def test_pickles_have_fingerprints_of_their_own(tiny: Tiny, tmp_path: Path) -> N
     assert len({targets.fingerprint(folder) for folder in [*made, tiny(), tiny(seed=1)]}) == 6
     again = as_pickles(tiny(), tmp_path / "again")
     assert targets.fingerprint(again) == targets.fingerprint(made[0])
-    # One weight in the middle of the file.
-    weights = torch.load(again / "pytorch_model.bin", weights_only=True)
-    weights["model.layers.1.mlp.down_proj.weight"][3, 5] += 1
-    torch.save(weights, again / "pytorch_model.bin")
-    assert targets.fingerprint(again) != targets.fingerprint(made[0])
     (again / "pytorch_model.bin").unlink()
     with pytest.raises(DraftpickError, match="holds no weights"):
         targets.fingerprint(again)

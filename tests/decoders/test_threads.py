@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from decoder_toys import Tiny, native
+from decoder_toys import threads as set_threads
 
 from collect.replay import writer
 from collect.replay.stack import Stack
@@ -49,7 +51,7 @@ def test_threads_come_and_go_with_the_neighbours(
 ) -> None:
     looks = [Look(0.0, 0.0, 0.0)]
     monkeypatch.setattr(threads, "look", lambda: looks[-1])
-    monkeypatch.setattr(threads, "usable_cores", lambda: 4)
+    monkeypatch.setattr(threads, "allowed_cores", lambda: 4)
     monkeypatch.setattr(threads.time, "perf_counter", lambda: looks[-1].wall)
     mine = Threads()
     looks.append(Look(1.0, 3.0, 5.0))  # two cores' work of others
@@ -128,25 +130,16 @@ def test_a_thread_that_let_go_computes_as_before() -> None:
     threads.let_go()
 
 
-LETS_GO = """
-import os, time, torch
-from decoders.backends.threads import let_go
-torch.set_num_threads(2)
-x = torch.randn(512, 4096)
-x.softmax(-1)
-before = len(os.listdir("/proc/self/task"))
-let_go()
-until = time.monotonic() + 5
-while (after := len(os.listdir("/proc/self/task"))) == before and time.monotonic() < until:
-    time.sleep(0.01)  # the system counts a thread for a moment after its end
-print(before - after)
-"""
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux does")
 def test_who_lets_go_has_no_helper() -> None:
-    run = subprocess.run([sys.executable, "-c", LETS_GO], capture_output=True, text=True)
-    assert run.stdout.strip() == "1", run.stderr
+    with set_threads(2):
+        torch.randn(512, 4096).softmax(-1)
+        before = len(os.listdir("/proc/self/task"))
+        threads.let_go()
+        until = time.monotonic() + 5
+        while len(os.listdir("/proc/self/task")) == before and time.monotonic() < until:
+            time.sleep(0.01)  # the system counts a thread for a moment after its end
+        assert len(os.listdir("/proc/self/task")) < before
 
 
 @pytest.mark.parametrize(("quota", "most"), [(None, 4), (8.0, 4), (2.0, 2), (1.5, 1), (0.5, 1)])
@@ -155,3 +148,27 @@ def test_no_more_threads_than_the_control_group_s_quota(
 ) -> None:
     monkeypatch.setattr(threads.control_group, "cores", lambda: quota)
     assert Threads().full == most == torch.get_num_threads()
+
+
+def test_cores_outside_the_quota_leave_its_threads(
+    four: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four cores' time on a machine of 64 of which others keep 20 busy."""
+    four.append(64)
+    looks = [Look(0.0, 0.0, 0.0)]
+    monkeypatch.setattr(threads.control_group, "cores", lambda: 4.0)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(threads, "look", lambda: looks[-1])
+    monkeypatch.setattr(threads.time, "perf_counter", lambda: looks[-1].wall)
+    mine = Threads()
+    assert mine.full == 4
+    looks.append(Look(1.0, 4.0, 24.0))
+    mine.adapt()
+    assert four[-1] == 4
+    four.append(32)  # asked for by somebody else
+    looks.append(Look(2.0, 8.0, 48.0))
+    mine.adapt()
+    assert mine.full == four[-1] == 4
+    looks.append(Look(3.0, 10.0, 112.0))  # two cores are left
+    mine.adapt()
+    assert four[-1] == 2

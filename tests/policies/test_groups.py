@@ -72,7 +72,6 @@ def test_a_query_counts_once_and_a_group_as_often_as_it_has_queries() -> None:
     """Query a in two rows, b and c in one; a and b share a source."""
     units = Units(np.array([0, 1, 0, 2]), np.array([0, 0, 1]))
     np.testing.assert_allclose(units.by_query(np.array([1.0, 5.0, 2.0, 3.0])), [1.5, 5.0, 3.0])
-    assert units.group_of_row.tolist() == [0, 0, 0, 1]
 
 
 def test_groups_of_one_query_change_nothing_and_copies_count_once() -> None:

@@ -27,7 +27,7 @@ from policies.learners.binned import bins_of
 from policies.selection.crossfit import best_fixed, cross_fit, earned, folds_of, usable
 from policies.selection.guard import LEARNERS, candidates, verdict
 
-SEEDS = 80 if FULL else 40
+SEEDS = 80 if FULL else 24
 
 
 @cache
@@ -85,11 +85,12 @@ def test_noise_is_left_to_the_best_fixed_arm_by_all_candidates_together() -> Non
     assert kept >= binom.ppf(0.001, 40, CONFIDENCE), kept
 
 
+@pytest.mark.property
 def test_a_learner_with_something_to_learn_is_saved_and_keeps_its_promise() -> None:
     """Between its bounds lies what a policy of as many queries as it was judged with, four fifths,
     gains on fresh ones; the policy that is saved has learnt from all of them and gains more."""
-    inside = 0
-    for seed in range(20):
+    inside, tables = 0, 20 if FULL else 8
+    for seed in range(tables):
         train, fresh = separable(160, seed=seed), separable(2000, seed=1000 + seed)
         found = guarded(train, seed=seed, policy="regression")
         assert found.saved == "regression"
@@ -104,7 +105,7 @@ def test_a_learner_with_something_to_learn_is_saved_and_keeps_its_promise() -> N
         )
         inside += one.gain.low <= real <= one.gain.high
         assert whole > one.gain.low > 0
-    assert inside >= binom.ppf(0.001, 20, 0.9), inside
+    assert inside >= binom.ppf(0.001, tables, 0.9), inside
 
 
 def test_auto_saves_the_simplest_that_is_sure() -> None:
@@ -147,7 +148,9 @@ def test_bins_are_saved_where_the_temperature_decides() -> None:
 def test_another_arm_may_stand_for_the_best_one_and_candidates_may_be_objected_to() -> None:
     """For a caller to whom some choices are forbidden, whatever they earn."""
     data, worst = separable(160), ARMS[int(separable(160).rewards.mean(axis=0).argmin())]
-    usual, over_worst = guarded(data, seed=0), guarded(data, seed=0, fixed=worst)
+    usual, over_worst = (
+        guarded(data, seed=0, policy="regression", fixed=each) for each in (None, worst)
+    )
     assert over_worst.best_fixed == worst != usual.best_fixed
     assert f"the fixed arm ({worst})" in over_worst.verdict and over_worst.saved == usual.saved
     gains = [one.tried[-1].gain.mean for one in (usual, over_worst)]
@@ -157,7 +160,7 @@ def test_another_arm_may_stand_for_the_best_one_and_candidates_may_be_objected_t
         assert probs.shape == table.rewards.shape
         return "it leaves the arm" if (probs.argmax(axis=1) != ARMS.index(worst)).any() else ""
 
-    none = guarded(data, seed=0, fixed=worst, objection=objection)
+    none = guarded(data, seed=0, policy="regression", fixed=worst, objection=objection)
     assert none.saved == "best-fixed" and none.fitted.policy.origin.options["arm"] == worst
     assert none.skipped and set(none.skipped.values()) == {"it leaves the arm"}
     with pytest.raises(NoSuchName, match="nobody"):
@@ -299,19 +302,6 @@ def test_of_too_few_queries_there_is_no_bound() -> None:
     assert found.saved == "best-fixed" and len(found.tried) == 1
     assert "40 queries are too few to say with confidence what a policy gains" in found.verdict
     assert f"at least {MIN_BOUNDED_GROUPS} (so far the best, regression: 0." in found.verdict
-
-
-@pytest.mark.parametrize("kind", ["exponential", "rare", "tied"])
-def test_the_lower_bound_is_above_the_truth_as_seldom_as_it_says(kind: str) -> None:
-    """Gains of mean 0: skewed to the losses, rare and large losses, and mostly none at all."""
-    rng, n, tables = np.random.default_rng(1), 100, 300
-    drawn = {
-        "exponential": lambda: 1 - rng.exponential(size=n),
-        "rare": lambda: np.where(rng.random(n) < 0.05, -0.95, 0.05),
-        "tied": lambda: np.where(rng.random(n) < 0.9, 0.0, rng.normal(size=n)),
-    }[kind]
-    wrong = sum(bounded(drawn()).low > 0 for _ in range(tables))
-    assert wrong <= binom.ppf(0.99, tables, 1 - CONFIDENCE), wrong
 
 
 def test_queries_needed_settle_it() -> None:

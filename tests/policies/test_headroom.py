@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from policy_tables import ARMS, separable, table, with_features
 
+import policies
 from decoders.common.errors import NoSuchName
 from policies import PolicyError, RewardTable
 from policies.evaluation.bounds import Gain
 from policies.selection.advice import ArmWins, Choice, Headroom, Part, advice
+from policies.selection.guard import guarded
 from policies.selection.headroom import headroom, oracle_of
 
 
@@ -80,6 +81,26 @@ def test_a_learner_closes_the_gap_of_a_table_with_structure() -> None:
     shares = [part.gap_share for part in found.parts]
     assert sum(share for share in shares if share is not None) == pytest.approx(1)
     assert {(part.by, part.name) for part in found.parts} == {("task", "math"), ("task", "qa")}
+
+
+def test_weights_decide_which_arm_is_best() -> None:
+    """One arm is best alone, another at load, which traffic has three times as often."""
+    loaded = np.arange(240) % 2 == 1
+    rewards = np.where(loaded[:, None], [1.0, 1.5, 0.5], [2.0, 1.0, 0.5])
+    data = table(separable(240).embeddings, rewards)
+    data = with_features(data, **{"requests-running": loaded})
+    data = replace(data, groups=[f"q{i // 2}" for i in range(240)])
+    weighted = replace(data, weights=np.where(loaded, 3.0, 1.0))
+    assert headroom(data).best_fixed == ARMS[0] and data.digest != weighted.digest
+    found = headroom(weighted)
+    assert found.best_fixed == guarded(weighted, policy="knn").best_fixed == ARMS[1]
+    assert [one.mean for one in found.arms] == pytest.approx([1.25, 1.375, 0.5])
+    assert found.arms[1].wins == pytest.approx(0.75)
+    assert (found.choices[-1].mean, found.single) == (pytest.approx(1.625), 240)
+    best = policies.report(policies.fit("best-fixed", weighted).policy, weighted)["greedy"]
+    assert (best.mean, best.queries) == (pytest.approx(1.375), 120)
+    with pytest.raises(PolicyError, match="weight is no number above 0"):
+        replace(data, weights=np.zeros(240))
 
 
 def test_the_temperature_is_found() -> None:
@@ -242,12 +263,3 @@ def test_failures_are_said() -> None:
     found = headroom(table(separable(40).embeddings, rewards))
     assert found.queries == 39
     assert found.left_out.startswith("1 rows on which every arm failed are left out; 1 failed")
-
-
-def test_the_picture(tmp_path: Path) -> None:
-    from policies.selection.figure import draw_headroom
-
-    found = headroom(separable(60))
-    for name, first in (("h.png", b"\x89PNG"), ("h.svg", b"<?xml"), ("h.pdf", b"%PDF")):
-        draw_headroom(found, tmp_path / name)
-        assert (tmp_path / name).read_bytes().startswith(first)

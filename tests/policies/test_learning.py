@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from effort import FULL
 from policy_tables import separable, table, with_features
 from sklearn.linear_model import Ridge
 
@@ -150,13 +151,14 @@ def test_keep_best_does_not_see_the_validation_table() -> None:
     assert one.policy.origin.table_digest == train.digest
 
 
+@pytest.mark.property
 def test_keep_best_promises_nothing_where_there_is_nothing_to_gain() -> None:
     """Rewards are noise, so that every policy is worth 0: the gain reported over the best fixed arm
     is 0 on average over the seeds (0.009, standard error 0.018; choosing on the table that is
     reported on gave 0.071)."""
     options = {"epochs": 12, "hidden": 16, "lr": 0.03, "keep_best": True}
     gains = []
-    for seed in range(40):
+    for seed in range(40 if FULL else 12):
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(160, 6)).astype(np.float32)
         train, held = table(x, rng.normal(size=(160, 3))).split(0.5, seed)

@@ -68,7 +68,10 @@ def test_the_uri_of_a_file_is_that_files(name: str, here: Path) -> None:
     assert sqlite_path(sqlite_uri(path)) == path
 
 
-@pytest.mark.parametrize("register", [None, pytest.param("drafter", marks=pytest.mark.slow)])
+REGISTERED = (None, pytest.param("drafter", marks=pytest.mark.slow))
+
+
+@pytest.mark.parametrize("register", REGISTERED)
 def test_a_working_folder_may_have_any_name(
     register: str | None, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,9 +90,8 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize("copied", [False, True])
-@pytest.mark.parametrize("register", [None, "drafter"])
+@pytest.mark.parametrize("register", REGISTERED)
 def test_a_working_folder_may_move(
     register: str | None, copied: bool, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

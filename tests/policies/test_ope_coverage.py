@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import FULL
 from policy_tables import table
 from scipy.stats import binom
 
@@ -18,7 +19,7 @@ from policies.base import softmax
 from policies.ope.comparison import LEAST_ROWS, Comparison, compare, cross_fitted, on_policy
 from policies.ope.estimators import Log, effective_rows
 
-LOGS, ROWS, CONFIDENCE = 300, 250, 0.9
+LOGS, ROWS, CONFIDENCE = 300 if FULL else 100, 250, 0.9
 CORRECTED = ("ips", "snips", "dr", "switch-dr")
 
 
@@ -93,10 +94,11 @@ def width(found: list[Comparison], name: str, what: str = "values") -> float:
 
 
 # Percentiles of resamples are a little narrow for few rows. True coverages of 87 % to 92 % pass in
-# 998 runs of 1000; the test surely fails for one below 75 % or above 99 %.
+# 998 runs of 1000; in `make slow` the test surely fails for one below 75 % or above 99 %.
 LEAST, MOST = binom.ppf(0.001, LOGS, CONFIDENCE - 0.03), binom.ppf(0.999, LOGS, CONFIDENCE + 0.02)
 
 
+@pytest.mark.property  # of random logs: three times as many in `make slow`
 @pytest.mark.parametrize("missing", [0.0, 0.5])  # of an arm's rewards
 def test_intervals_hold_the_truth_as_often_as_they_say(missing: float) -> None:
     """Of values and of gains."""
@@ -110,6 +112,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(missing: float) -> None:
             assert width(found, "dr", what) < 0.7 * width(found, "ips", what)
 
 
+@pytest.mark.property
 def test_a_wrong_model_spoils_the_direct_method_alone() -> None:
     made, found = world(linear=False), runs(linear=False)
     counted = hits(found, made.truth)
@@ -117,7 +120,7 @@ def test_a_wrong_model_spoils_the_direct_method_alone() -> None:
     assert width(found, "dr") < width(found, "ips")
     off = {name: np.mean([each.values[name].value for each in found]) - made.truth
            for name in ("dm", "dr")}  # fmt: skip
-    assert abs(off["dr"]) < 0.02 < 0.05 < abs(off["dm"])
+    assert abs(off["dr"]) < 0.03 < 0.05 < abs(off["dm"])
 
 
 def test_wrong_propensities_are_what_the_count_would_show() -> None:
@@ -155,6 +158,8 @@ def test_effective_rows() -> None:
     assert effective_rows(log, even) == 4
     assert effective_rows(log, one) == 1
     assert effective_rows(log, np.array([[0.0, 1.0]] * 4)) == 0
+    grouped = replace(log, groups=np.array([0, 0, 1, 1]))
+    assert effective_rows(grouped, even) == 2
 
 
 def test_predictions_are_of_rows_that_were_not_seen() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_tables import separable, table, tiny
 
-from policies import PolicyError, RewardTable, fit, fixed_policy
-from policies.selection.promotion import compare_on
+from policies import PolicyError, RewardTable, fit, fixed_policy, uniform_policy
+from policies.selection.promotion import compare_on, loss_bound
 
 
 def even(n: int = 80, gap: float = 0.1, noise: float = 0.3, seed: int = 0) -> RewardTable:
@@ -124,6 +127,25 @@ def test_failed_answers_count_as_the_worst() -> None:
     found = compare_on(always("small", data), failing, always("autoregressive", data))
     assert found.gain.mean == pytest.approx((data.rewards[30:, 1] - 1).sum() / 80)
     assert found.left_out == "30 failed answers count as the worst of their query"
+
+
+def test_bounds_of_losses_are_ordered() -> None:
+    arms, free = ("plain", "copy", "bild"), ("plain", "copy")
+
+    def under(max_loss: float, confidence: float | None, threshold: float | None = 0.5) -> Any:
+        guarantee = SimpleNamespace(max_loss=max_loss, confidence=confidence, threshold=threshold)
+        return SimpleNamespace(arms=list(arms), lossless=list(free), guarantee=guarantee)
+
+    ascending = [under(0.5, 0.95, None), under(0.02, 0.95), under(0.05, 0.95), under(0.2, 0.95)]
+    bounds = [loss_bound(policy, free) for policy in [*ascending, uniform_policy(arms)]]
+    for one, other in combinations(bounds, 2):
+        assert other.looser(one) and not one.looser(other)
+    sure, mean = bounds[2], loss_bound(under(0.05, None), free)
+    assert mean.looser(sure) and not sure.looser(mean)
+    assert str(sure) == "loses at most 0.05 with 95% confidence"
+    assert str(mean) == "loses at most 0.05 on average"
+    assert [loss_bound(fixed_policy(arms, arm), free).most for arm in arms] == [0, 0, np.inf]
+    assert loss_bound(uniform_policy(free), free) == bounds[0]
 
 
 def test_what_is_refused() -> None:

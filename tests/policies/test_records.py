@@ -78,15 +78,6 @@ def test_split_is_by_task_and_repeatable() -> None:
         data.split(1.0, seed=5)
 
 
-def test_rows_of_one_query_stay_together() -> None:
-    base = tiny()
-    twice = base.rows([*range(len(base)), *range(len(base))])
-    table = replace(twice, query_ids=[f"{i}" for i in range(len(twice))], groups=twice.groups)
-    train, held = table.split(0.3, 0)
-    assert held is not None and not set(train.groups) & set(held.groups)
-    assert len(train) + len(held) == len(table) and len(held) % 2 == 0
-
-
 def test_features_follow_the_embedding() -> None:
     base = tiny()
     features = np.arange(2 * len(base), dtype=np.float32).reshape(-1, 2)

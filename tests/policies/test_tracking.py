@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+from kills import die, killed
 from mlflow.exceptions import MlflowException
 from policy_tables import separable, table, tiny, with_features
 
@@ -174,6 +175,13 @@ def test_a_binned_policy_is_logged_with_the_inputs_that_it_reads(place: Path) ->
     assert answer.arm == "small"
 
 
+def test_queries_are_counted_and_not_rows(place: Path) -> None:
+    data = replace(tiny(), groups=[f"q{i // 2}" for i in range(12)])
+    run = trained(data, policy="best-fixed", held_out=0)
+    logged = mlflow.MlflowClient(tracking_uri=run.tracking_uri).get_run(run.run_id).data
+    assert logged.params["queries"] == "6" and run.evaluation["greedy"].queries == 6
+
+
 def test_a_share_may_be_held_out_from_the_guard_too(place: Path) -> None:
     run = trained(separable(120), policy="regression", held_out=0.25)
     assert run.on == "validation" and run.evaluation["greedy"].queries == 30
@@ -266,15 +274,14 @@ def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> Non
     assert masked("http://a:b@c/d") == "http://a:***@c/d"
 
 
-def killed(module: Any, name: str, work: Callable[[], object]) -> None:
+def killed_at(module: Any, name: str, work: Callable[[], object]) -> None:
     """Work in a copy of this process that is killed where it comes to the function."""
-    child = os.fork()
-    if child == 0:
-        setattr(module, name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+
+    def until_there() -> None:
+        setattr(module, name, die)
         work()
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+    killed(until_there)
 
 
 @pytest.mark.usefixtures("stores_are_made")
@@ -285,7 +292,7 @@ def test_a_kill_while_the_store_is_made_leaves_none(tmp_path: Path) -> None:
 
     store = f"sqlite:///{tmp_path}/mlflow.db"
     asked = {"policy": "uniform", "tracking_uri": store, "out": tmp_path / "policy"}
-    killed(utils, "_upgrade_db", lambda: trained(tiny(), **asked))
+    killed_at(utils, "_upgrade_db", lambda: trained(tiny(), **asked))
     assert not (tmp_path / "mlflow.db").exists()
     assert policies.load(trained(tiny(), **asked).policy_uri, store).name == "uniform"
 
@@ -301,7 +308,7 @@ def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: 
     asked = {"policy": "uniform", "tracking_uri": store, "register": "killed", "out": out,
              "log_model": LOG_MODEL}  # fmt: skip
     module = run_log if stage == "enrol" else tracking
-    killed(module, stage, lambda: trained(tiny(), **asked))
+    killed_at(module, stage, lambda: trained(tiny(), **asked))
     assert policies.load(out).name == "uniform"
     assert not [path for path in out.iterdir() if path.name.endswith(".tmp")]
     with mlflow_store.using(store):

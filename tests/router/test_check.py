@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Draftpick
 
 from decoders.testing.fake_server import FakeEndpoint, listening
-from router import cli
 from router.engines.check.metrics import Counts
 from router.engines.check.report import Findings, findings, options, sentences
 from router.engines.check.timing import Window
@@ -72,18 +73,11 @@ class Server(FakeEndpoint):
         return "".join(f"{name} {value}\n" for name, value in lines.items())
 
 
-def asked(server: Server, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
-    with listening(server):
-        words = ["check", server.url.removesuffix("/v1"), "--seconds", "0", "--json", *more]
-        assert cli.main(words) == 0
-    made: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return made
-
-
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp", "draftpick"])
-def test_drafts_are_counted(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drafts_are_counted(engine: str, draftpick: Draftpick) -> None:
     """Of four tokens a draft two are accepted: three tokens a pass."""
-    made = asked(Server(engine=engine, drafted=4, accepted=2), capsys)
+    with listening(server := Server(engine=engine, drafted=4, accepted=2)):
+        made = draftpick("check", server.url.removesuffix("/v1"), "--seconds", 0, "--json").json
     assert made["engine"] == engine and made["drafts"]
     assert made["tokens_a_pass"] == pytest.approx(3, abs=0.05)
     assert made["drafted"] == pytest.approx(4, abs=0.1)
@@ -96,15 +90,10 @@ def test_drafts_are_counted(engine: str, capsys: pytest.CaptureFixture[str]) -> 
     assert {each["at_once"] for each in made["steps"]} == {1, 2, 4}
 
 
-def test_one_that_does_not_draft_is_told_how(
-    capsys: pytest.CaptureFixture[str], tmp_path: Any
-) -> None:
-    server = Server(engine="llama.cpp")
-    with listening(server):
-        out = str(tmp_path / "report.json")
-        words = ["check", server.url, "--seconds", "0", "--at-once", "3", "--out", out]
-        assert cli.main(words) == 0
-    shown = capsys.readouterr().out
+def test_one_that_does_not_draft_is_told_how(draftpick: Draftpick, tmp_path: Path) -> None:
+    with listening(server := Server(engine="llama.cpp")):
+        how = ("--seconds", 0, "--at-once", 3, "--out", tmp_path / "report.json")
+        shown = draftpick("check", server.url, *how).out
     assert "does not draft" in shown and "With 3 answers at once" in shown
     assert "--spec-type ngram-simple --spec-ngram-simple-size-n 8" in shown
     assert json.loads((tmp_path / "report.json").read_text())["running"] == 3
@@ -125,18 +114,15 @@ LLAMA = '{"error":{"code":501,"message":"not supported. Start it with `--metrics
     ],
 )
 def test_a_page_that_says_nothing_is_one_sentence(
-    page: str, status: int, says: str, capsys: pytest.CaptureFixture[str]
+    page: str, status: int, says: str, draftpick: Draftpick
 ) -> None:
-    server = FakeEndpoint(metrics=page, metrics_status=status)
-    with listening(server):
-        assert cli.main(["check", server.url]) == 2
-    said = capsys.readouterr().err
-    assert says in said and len(said.strip().splitlines()) == 1
+    with listening(server := FakeEndpoint(metrics=page, metrics_status=status)):
+        assert says in draftpick("check", server.url, code=2).error
 
 
-def test_nothing_that_listens_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "http://127.0.0.1:1"]) == 2
-    assert "nothing answers at http://127.0.0.1:1/v1 " in capsys.readouterr().err
+def test_nothing_that_listens_is_one_sentence(draftpick: Draftpick) -> None:
+    told = draftpick("check", "http://127.0.0.1:1", code=2).error
+    assert "nothing answers at http://127.0.0.1:1/v1 " in told
 
 
 BASE, TOKEN = 0.010, 0.001

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import Draftpick
 from grammar_toys import toy_engine
 from router_fakes import JSON_KEYS, FakePolicy
 from scipy.stats import chi2_contingency, chisquare
@@ -34,39 +35,28 @@ def no_models(monkeypatch: pytest.MonkeyPatch, engine: FakeEngine) -> None:
     monkeypatch.setattr(policies, "load", lambda *_: FakePolicy())
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    captured = capsys.readouterr()
-    lines = captured.err.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: "), captured.err
-    assert captured.out == ""
-    return lines[0]
-
-
-def test_generate_streams_and_says_what_it_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["generate", "abcd efg"]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == "ABCD EFG\n"
-    assert "arm small" in captured.err and "tok/s" in captured.err
-    assert len(captured.err.splitlines()) == 1
+def test_generate_streams_and_says_what_it_cost(draftpick: Draftpick) -> None:
+    said = draftpick("generate", "abcd efg")
+    assert said.out == "ABCD EFG\n"
+    assert "arm small" in said.err and "tok/s" in said.err
+    assert len(said.err.splitlines()) == 1
 
 
 def test_generate_tells_how_far_a_long_prompt_is_read(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    draftpick: Draftpick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from router.commands.generate import run
 
     monkeypatch.setattr(run, "LONG_PROMPT", len("u:Say hello"))
-    assert cli.main(["generate", "Say hello"]) == 0
-    captured = capsys.readouterr()
-    told = [line for line in captured.err.splitlines() if "reading the prompt" in line]
+    said = draftpick("generate", "Say hello")
+    told = [line for line in said.err.splitlines() if "reading the prompt" in line]
     assert len(told) == 2 and "0 of 11 tokens" in told[0] and "11 of 11 tokens" in told[1]
-    assert "reading" not in captured.out and cli.main(["generate", "Hi"]) == 0
-    assert "reading the prompt" not in capsys.readouterr().err
+    assert "reading" not in said.out
+    assert "reading the prompt" not in draftpick("generate", "Hi").err
 
 
-def test_generate_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["generate", "abcd", "--json", "--arm", "wide", "--max-new-tokens", "3"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_generate_json_is_one_object(draftpick: Draftpick) -> None:
+    found = draftpick("generate", "abcd", "--json", "--arm", "wide", "--max-new-tokens", 3).json
     assert list(found) == JSON_KEYS
     assert (found["text"], found["arm"], found["finish_reason"]) == ("ABC", "wide", "length")
 
@@ -89,7 +79,7 @@ def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.Monke
 
 
 def test_prompts_from_a_file_in_every_form(
-    tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, engine: FakeEngine, draftpick: Draftpick
 ) -> None:
     path = tmp_path / "prompts.jsonl"
     lines = [
@@ -100,8 +90,7 @@ def test_prompts_from_a_file_in_every_form(
                                         {"role": "user", "content": "hi"}]},
     ]  # fmt: skip
     path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    assert cli.main(["generate", "--prompts", str(path), "--json"]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = draftpick("generate", "--prompts", path, "--json").lines
     assert [row["text"] for row in found] == ["JUST THIS", "A PROMPT", "ONE", "TWO", "HI"]
     assert [(row.get("id"), row.get("turn")) for row in found] == [
         (None, None), (None, None), ("q1", 0), ("q1", 1), (5, None),
@@ -109,32 +98,35 @@ def test_prompts_from_a_file_in_every_form(
     assert engine.reused == [False, False, False, True, False], "a chat's later turns share it"
 
 
-def test_a_failing_prompt_becomes_an_error_object(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_chat_that_the_user_does_not_end_is_refused(tmp_path: Path, draftpick: Draftpick) -> None:
+    path = tmp_path / "prompts.jsonl"
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "I"}]
+    path.write_text(json.dumps({"messages": chat}))
+    told = draftpick("generate", "--prompts", path, code=2).err
+    assert "prompts.jsonl:1: the last of the messages" in told
+
+
+def test_a_failing_prompt_becomes_an_error_object(tmp_path: Path, draftpick: Draftpick) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "one"}\n{"id": 7, "prompt": " "}\n{"prompt": "three"}\n')
-    assert cli.main(["generate", "--prompts", str(path), "--json"]) == 1
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = draftpick("generate", "--prompts", path, "--json", code=1).lines
     assert [row.get("text") for row in found] == ["ONE", None, "THREE"]
     assert found[1] == {"id": 7, "error": found[1]["error"]} and "empty" in found[1]["error"]
 
 
-def drawn(path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
-    """The arms that `generate --dynamic` draws for a file."""
-    assert cli.main(["generate", "--prompts", str(path), "--dynamic", "--json", *more]) == 0
-    return [json.loads(line)["arm"] for line in capsys.readouterr().out.splitlines()]
-
-
-def test_every_prompt_has_a_draw_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_prompt_has_a_draw_of_its_own(tmp_path: Path, draftpick: Draftpick) -> None:
     """The policy draws (autoregressive, small, wide) with .1, .7, .2 for prompts of even length."""
     path, n = tmp_path / "prompts.jsonl", 400
+
+    def drawn(seed: int) -> list[str]:
+        made = draftpick("generate", "--prompts", path, "--dynamic", "--json", "--seed", seed)
+        return [line["arm"] for line in made.lines]
+
     lines = [json.dumps({"prompt": "ab"} | ({"id": i} if i % 2 else {})) for i in range(n)]
     path.write_text("\n".join(lines))
-    first = drawn(path, capsys, "--seed", "3")
-    assert first == drawn(path, capsys, "--seed", "3") != drawn(path, capsys, "--seed", "4")
+    first = drawn(3)
+    path.write_text("\n".join(lines[:50]))
+    assert first[:50] == drawn(3) != drawn(4)
     arms, distribution = ["autoregressive", "small", "wide"], np.array([0.1, 0.7, 0.2])
     seen = np.array([arms.index(arm) for arm in first])
     assert chisquare(np.bincount(seen, minlength=3), n * distribution).pvalue > 0.01
@@ -143,33 +135,33 @@ def test_every_prompt_has_a_draw_of_its_own(
     halves = np.histogram2d(seen[: n // 2], seen[n // 2 :], bins=3)[0]
     assert chi2_contingency(halves).pvalue > 0.01
     # An id keeps its draw wherever in the file it stands.
-    path.write_text("\n".join(reversed(lines)))
-    assert drawn(path, capsys, "--seed", "3")[::-1][1::2] == first[1::2]
+    path.write_text("\n".join(reversed(lines[:50])))
+    assert drawn(3)[::-1][1::2] == first[1:50:2]
 
 
 def test_seeds_of_prompts_and_turns(
-    tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, engine: FakeEngine, draftpick: Draftpick
 ) -> None:
     path = tmp_path / "prompts.jsonl"
     lines = [{"id": 1, "turns": ["a", "b"]}, "c", "d", {"id": "1", "prompt": "e"},
              {"id": 1, "prompt": "f"}]  # fmt: skip
     path.write_text("\n".join(map(json.dumps, lines)))
-    command = ["generate", "--prompts", str(path), "--arm", "wide", "--json"]
-    assert cli.main([*command, "--seed", "9"]) == 0
+    command = ["generate", "--prompts", path, "--arm", "wide", "--json"]
+    draftpick(*command, "--seed", 9)
     assert len(set(engine.seeds)) == len(engine.seeds) == 6, "each turn has its own"
     assert all(seed is not None and seed != 9 for seed in engine.seeds)
     engine.seeds.clear()
-    assert cli.main(command) == 0
+    draftpick(*command)
     assert engine.seeds == [None] * 6
     engine.seeds.clear()
-    assert cli.main(["generate", "alone", "--arm", "wide", "--seed", "9"]) == 0
+    draftpick("generate", "alone", "--arm", "wide", "--seed", 9)
     path.write_text(json.dumps(lines[0]))
-    assert cli.main([*command, "--seed", "9"]) == 0
+    draftpick(*command, "--seed", 9)
     assert engine.seeds[:2] == [9, 9] and engine.seeds[2] not in (9, None)
 
 
 def test_a_sampled_answer_says_by_which_seed_it_is_had_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, draftpick: Draftpick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arms = {"plain": {"kind": "autoregressive"}, "copy": {"kind": "max_gram"}}
     engine = ToyEngine(arms_of({"arms": arms}, Path("toys")))
@@ -177,21 +169,20 @@ def test_a_sampled_answer_says_by_which_seed_it_is_had_again(
     path = tmp_path / "two.jsonl"
     path.write_text(json.dumps({"turns": ["abab", "cdcd"]}))
 
-    def said(*words: str) -> tuple[str, list[str]]:
-        assert cli.main(["generate", "--max-new-tokens", "20", *words]) == 0
-        captured = capsys.readouterr()
-        return captured.out, re.findall(r" · seed (\d+)", captured.err)
+    def said(*words: object) -> tuple[str, list[str]]:
+        made = draftpick("generate", "--max-new-tokens", 20, *words)
+        return made.out, re.findall(r" · seed (\d+)", made.err)
 
     first, (seed,) = said("abab", "--arm", "copy", "--temperature", "1")
     assert (first, [seed]) == said("abab", "--arm", "plain", "--temperature", "1", "--seed", seed)
     other, (another,) = said("abab", "--arm", "plain", "--temperature", "1")
     assert other != first and another != seed and int(seed) < 2**53
-    turns, (seed, _) = said("--prompts", str(path), "--arm", "copy", "--temperature", "1")
-    again = ["--prompts", str(path), "--arm", "plain", "--temperature", "1", "--seed", seed]
+    turns, (seed, _) = said("--prompts", path, "--arm", "copy", "--temperature", "1")
+    again = ["--prompts", path, "--arm", "plain", "--temperature", "1", "--seed", seed]
     assert said(*again)[0] == turns
     assert said("abab", "--arm", "copy")[1] == []
-    assert cli.main(["generate", "abab", "--arm", "copy", "--temperature", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["seed"] >= 0
+    words = ("generate", "abab", "--arm", "copy", "--temperature", "1", "--json")
+    assert draftpick(*words).json["seed"] >= 0
 
 
 @pytest.mark.parametrize(
@@ -214,17 +205,24 @@ def test_a_sampled_answer_says_by_which_seed_it_is_had_again(
         (["report", "nowhere"], "specbench"),
         (["generate", "hi", "--explore", "1.5"], "a share from 0 to 1"),
         (["generate", "hi", "--explore", ".1", "--arm", "wide"], "either"),
+        (
+            ["generate", "hi", "--arm", "wide", "--dynamic"],
+            "nothing reads --dynamic; leave --arm out",
+        ),
+        (
+            ["generate", "hi", "--arm", "wide", "--policy", "p", "--embedder", "e"],
+            "nothing reads --policy, --embedder; leave --arm out",
+        ),
         (["generate", "hi", "--log-text"], "need --log FOLDER"),
         (["generate", "hi", "--learn", "p", "--arm", "wide"], "--learn samples arms itself"),
     ],
 )
 def test_a_users_mistake_is_one_sentence(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    arguments: list[str], words: str, draftpick: Draftpick, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    assert cli.main(arguments) == 2
-    assert words in one_line(capsys)
+    assert words in draftpick(*arguments, code=2).error
     assert list(tmp_path.iterdir()) == [], "nothing is half-written"
 
 
@@ -238,75 +236,64 @@ def test_a_users_mistake_is_one_sentence(
     ],
 )
 def test_a_bad_prompt_file_names_its_line(
-    content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, words: str, tmp_path: Path, draftpick: Draftpick
 ) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(content)
-    assert cli.main(["generate", "--prompts", str(path)]) == 2
-    assert words in one_line(capsys)
+    assert words in draftpick("generate", "--prompts", path, code=2).error
 
 
 @pytest.mark.parametrize(("content", "words"), [("{", "not a JSON schema"), ("[]", "no object")])
 def test_a_bad_schema_file_is_named(
-    content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, words: str, tmp_path: Path, draftpick: Draftpick
 ) -> None:
     path = tmp_path / "bad.json"
     path.write_text(content)
-    assert cli.main(["generate", "hi", "--json-schema", str(path)]) == 2
-    told = one_line(capsys)
+    told = draftpick("generate", "hi", "--json-schema", path, code=2).error
     assert words in told and str(path) in told
 
 
 def test_an_answer_is_held_to_a_schema(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, draftpick: Draftpick
 ) -> None:
     monkeypatch.setattr(loading, "load_engine", lambda *_, **__: toy_engine())
     path = tmp_path / "schema.json"
     path.write_text('{"enum": ["rome", "oslo"]}')
-    assert cli.main(["generate", "hi", "--arm", "copy", "--json-schema", str(path)]) == 0
-    assert json.loads(capsys.readouterr().out) in ("rome", "oslo")
+    said = draftpick("generate", "hi", "--arm", "copy", "--json-schema", path)
+    assert said.json in ("rome", "oslo")
 
 
-def test_other_errors_are_one_line_and_code_1(
-    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_errors_are_one_line_and_code_1(engine: FakeEngine, draftpick: Draftpick) -> None:
     engine.fails = "boom"
-    assert cli.main(["generate", "boom", "--json"]) == 1
-    assert "--debug" in one_line(capsys)
-    assert cli.main(["generate", "boom", "--json", "--debug"]) == 1
-    shown = capsys.readouterr().err
+    assert "--debug" in draftpick("generate", "boom", "--json", code=1).error
+    shown = draftpick("generate", "boom", "--json", "--debug", code=1).err
     assert "Traceback" in shown and "RuntimeError: the fake engine was told" in shown
 
 
-def test_an_interrupt_is_code_130(monkeypatch: pytest.MonkeyPatch, engine: FakeEngine) -> None:
+def test_an_interrupt_is_code_130(
+    monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, draftpick: Draftpick
+) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine, "prefill", interrupt)
-    assert cli.main(["generate", "hi"]) == 130
+    draftpick("generate", "hi", code=130)
 
 
-def test_specbench_then_report(
-    question_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_specbench_then_report(question_file: Path, tmp_path: Path, draftpick: Draftpick) -> None:
     out = tmp_path / "bench"
-    arguments = ["specbench", "--questions", str(question_file), "--out", str(out)]
-    assert cli.main([*arguments, "--max-new-tokens", "8", "--arms", "small,wide"]) == 0
-    assert "routed" in capsys.readouterr().out
-    assert cli.main([*arguments, "--max-new-tokens", "9"]) == 2
-    assert "max_new_tokens: 8 there, 9 now" in one_line(capsys)
-
-    assert cli.main(["report", str(out)]) == 0
+    words = ["specbench", "--questions", question_file, "--out", out, "--max-new-tokens"]
+    assert "routed" in draftpick(*words, 8, "--arms", "small,wide").out
+    assert "max_new_tokens: 8 there, 9 now" in draftpick(*words, 9, code=2).error
+    assert str(out / "report.html") in draftpick("report", out).out
     page = (out / "report.html").read_text()
-    assert str(out / "report.html") in capsys.readouterr().out
     assert page.count("data:image/png;base64,") == 1
     assert "://" not in page and "<script" not in page, "self-contained"
 
 
 def test_a_full_disk_is_one_line(
-    question_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    question_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draftpick: Draftpick
+) -> None:
     import os
 
     def full(*_: Any) -> None:
@@ -314,42 +301,35 @@ def test_a_full_disk_is_one_line(
 
     monkeypatch.setattr(os, "fsync", full)
     out = tmp_path / "bench"
-    assert cli.main(["specbench", "--questions", str(question_file), "--out", str(out)]) == 1
-    assert "No space left on device" in one_line(capsys)
+    said = draftpick("specbench", "--questions", question_file, "--out", out, code=1)
+    assert "No space left on device" in said.error
     assert list(out.iterdir()) == []
 
 
 def test_arms_and_models_as_tables_and_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, draftpick: Draftpick
 ) -> None:
     arm = {"name": "small", "kind": "neural", "drafter": {"model": "x", "k": None}, "length": 4,
            "verifier": "lossless", "settings": {"K": [[2, 3], [0, 3]]}, "lossless": True,
            "note": "n"}  # fmt: skip
     monkeypatch.setattr("router.commands.arms.arms_json", lambda path=None: [arm])
-    assert cli.main(["arms", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [arm]
-    assert cli.main(["arms"]) == 0
-    assert "model=x" in (shown := capsys.readouterr().out) and "K=[2, 3], [0, 3]" in shown
-
-    assert cli.main(["models", "--json"]) == 0
-    known = json.loads(capsys.readouterr().out)
+    assert draftpick("arms", "--json").json == [arm]
+    assert "model=x" in (shown := draftpick("arms").out) and "K=[2, 3], [0, 3]" in shown
+    known = draftpick("models", "--json").json
     assert {"name", "kind", "licence", "sha256", "size_bytes", "on_disk"} <= known[0].keys()
-    assert cli.main(["models"]) == 0
-    assert known[0]["name"] in capsys.readouterr().out
+    assert known[0]["name"] in draftpick("models").out
     assert acceptance({"qa": 0.3, "rag": 0.5}) == "40% (30% to 50%)"
 
 
-def test_what_an_arm_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_an_arm_may_be(draftpick: Draftpick) -> None:
     from decoders.arms import KINDS
 
-    assert cli.main(["arms", "--kinds", "--json"]) == 0
-    told = {entry["entry"]: entry for entry in json.loads(capsys.readouterr().out)}
+    told = {entry["entry"]: entry for entry in draftpick("arms", "--kinds", "--json").json}
     assert {f"kind: {kind}" for kind in KINDS} < told.keys()
     assert told["kind: neural"]["fields"]["drafter"] == {}
     assert told["kind: vertical"]["fields"]["lenience"] == {"default": 1.0}
     assert all(entry["what"] for entry in told.values())
-    assert cli.main(["arms", "--kinds"]) == 0
-    shown = capsys.readouterr().out
+    shown = draftpick("arms", "--kinds").out
     words = " ".join(shown.replace("│", " ").split())
     assert "{rule: chow" in words and "sampled_beams" in words and "lenience=1.0" in words
     assert max(map(len, shown.splitlines())) <= 80

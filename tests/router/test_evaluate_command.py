@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import Draftpick
 from log_lines import decision
 from policy_tables import table
 from router_fakes import at_eighty
@@ -23,7 +24,6 @@ from policies import PolicyError
 from policies.fixed import ConstantPolicy, fixed_policy, uniform_policy
 from policies.ope.estimators import InverseProbabilityWeighting
 from policies.records import ANY, Origin
-from router import cli
 from router.commands.evaluate import judgement_lines, judgement_tables
 from router.logs import rows as reasons
 from router.logs.judge import MIN_EFFECTIVE_ROWS, Judgement, judge
@@ -175,17 +175,19 @@ def test_what_does_not_count_is_counted() -> None:
         *many(4, **forced),
         *many(5, outcome=Result(error="RuntimeError")),
         *many(6, outcome=Result(new_tokens=1, rounds=0)),
+        *many(7, outcome=Result(error="Cancelled")),  # as of older lines
+        *many(8, outcome=Result(error="Unheard", arm_failed=False)),
     ]
     found = judge(of(*lines, broken=7), WIDE)
-    assert (found.rows, found.used, found.broken) == (120, 105, 7)
+    assert (found.rows, found.used, found.broken) == (135, 105, 7)
     assert found.excluded == {
-        reasons.FORCED: 4, reasons.OTHERS: 5, reasons.NO_REWARD: 6,
+        reasons.FORCED: 4, reasons.OTHERS: 5, reasons.NO_REWARD: 6, reasons.NO_FAULT: 15,
     }  # fmt: skip
     assert [each.failed for each in found.arms] == [3, 2]
     told = judgement_lines(found)
-    assert told[0] == "105 of 120 decisions count"
+    assert told[0] == "105 of 135 decisions count"
     assert any("7 lines cut short" in line for line in told)
-    assert len([line for line in told if "left out:" in line]) == 3
+    assert len([line for line in told if "left out:" in line]) == 4
 
 
 def test_an_arm_that_fails_is_worth_what_its_failures_leave() -> None:
@@ -291,9 +293,13 @@ def test_versions_of_a_policy_are_told_apart_and_pooled() -> None:
 def test_too_few_effective_rows_say_how_many_more() -> None:
     found = judge(of(*many(40)), WIDE)
     (doubt,) = [w for w in found.warnings if "is worth" in w]
-    assert "20.0 rows" in doubt and "about 60 more rows like its 40 make 50" in doubt
+    assert "20.0 independent rows" in doubt and "about 60 more rows like its 40 make 50" in doubt
     assert any("only 40 rows to judge by" in w for w in found.warnings)
-    assert not any("is worth" in w for w in judge(of(*many(2 * MIN_EFFECTIVE_ROWS)), WIDE).warnings)
+    lines = many(2 * MIN_EFFECTIVE_ROWS)
+    assert not any("is worth" in w for w in judge(of(*lines), WIDE).warnings)
+    few = [each.model_copy(update={"group": f"g{at % 5}"}) for at, each in enumerate(lines)]
+    words = " ".join(judge(of(*few), WIDE).warnings)
+    assert "only 5 groups to judge by" in words and "is worth 5.0 independent rows" in words
 
 
 def test_small_propensities_and_heavy_rows_are_pointed_out() -> None:
@@ -301,7 +307,7 @@ def test_small_propensities_and_heavy_rows_are_pointed_out() -> None:
     found = judge(of(*many(400), *rare), uniform_policy(["small", "wide"]))
     assert any("1 row with a propensity below 0.01" in w for w in found.warnings)
     heavy = judge(of(*many(200), *rare), constant(0.9, 0.1, arms=TWO)).warnings
-    assert any("one row carries" in w or "is worth" in w for w in heavy)
+    assert any("one row or group carries" in w or "is worth" in w for w in heavy)
     assert not judge(of(*many(400)), WIDE).warnings
     cut = judge(of(*many(400)), WIDE, tau=1.5)
     assert any("100% of all weight is above --tau" in w for w in cut.warnings)
@@ -348,8 +354,10 @@ def test_what_a_policy_reads_must_be_in_the_log() -> None:
     hot = ConstantPolicy(Origin("hot", TWO, ANY, features=("temperature",)), np.ones(2) / 2)
     with pytest.raises(PolicyError, match="reads the features temperature"):
         judge(of(*many(60)), hot)
-    some = judge(of(*many(60), *many(50, features={"temperature": 1.0})), hot)
-    assert some.excluded == {reasons.NO_FEATURE: 60}
+    failed = many(4, outcome=Result(error="RuntimeError"))
+    some = judge(of(*many(60), *failed, *many(50, features={"temperature": 1.0})), hot)
+    assert some.excluded == {reasons.NO_FEATURE: 64}
+    assert [each.failed for each in some.arms] == [0, 0]
 
 
 def toy_table() -> policies.RewardTable:
@@ -368,7 +376,7 @@ def test_a_log_of_forced_arms_alone_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"forced, 3 in all.*--explore"):
         judge(of(*many(3, choice="forced", probabilities={}, propensity=1.0)))
     with pytest.raises(PolicyError, match="no line of log can be used: 2 the arm failed"):
-        judge(of(*many(2, outcome=Result(error="OSError"))))
+        judge(of(*many(2, outcome=Result(error="RuntimeError"))))
     with pytest.raises(DraftpickError, match="unknown reward of a log 'paper'"):
         judge(of(*many(3)), reward="paper")
 
@@ -396,34 +404,29 @@ def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_models")
-def test_generate_then_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_then_evaluate(tmp_path: Path, draftpick: Draftpick) -> None:
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"id": n, "turns": ["one", "and two"]} for n in range(30)]
     prompts.write_text("\n".join(map(json.dumps, lines)))
-    log = str(tmp_path / "log")
-    command = ["generate", "--prompts", str(prompts), "--dynamic", "--seed", "1", "--json"]
-    assert cli.main([*command, "--log", log]) == 0
-    capsys.readouterr()
+    log = tmp_path / "log"
+    draftpick("generate", "--prompts", prompts, "--dynamic", "--seed", 1, "--json", "--log", log)
     found = read_log(log).decisions
     named = [(each.id, each.group) for each in found[:3]]
     assert named == [("0/0", "0"), ("0/1", "0"), ("1/0", "1")]
-    arguments = ["evaluate", "--logs", log, "--policy", "p", "--reward", "saved-passes"]
-    assert cli.main([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    words = ["evaluate", "--logs", log, "--policy", "p", "--reward", "saved-passes"]
+    told = draftpick(*words, "--json").json
     assert told["used"] == 60 and told["policy"] == "mixed"
     value = told["comparisons"]["dynamic"]["values"]["snips"]
     assert value["value"] == pytest.approx(told["logged"]["value"])
     assert told["comparisons"]["dynamic"]["values"]["dm"]["low"] is None
-    assert cli.main(arguments) == 0
-    captured = capsys.readouterr()
-    assert "Policy mixed (greedy)" in captured.out and "switch-dr" in captured.out
-    assert "60 of 60 decisions count" in captured.err
-    assert cli.main(["evaluate", "--logs", log]) == 0
-    assert "Who chose: tokens_per_s" in capsys.readouterr().out
+    said = draftpick(*words)
+    assert "Policy mixed (greedy)" in said.out and "switch-dr" in said.out
+    assert "60 of 60 decisions count" in said.err
+    assert "Who chose: tokens_per_s" in draftpick("evaluate", "--logs", log).out
 
 
 def test_a_full_table_gives_the_exact_value(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, draftpick: Draftpick
 ) -> None:
     from collect import table as collected
     from collect.store.collection import Collection
@@ -433,34 +436,36 @@ def test_a_full_table_gives_the_exact_value(
     asked: list[object] = []
 
     def stored(folder: Any, options: TableOptions) -> policies.RewardTable:
-        asked.append((options.reward, options.features))
+        asked.append((options.reward, options.alpha, options.features))
         return known
 
     monkeypatch.setattr(Collection, "open", lambda folder: folder)
     monkeypatch.setattr(collected, "reward_table", stored)
     fitted = policies.fit("regression", known).policy
     monkeypatch.setattr(policies, "load", lambda *_: fitted)
-    assert cli.main(["evaluate", "--rewards", "r", "--policy", "p", "--json"]) == 0
-    captured = capsys.readouterr()
-    told = json.loads(captured.out)
+    words = ["evaluate", "--rewards", "r", "--policy", "p"]
+    told = draftpick(*words, "--json").json
     best = fitted.distribution(known.embeddings).argmax(axis=1)
     exact = known.rewards[np.arange(30), best].mean()
     assert told["values"]["greedy"]["mean"] == pytest.approx(exact)
-    assert asked == [("saved-passes", ())], "what it was trained on, and what it reads"
-    assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 0
-    captured = capsys.readouterr()
-    assert f"{exact:.4f}" in captured.out and "these very queries" in captured.err
-    assert "optimistic" not in captured.out
+    assert asked == [("saved-passes", 0.5, ())], "what it was trained on, and what it reads"
+    said = draftpick(*words)
+    assert f"{exact:.4f}" in said.out and "these very queries" in said.err
+    assert "optimistic" not in said.out
+    paper = replace(fitted.origin, reward_name="paper@2 alpha=0.7")
+    monkeypatch.setattr(policies, "load", lambda *_: ConstantPolicy(paper, np.ones(2) / 2))
+    for more in ([], ["--alpha", "0.2"], ["--reward", "paper"]):
+        draftpick(*words, *more)
+    assert [alpha for _, alpha, _ in asked[2:]] == [0.7, 0.2, 0.5]
+    monkeypatch.setattr(policies, "load", lambda *_: fitted)
     drawn = replace(known, drawn=known.rewards[None])
     monkeypatch.setattr(collected, "reward_table", lambda *_: drawn)
-    assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 0
-    captured = capsys.readouterr()
-    assert "oracle (optimistic)" in captured.out
-    assert "drawn at a temperature above 0, that it is judged by" in captured.err
+    said = draftpick(*words)
+    assert "oracle (optimistic)" in said.out
+    assert "drawn at a temperature above 0, that it is judged by" in said.err
     other = replace(fitted.origin, embedder="target:other@123456")
     monkeypatch.setattr(policies, "load", lambda *_: ConstantPolicy(other, np.ones(2) / 2))
-    assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 2
-    assert "embeddings target:other@123456" in capsys.readouterr().err
+    assert "embeddings target:other@123456" in draftpick(*words, code=2).err
 
 
 @pytest.mark.parametrize(
@@ -476,23 +481,19 @@ def test_a_full_table_gives_the_exact_value(
 )
 def test_a_users_mistake_is_one_sentence(
     arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    draftpick: Draftpick,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["evaluate", *arguments]) == 2
-    told = capsys.readouterr()
-    assert words in told.err and len(told.err.splitlines()) == 1 and told.out == ""
+    assert words in draftpick("evaluate", *arguments, code=2).error
 
 
 @pytest.mark.usefixtures("no_models")
-def test_exploring_gives_every_arm_a_chance(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exploring_gives_every_arm_a_chance(tmp_path: Path, draftpick: Draftpick) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("\n".join(['"ab"'] * 300))
     log = tmp_path / "log"
-    command = ["generate", "--prompts", str(prompts), "--seed", "1", "--json", "--log", str(log)]
-    assert cli.main([*command, "--explore", "0.3"]) == 0
+    words = ["generate", "--prompts", prompts, "--seed", 1, "--json", "--log", log]
+    draftpick(*words, "--explore", 0.3)
     found = read_log(log).decisions
     chances = dict(zip(ARMS, (0.1, 0.1, 0.8), strict=True))
     assert all(each.probabilities == pytest.approx(chances) for each in found)
@@ -500,10 +501,10 @@ def test_exploring_gives_every_arm_a_chance(
     taken = np.array([sum(each.arm == arm for each in found) for arm in ARMS])
     assert np.abs(taken - 300 * np.array([0.1, 0.1, 0.8])).max() < 3 * np.sqrt(300 * 0.8 * 0.2)
     assert found[0].policy == constant(0.2, 0.3, 0.5).fingerprint + "+0.3"
-    assert cli.main([*command, "--explore", "0.3", "--dynamic"]) == 0
+    prompts.write_text('"ab"')
+    draftpick(*words, "--explore", 0.3, "--dynamic")
     drawn = read_log(log).decisions[-1].probabilities
     assert drawn == pytest.approx(dict(zip(ARMS, (0.24, 0.31, 0.45), strict=True)))
-    capsys.readouterr()
     judged = judge(read_log(log), reward="saved-passes")
     assert all(each.always is not None for each in judged.arms)
 

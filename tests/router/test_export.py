@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Draftpick
 
 from decoders.arms import recipe
 from decoders.common.errors import NoSuchName
-from router.cli import main
 from router.engines.export import ENGINES, command_line, exported
 
 COPY: dict[str, Any] = {"kind": "max_gram", "shortest": 3, "longest": 5, "length": {"k": 8}}
@@ -136,28 +136,22 @@ def test_every_arm_that_ships_is_answered_for() -> None:
         assert "max-gram" in found and "hybrid" in without
 
 
-def test_the_command_prints_a_script_and_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_a_script_and_json(tmp_path: Path, draftpick: Draftpick) -> None:
     config = tmp_path / "arms.yaml"
     config.write_text(json.dumps({"arms": {"copy": COPY, "beams": {"kind": "beam", "beams": 2}}}))
-    words = ["export", "vllm", "--config", str(config), "--model", "my model"]
-    assert main(words) == 0
-    lines = capsys.readouterr().out.splitlines()
+    words = ["export", "vllm", "--config", config, "--model", "my model"]
+    lines = draftpick(*words).out.splitlines()
     runs = [line for line in lines if not line.startswith("#")]
     assert [shlex.split(line)[2] for line in runs] == ["my model"] * 2
     assert "# beams: no counterpart: vLLM has no `beam`" in lines
-    assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = draftpick(*words, "--json").json
     assert list(told["arms"]) == ["autoregressive", "copy"] and list(told["without"]) == ["beams"]
     assert json.loads(told["arms"]["copy"]["options"][1])["method"] == "ngram"
-    assert main(["export", "tgi"]) == 2
-    assert "known: llama.cpp, sglang, vllm" in capsys.readouterr().err
+    assert "known: llama.cpp, sglang, vllm" in draftpick("export", "tgi", code=2).err
     with pytest.raises(NoSuchName):
         exported("tgi", {})
 
 
-def test_a_known_model_has_its_own_arms(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "vllm", "--model", "qwen2.5-coder-1.5b-instruct", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+def test_a_known_model_has_its_own_arms(draftpick: Draftpick) -> None:
+    told = draftpick("export", "vllm", "--model", "qwen2.5-coder-1.5b-instruct", "--json").json
     assert "draft-0.5b" in told["arms"] and "draft-general" not in told["without"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from commands import Draftpick
 from tiny_models import tokenizer
-
-from router import cli
 
 COSTS = {
     "verify_s": [0.01, 0.011, 0.012, 0.013, 0.014],
@@ -44,19 +43,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(place: Path, *more: str) -> list[str]:
-    log, words = str(place / "log.jsonl"), str(place / "words")
-    return ["headroom", "--from-logs", log, "--tokenizer", words, *more]
+@pytest.fixture
+def headroom(place: Path, draftpick: Draftpick) -> Draftpick:
+    """`draftpick headroom --from-logs`, of that log."""
+    log = ("--from-logs", place / "log.jsonl", "--tokenizer", place / "words")
+    return partial(draftpick, "headroom", *log)
 
 
-def found(place: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
-    assert cli.main(asked(place, "--json", *more)) == 0
-    made: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return made
-
-
-def test_a_log_alone_says_what_is_accepted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = found(place, capsys)
+def test_a_log_alone_says_what_is_accepted(headroom: Draftpick) -> None:
+    made = headroom("--json").json
     assert made["answers"] == made["conversations"] == 60 and made["speeds"] == []
     of = {one["arm"]: one for one in made["drafting"]}
     assert of["autoregressive"]["tokens_a_pass"]["mean"] == 1
@@ -77,19 +72,17 @@ def test_a_log_alone_says_what_is_accepted(place: Path, capsys: pytest.CaptureFi
     assert of["ngram-4"]["acceptance"]["mean"] == pytest.approx(15 / 16)
     assert made["running"]["median"] == pytest.approx(8, abs=1)
     assert made["headroom"] is None
-    told = found(place, capsys, "--reward", "saved-passes", "--arms", "ngram-4,suffix-8")
+    told = headroom("--json", "--reward", "saved-passes", "--arms", "ngram-4,suffix-8").json
     assert told["headroom"]["reward"].startswith("saved-passes")
     assert any("give --costs FILE" in sentence for sentence in made["advice"])
 
 
-def test_costs_say_what_each_configuration_gives(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_costs_say_what_each_configuration_gives(place: Path, headroom: Draftpick) -> None:
     """At the log's own load, where wide passes are dear, less pays than alone."""
-    costs = ("--costs", str(place / "costs.json"))
-    own = found(place, capsys, *costs)["speeds"]
+    costs = ("--json", "--costs", place / "costs.json")
+    own = headroom(*costs, "--arms", "ngram-4").json["speeds"]
     assert [one["at_once"] for one in own] == [None]
-    whole = found(place, capsys, *costs, "--at-once", "1,8")
+    whole = headroom(*costs, "--at-once", "1,8").json
     both = whole["speeds"]
     picked = f"the best of {len(both[0]['arms']) - 1}, for which its interval is not corrected"
     assert len(both[0]["arms"]) > 10 and picked in " ".join(whole["advice"])
@@ -102,19 +95,15 @@ def test_costs_say_what_each_configuration_gives(
     without = json.loads((place / "costs.json").read_text())
     without["costs"].pop("repeats")
     (place / "once.json").write_text(json.dumps(without))
-    costs = ("--costs", str(place / "once.json"), "--at-once", "1")
-    (once,) = found(place, capsys, *costs)["speeds"]
+    costs = ("--json", "--costs", place / "once.json", "--at-once", 1, "--arms", "ngram-4")
+    (once,) = headroom(*costs).json["speeds"]
     narrow = {one["arm"]: one for one in once["arms"]}["ngram-4"]["speedup"]
     assert narrow["low"] > alone["ngram-4"]["speedup"]["low"], "the costs' error is in the interval"
 
 
-def test_tables_and_a_figure(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_and_a_figure(tmp_path: Path, headroom: Draftpick) -> None:
     picture, arms = tmp_path / "h.svg", "ngram-4,suffix-8,vllm-ngram-4,llama-mod-64"
-    more = ("--arms", arms, "--reward", "saved-passes", "--out", str(picture))
-    assert cli.main(asked(place, *more)) == 0
-    shown = capsys.readouterr().out
+    shown = headroom("--arms", arms, "--reward", "saved-passes", "--out", picture).out
     assert "What would have been accepted, 60 answers" in shown and "Tokens a pass" in shown
     assert "llama-simple-8" not in shown and "llama-mod-64" not in shown.partition("Mean rew")[2]
     assert "vllm-ngram-4: vllm serve MODEL --speculative-config '{" in shown
@@ -126,28 +115,24 @@ def test_tables_and_a_figure(
     ("temperature", "optimistic"), [(0, False), (1, True), (None, True)], ids=str
 )
 def test_one_sampled_answer_makes_the_oracle_optimistic(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], temperature: float | None,
-    optimistic: bool,
-) -> None:  # fmt: skip
+    place: Path, tmp_path: Path, draftpick: Draftpick, temperature: float | None, optimistic: bool
+) -> None:
     """The same in all lines, which is no feature; or not in the log, as where a server's default
     was taken."""
     lines = [json.loads(line) for line in (place / "log.jsonl").read_text().splitlines()]
     for line in lines:
         del line["request"]["temperature"]
         line["request"] |= {} if temperature is None else {"temperature": temperature}
-    log, tokens = tmp_path / "log.jsonl", str(place / "words")
+    log = tmp_path / "log.jsonl"
     log.write_text("\n".join(map(json.dumps, lines)))
-    words = ["--from-logs", str(log), "--tokenizer", tokens, "--reward", "saved-passes", "--json"]
-    assert cli.main(["headroom", *words]) == 0
-    made = json.loads(capsys.readouterr().out)
+    words = ["--from-logs", log, "--tokenizer", place / "words", "--arms", "ngram-4,suffix-8"]
+    made = draftpick("headroom", *words, "--reward", "saved-passes", "--json").json
     assert made["headroom"]["optimistic"] is optimistic
     assert ("one that nobody logged" in " ".join(made["advice"])) is optimistic
 
 
-def test_few_conversations_give_figures_without_a_choice(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = found(place, capsys, "--limit", "10", "--reward", "saved-passes")
+def test_few_conversations_give_figures_without_a_choice(headroom: Draftpick) -> None:
+    made = headroom("--json", "--limit", 10, "--reward", "saved-passes").json
     assert made["answers"] == 10 and made["headroom"] is None
     assert any("too few" in sentence for sentence in made["advice"])
 
@@ -166,19 +151,18 @@ def test_few_conversations_give_figures_without_a_choice(
     ],
 )
 def test_options_that_do_not_go_together(
-    more: tuple[str, ...], says: str, place: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], says: str, headroom: Draftpick
 ) -> None:
-    assert cli.main(asked(place, *more)) == 2
-    assert says in capsys.readouterr().err
+    assert says in headroom("--arms", "ngram-4", *more, code=2).err
 
 
 def test_a_draft_model_needs_its_cost(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, headroom: Draftpick, draftpick: Draftpick
 ) -> None:
     arms = {"d": {"kind": "neural", "drafter": str(tmp_path)}}
     (tmp_path / "arms.yaml").write_text(json.dumps({"arms": arms}))
-    costs = ("--costs", str(place / "costs.json"), "--config", str(tmp_path / "arms.yaml"))
-    assert cli.main(asked(place, *costs)) == 2
-    assert "does not say what a token of d costs; give --draft-cost" in capsys.readouterr().err
-    assert cli.main(["headroom", "rewards", "--costs", "x"]) == 2
-    assert "--costs need --from-logs" in capsys.readouterr().err
+    costs = ("--costs", place / "costs.json", "--config", tmp_path / "arms.yaml")
+    told = headroom(*costs, code=2).err
+    assert "does not say what a token of d costs; give --draft-cost" in told
+    told = draftpick("headroom", "rewards", "--costs", "x", code=2).err
+    assert "--costs need --from-logs" in told

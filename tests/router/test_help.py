@@ -15,6 +15,12 @@ GROUP: Any = typer.main.get_command(make_app())
 COMMANDS = [(), *((name,) for name in sorted(GROUP.commands))]
 
 
+@pytest.mark.parametrize("command", ["generate", "serve"])
+def test_log_text_says_all_that_it_keeps(command: str) -> None:
+    words = " ".join(CliRunner().invoke(make_app(), [command, "--help"]).stdout.split())
+    assert "(system prompt and earlier turns too)" in words
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: "".join(command) or "draftpick")
 def test_help_is_a_paragraph_examples_and_options(command: tuple[str, ...]) -> None:
     result = CliRunner().invoke(make_app(), [*command, "--help"], env={"COLUMNS": "80"})

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import Draftpick
 from log_lines import decision
 from policy_tables import table
 
 import policies
-from decoders.common.errors import Cancelled, DraftpickError
+from decoders.common.errors import Cancelled, DraftpickError, NotANumber, UpstreamBroke
+from decoders.models.memory import OutOfMemory
 from decoders.records import Request
 from decoders.testing.fake_engine import TOKENS_A_ROUND, FakeEngine
 from policies import PolicyError, RewardTable
 from policies.online import OnlinePolicy
-from router import cli
 from router.logs.reader import read_log
 from router.logs.record import Result, Vector
+from router.logs.rows import NO_FAULT
 from router.logs.writer import DecisionLog
 from router.routing.learning import UNIT_ROWS, Learning
 from router.routing.router import Router
@@ -129,24 +130,36 @@ def test_learning_never_reaches_an_answer(capsys: pytest.CaptureFixture[str]) ->
     assert told.count("nothing was learned from an answer (no memory)") == 1
 
 
-def test_an_arm_that_fails_is_learned_from_and_a_reader_who_leaves_is_not() -> None:
+def test_an_arm_that_fails_is_learned_from_and_a_reader_who_leaves_is_not(tmp_path: Path) -> None:
     policy = learner()
     router = Router(FakeEngine(fails="boom"), policy).learning()
     with pytest.raises(RuntimeError, match="told to fail"):
         router.generate("boom")
     assert policy.status.requests == 1
 
-    for error in (BrokenPipeError, Cancelled):
+    def ends(router: Router, error: BaseException) -> None:
+        """An answer that ends so."""
 
         class Gone:
-            def put(self, _: Any, error: type[Exception] = error) -> None:
+            def put(self, _: Any) -> None:
                 raise error
 
             end = put
 
-        with pytest.raises(error):
+        with pytest.raises(type(error)):
             router.generate("hello", streamer=Gone())
+
+    router = Router(FakeEngine(), policy, log=DecisionLog(tmp_path, embeddings=True)).learning()
+    others = [BrokenPipeError(), Cancelled(), KeyboardInterrupt(), DraftpickError("no logprobs")]
+    for error in others:
+        ends(router, error)
         assert policy.status.requests == 1
+    for at, error in enumerate(own := [UpstreamBroke("wide", "x"), NotANumber(), OutOfMemory()]):
+        ends(router, error)
+        assert policy.status.requests == 2 + at
+    ask(router, 3)
+    again = replay(read_log(tmp_path), learner())
+    assert (again.used, again.excluded) == (3 + len(own), {NO_FAULT: len(others)})
 
 
 def test_one_seed_for_all_requests_does_not_draw_one_arm_for_all() -> None:
@@ -203,22 +216,19 @@ def test_policies_that_do_not_learn_are_refused() -> None:
         Router(FakeEngine(), learner()).learning().exploring(0.1)
 
 
-def test_generate_learns_and_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_learns_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draftpick: Draftpick
+) -> None:
     from router.routing import loading
 
     monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
     saved, prompts, out = learner().save(tmp_path / "p"), tmp_path / "asked.jsonl", tmp_path / "new"
     prompts.write_text('{"prompt": "hello there"}\n' * 3)
-    words = ["generate", "--prompts", prompts, "--policy", saved, "--learn", out, "--seed", 1]
-    assert cli.main([str(word) for word in words]) == 0
+    draftpick("generate", "--prompts", prompts, "--policy", saved, "--learn", out, "--seed", 1)
     assert policies.load(out).status.requests == 3
 
 
 # -- the command ----------------------------------------------------------------------------------
-
-
-def run(*words: object) -> int:
-    return cli.main(["learn", *map(str, words)])
 
 
 @pytest.fixture
@@ -226,7 +236,7 @@ def saved(tmp_path: Path) -> Path:
     return learner().save(tmp_path / "policy")
 
 
-def test_the_command(tmp_path: Path, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, saved: Path, draftpick: Draftpick) -> None:
     policy = policies.load(saved)
     log = DecisionLog(tmp_path / "log", embeddings=True)
     for i in range(12):
@@ -234,29 +244,42 @@ def test_the_command(tmp_path: Path, saved: Path, capsys: pytest.CaptureFixture[
             "x" * 20, max_new_tokens=16, seed=i, dynamic=True
         )
     out = tmp_path / "policy-2"
-    assert run("--logs", tmp_path / "log", "--policy", saved, "--out", out, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    words = ["learn", "--logs", tmp_path / "log", "--policy", saved, "--out", out]
+    told = draftpick(*words, "--json").json
     assert (told["used"], told["own"], told["reward"]) == (12, 12, "saved-passes")
     assert told["status"]["requests"] == 12
     assert any("a drift detector needs" in words for words in told["remarks"])
     assert policies.load(out).status.requests == 12
-    assert run("--logs", tmp_path / "log", "--policy", saved, "--out", out) == 0
-    seen = capsys.readouterr()
+    seen = draftpick(*words)
     assert "12 of 12 decisions taught the policy, 12 of them its own" in seen.err
     assert "best fixed arm: small" in seen.err
 
 
-def test_a_log_of_other_arms_is_refused(
-    tmp_path: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("tests", "said"), [(1, "80% between"), (2, "93.33% between")])
+def test_the_interval_is_called_what_it_is(
+    tests: int, said: str, tmp_path: Path, draftpick: Draftpick
 ) -> None:
+    """tests: one more than there were changes, of which each takes less of the level."""
+    policy = learner(level=0.2)
+    for _ in range(tests - 1):
+        policy._state.control = policy._state.control.again()
+    saved = policy.save(tmp_path / "policy")
+    log = DecisionLog(tmp_path / "log", embeddings=True)
+    router = Router(FakeEngine(), policies.load(saved), log=log)
+    router.generate("x" * 20, max_new_tokens=16, seed=0, dynamic=True)
+    words = "--logs", tmp_path / "log", "--policy", saved, "--out", tmp_path / "new"
+    told = " ".join(draftpick("learn", *words).err.split())
+    assert "gain over it since the last change: " in told and said in told
+
+
+def test_a_log_of_other_arms_is_refused(tmp_path: Path, saved: Path, draftpick: Draftpick) -> None:
     log = DecisionLog(tmp_path / "log")
     vector = Vector.of(np.ones(4))
     log.add(decision(embedding=vector, embedder=FakeEngine.embedder))
-    assert run("--logs", tmp_path / "log", "--policy", saved, "--out", tmp_path / "new") == 2
-    told = capsys.readouterr().err
+    words = ["learn", "--logs", tmp_path / "log", "--policy", saved, "--out", tmp_path / "new"]
+    told = draftpick(*words, code=2).error
     assert "the log does not fit the policy" in told
     assert "missing: autoregressive" in told
-    assert told.count("\n") == 1
     assert not (tmp_path / "new").exists()
 
 
@@ -271,12 +294,10 @@ def test_lines_of_an_arm_that_the_policy_does_not_have_are_counted(tmp_path: Pat
     assert found.excluded == {"of an arm that the policy does not have": 1}
 
 
-def test_a_policy_that_cannot_learn_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_policy_that_cannot_learn_is_told(tmp_path: Path, draftpick: Draftpick) -> None:
     fixed = policies.fit("regression", offline()).policy.save(tmp_path / "fixed")
-    assert run("--logs", tmp_path, "--policy", fixed, "--out", tmp_path / "new") == 2
-    assert "does not learn while it serves" in capsys.readouterr().err
+    words = ["learn", "--logs", tmp_path, "--policy", fixed, "--out", tmp_path / "new"]
+    assert "does not learn while it serves" in draftpick(*words, code=2).err
 
 
 def test_a_server_learns_from_what_it_answers(tmp_path: Path) -> None:

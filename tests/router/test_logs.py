@@ -312,7 +312,7 @@ def test_a_failed_arm_is_logged_and_raised(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="told to fail"):
         router.generate("boom")
     (line,) = read_log(tmp_path).decisions
-    assert (line.arm, line.outcome) == ("small", Result(error="RuntimeError"))
+    assert (line.arm, line.outcome) == ("small", Result(error="RuntimeError", arm_failed=True))
 
 
 def test_every_feature_is_logged(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
+import methods
 import pytest
 from router_fakes import make_turn
 from toy_engine import ToyEngine
@@ -25,12 +24,6 @@ arms:
 
 
 @pytest.fixture
-def methods(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    return import_module("methods")
-
-
-@pytest.fixture
 def engine(tmp_path: Path) -> ToyEngine:
     path = tmp_path / "arms.yaml"
     path.write_text(ARMS)
@@ -39,9 +32,7 @@ def engine(tmp_path: Path) -> ToyEngine:
     return made
 
 
-def test_a_row_for_each_arm(
-    methods: Any, engine: ToyEngine, question_file: Path, tmp_path: Path
-) -> None:
+def test_a_row_for_each_arm(engine: ToyEngine, question_file: Path, tmp_path: Path) -> None:
     asked = load_questions([question_file], limit=1)
     request = Request(48, seed=0)
     asker = Asker(Router(engine, None), engine.arm_names, request)
@@ -63,7 +54,7 @@ def test_a_row_for_each_arm(
     assert (broken["speed-up"], broken["failed"]) == ("-", "3 of 3")
 
 
-def test_swi_charges_what_the_drafter_read(methods: Any, engine: ToyEngine) -> None:
+def test_swi_charges_what_the_drafter_read(engine: ToyEngine) -> None:
     spent = 2 * engine.target.parameters
     turn = make_turn(ids=[1] * 8, target_calls=4, draft_work=spent)
     row = SimpleNamespace(answers={"copying": SimpleNamespace(turns=[turn])})
@@ -71,7 +62,7 @@ def test_swi_charges_what_the_drafter_read(methods: Any, engine: ToyEngine) -> N
 
 
 def test_the_whole_page_and_going_on(
-    methods: Any, engine: ToyEngine, question_file: Path, tmp_path: Path,
+    engine: ToyEngine, question_file: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(Engine, "load", lambda *_, **__: engine)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from commands import Draftpick
 from gguf_toys import LARGE, SAID, SMALL, saying
 from router_fakes import FakePolicy
 from tiny_models import target_model
@@ -16,7 +16,6 @@ from decoders.arms import load_arms
 from decoders.arms.file import fingerprint, own_arms
 from decoders.options import EngineOptions
 from decoders.testing.fake_engine import FakeEngine
-from router import cli
 from router.routing import loading
 from router.routing.loading import MODEL_POLICIES, shipped_for, shipped_policy
 from router.routing.router import Router
@@ -86,17 +85,15 @@ def test_it_takes_what_the_page_on_arms_says(temperature: float, answers: int) -
     assert policy.arms[int(policy.scores(x[None])[0].argmax())] == "hybrid"
 
 
-def test_arms_lists_them(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["arms", "--target", mine, "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+def test_arms_lists_them(mine: str, draftpick: Draftpick) -> None:
+    listed = draftpick("arms", "--target", mine, "--json").json
     assert [arm["name"] for arm in listed] == list(load_arms(own_arms()[LARGE]))
-    assert cli.main(["arms", "--target", "models/other"]) == 2
-    said = capsys.readouterr().err
+    said = draftpick("arms", "--target", "models/other", code=2).err
     assert "no arms ship for it; give a model for which some do (smollm2" in said and LARGE in said
 
 
 def test_a_collection_asks_for_every_drafter_before_it_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draftpick: Draftpick
 ) -> None:
     """Also for those that were not named: all arms are used."""
 
@@ -111,16 +108,14 @@ def test_a_collection_asks_for_every_drafter_before_it_begins(
     queries.write_text('{"id": "1", "task": "qa", "turns": ["what is the river"]}\n')
     words = ["collect", "--target", tmp_path / "target", "--config", arms, "--queries", queries,
              "--out", tmp_path / "rewards"]  # fmt: skip
-    assert cli.main([str(word) for word in words]) == 2
-    assert f"`draftpick models --fetch {SMALL}` fetches it (491 MB)" in capsys.readouterr().err
+    said = draftpick(*words, code=2).err
+    assert f"`draftpick models --fetch {SMALL}` fetches it (491 MB)" in said
     assert not (tmp_path / "rewards").exists()
 
 
 def test_a_known_model_is_fetched_when_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, draftpick: Draftpick
 ) -> None:
     monkeypatch.setattr("decoders.models.targets.resolve", lambda name: Path("/at") / name)
-    assert cli.main(["models", "--fetch", LARGE]) == 0
-    assert capsys.readouterr().out.strip() == f"/at/{LARGE}"
-    assert cli.main(["models", "--fetch", "nope"]) == 2
-    assert LARGE in capsys.readouterr().err
+    assert draftpick("models", "--fetch", LARGE).out.strip() == f"/at/{LARGE}"
+    assert LARGE in draftpick("models", "--fetch", "nope", code=2).err

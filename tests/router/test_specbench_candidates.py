@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import Draftpick
 from router_fakes import FakePolicy
 
 from decoders.common.errors import DraftpickError
 from decoders.records import Request
 from decoders.testing.fake_engine import FakeEngine
 from policies import PolicyError
-from router.cli import main
 from router.routing.router import Router
 from router.specbench.bench import load_questions, specbench
 from router.specbench.candidates import candidates_of, named_folders
@@ -103,6 +103,6 @@ def test_a_pair_that_is_none(pair: str) -> None:
         named_folders([pair])
 
 
-def test_dynamic_needs_a_candidate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["specbench", "--dynamic", "--out", str(tmp_path / "b")]) == 2
-    assert "--candidate" in capsys.readouterr().err
+def test_dynamic_needs_a_candidate(draftpick: Draftpick, tmp_path: Path) -> None:
+    said = draftpick("specbench", "--dynamic", "--out", tmp_path / "b", code=2)
+    assert "--candidate" in said.err

@@ -81,31 +81,7 @@ def test_failed_answers_are_left_out_on_both_sides() -> None:
     pairs = [*PAIRS, Pair("qa", "7", None, failed, PAIRS[0].baseline)]
     assert cell(pairs) == cell(PAIRS)
     assert cell([Pair("qa", "8", None, PAIRS[0].method, failed)]) is None
-
-
-def test_the_official_formula_flatters_when_text_shrinks() -> None:
-    ours = [p.baseline for p in PAIRS]
-    assert official_speedup(ours, ours) > 1.0
     assert official_speedup([], []) is None
-
-
-def test_bootstrap_covers_and_narrows() -> None:
-    rng = np.random.default_rng(0)
-
-    def table(n: int) -> np.ndarray:
-        seconds = rng.uniform(1, 3, n)
-        return np.stack([np.full(n, 100), seconds / rng.normal(1.5, 0.2, n).clip(1), 
-                         np.full(n, 100), seconds], axis=1)  # fmt: skip
-
-    small, large = table(20), table(2000)
-    for some in (small, large):
-        low, high = bootstrap(some, apart(some))
-        assert low < speedup(some) < high
-    wide, narrow = (bootstrap(each, apart(each)) for each in (small, large))
-    assert wide[1] - wide[0] > 4 * (narrow[1] - narrow[0])
-    assert bootstrap(small, apart(small)) == wide, "the same seed gives the same interval"
-    assert bootstrap(small[:1], ["a"]) == pytest.approx((speedup(small[:1]),) * 2)
-    assert bootstrap(small[:0], []) is None and speedup(small[:0]) is None
 
 
 def test_bootstrap_agrees_with_the_plain_loop() -> None:
@@ -114,6 +90,8 @@ def test_bootstrap_agrees_with_the_plain_loop() -> None:
     ratios = [speedup(table[rng.integers(0, 3, 3)]) for _ in range(4000)]
     slow = np.percentile(np.array(ratios, dtype=float), [2.5, 97.5])
     assert bootstrap(table, apart(table)) == pytest.approx(tuple(slow), abs=0.02)
+    assert bootstrap(table[:1], ["a"]) is None, "one question shows no spread"
+    assert bootstrap(table[:0], []) is None and speedup(table[:0]) is None
 
 
 def test_questions_of_one_source_are_drawn_together() -> None:

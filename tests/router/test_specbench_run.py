@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from collect_fakes import Killed
 from router_fakes import FakePolicy
 
 from decoders.common.errors import DraftpickError, NoSuchName
@@ -136,10 +137,6 @@ def test_methods_are_interleaved_in_a_seeded_order(
     assert all(sorted(o) == ["autoregressive", "routed", "small", "wide"] for o in orders)
 
 
-class Killed(BaseException):
-    """Stands for a kill: no handler of ours catches it."""
-
-
 def test_a_killed_run_goes_on(question_file: Path, tmp_path: Path) -> None:
     out, policy = tmp_path / "bench", FakePolicy()
 
@@ -184,6 +181,23 @@ def test_a_stopped_run_is_summed_up_without_asking_and_goes_on_with_more_questio
     assert bench(router, question_file, out)["questions"] == len(read_rows(out)) == 6
     fresh = "".join(text for _, text in engine.calls)
     assert "Guten" not in fresh, "what was asked before is not asked again"
+
+
+def test_a_run_goes_on_by_the_same_passes_on_the_same_machine_alone(
+    router: Router, engine: FakeEngine, question_file: Path, tmp_path: Path
+) -> None:
+    bench(router, question_file, tmp_path)
+    engine.timed_by = "slower fakes"
+    with pytest.raises(DraftpickError, match='timed_by: "fakes" there, "slower fakes" now'):
+        bench(router, question_file, tmp_path)
+    assert bench(router, question_file, tmp_path, ask=False)["questions"] == 6
+    known = tmp_path / "run.json"
+    before = {"timed_by", "context"}  # of a version that did not say them
+    kept = {
+        name: each for name, each in json.loads(known.read_text()).items() if name not in before
+    }
+    known.write_text(json.dumps(kept))
+    assert bench(router, question_file, tmp_path)["questions"] == 6
 
 
 def test_a_failing_question_is_an_error_row(question_file: Path, tmp_path: Path) -> None:

@@ -84,16 +84,6 @@ def array(*rows: list[int]) -> np.ndarray:
     return held
 
 
-def test_alike_requests_part_by_what_was_drafted() -> None:
-    """The second accepted two tokens; the first, whose draft was other tokens, cannot have."""
-    rows = RequestRows()
-    (one, two), _ = rows.step([[3], [3]], [3, 3], array([7, 8, 3], [7, 8, 3]))
-    assert one is not None and two is not None and one is not two
-    one.draft, two.draft = [9], [4, 5]
-    found, _ = rows.step([[4, 5, 6], [4]], [6, 4], array([7, 8, 3, 4, 5, 6], [7, 8, 3, 4]))
-    assert found == [two, one]
-
-
 def test_alike_requests_that_change_rows_are_told_by_their_drafts() -> None:
     rows = RequestRows()
     ids = np.zeros((2, 16), dtype=np.int32)

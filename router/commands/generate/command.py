@@ -88,6 +88,12 @@ def generate(
         raise DraftpickError("--explore draws arms, --arm forces one; give either")
     if learn_into is not None and (explore or arm is not None):
         raise DraftpickError("--learn samples arms itself; leave --arm and --explore out")
+    choosing = {"--policy": policy, "--embedder": embedder, "--dynamic": dynamic}
+    if arm is not None and (unread := [name for name, given in choosing.items() if given]):
+        raise DraftpickError(
+            f"--arm forces an arm, so that nothing reads {', '.join(unread)}; leave --arm out, or "
+            "the others"
+        )
     # Mistakes that need no model are reported before one is loaded.
     if learn_into is not None:
         check_folder(learn_into, "--learn")

@@ -62,6 +62,8 @@ def _prompt(data: Any, where: str) -> Prompt:
     if isinstance(turns, list) and turns and all(isinstance(turn, str) for turn in turns):
         return Prompt(identity, (), tuple(turns))
     if isinstance(messages, list) and messages and all(map(_is_message, messages)):
+        if messages[-1]["role"] != "user":
+            raise DraftpickError(f"{where}: the last of the messages must be of the role user")
         return Prompt(identity, tuple(messages[:-1]), (messages[-1]["content"],))
     raise DraftpickError(
         f'{where}: needs "prompt" (a string), "turns" (strings) or "messages" '

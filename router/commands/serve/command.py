@@ -21,7 +21,6 @@ def serve(options: ServeOptions) -> None:
     Examples:
       draftpick serve
       draftpick serve --policy mine=policy --port 8080 --log log
-      draftpick serve --engine ray --ray-address auto
       curl localhost:8000/v1/chat/completions \\
         -H "Content-Type: application/json" \\
         -d '{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
@@ -44,18 +43,10 @@ def run(served: Served) -> None:
             f"anyone who reaches {asked.host} can send requests; --api-key requires a key",
             file=sys.stderr,
         )
-    if not asked.on_ray:
-        app, scheduler = served.make()
-        try:
-            reload = partial(scheduler.exchange, served.again)
-            server.serve(app, scheduler, listening, asked.drain, reload)
-        finally:
-            scheduler.routers[DEFAULT].save_learned()
-            app.state.service.close()
-        return
-    from ...serve import on_ray
-    from .ray import application_of
-
-    host, port = listening.getsockname()[:2]
-    listening.close()  # Serve's ingress listens there, in a process of its own
-    on_ray.run(lambda: application_of(served), asked.ray_address, host, port, asked.drain)
+    app, scheduler = served.make()
+    try:
+        reload = partial(served.reload, scheduler)
+        server.serve(app, scheduler, listening, asked.drain, reload)
+    finally:
+        scheduler.routers[DEFAULT].save_learned()
+        app.state.service.close()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..options import Embedder, EngineRecord, LogOptions, RayAddress
+from ..options import Embedder, EngineRecord, LogOptions
 
 MOST_S = 1e8  # three years; no system waits for longer than its clock counts
 
@@ -125,23 +125,5 @@ class ServeOptions:
             "http://localhost:4318/v1/traces. Default: by OTEL_EXPORTER_OTLP_ENDPOINT, or none.",
         ),
     ] = None
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="Where answers are written: local (this process) or ray (replicas on a cluster)."
-        ),
-    ] = "local"
-    replicas: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="With --engine ray: replicas. Default: one per GPU, or one per machine."
-        ),
-    ] = None
-    ray_address: RayAddress = None
     log: LogOptions
     options: EngineRecord
-
-    @property
-    def on_ray(self) -> bool:
-        """Whether a Ray cluster answers."""
-        return self.engine == "ray"

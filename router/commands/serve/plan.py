@@ -6,16 +6,14 @@ import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.errors import DraftpickError
 from decoders.common.secrets import secret
 
 from ..options import answer_request
 from .options import ServeOptions
 from .served import Served
 
-ENGINES = ("local", "ray")
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra `serve`
-OF_RAY = ("ray", "grpc")  # of the extra `ray`; collecting needs the first alone
 
 
 def plan(asked: ServeOptions) -> Served:
@@ -24,12 +22,11 @@ def plan(asked: ServeOptions) -> Served:
     Raises DraftpickError for options that do not go together, numbers out of range and packages
     that are not installed.
     """
-    needed = (*PACKAGES, *OF_RAY) if asked.on_ray else PACKAGES
-    missing = [name for name in needed if find_spec(name) is None]
+    missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise DraftpickError(
             f"serving needs {', '.join(missing)}; install draftpick with them: `pip install "
-            f"'draftpick[{'serve,ray' if asked.on_ray else 'serve'}]'`"
+            "'draftpick[serve]'`"
         )
     from ...serve.app import Settings
     from ...serve.middleware import checked
@@ -37,15 +34,6 @@ def plan(asked: ServeOptions) -> Served:
     from ...serve.spans import wanted
 
     wanted(asked.otlp_traces_endpoint)
-    if asked.engine not in ENGINES:
-        raise NoSuchName("engine", asked.engine, ENGINES)
-    if not asked.on_ray and (asked.replicas is not None or asked.ray_address is not None):
-        raise DraftpickError("--replicas and --ray-address need a Ray cluster; add --engine ray")
-    if asked.on_ray and asked.learn is not None:
-        raise DraftpickError(
-            "each replica would learn for itself; serve without --learn and teach the policy from "
-            "the logs: draftpick learn"
-        )
     usual = answer_request(asked.max_tokens, asked.temperature)
     key = None
     if asked.api_key is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from fastapi import FastAPI
 
+    from decoders import Engine
     from decoders.continuous_batching import BatchEngine
 
     from ...protocols import RoutingEngine
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from ...serve.app import Settings
     from ...serve.scheduler import Scheduler
     from .options import ServeOptions
-
-Named = TypeVar("Named", str, str | None)
 
 SHARE = 16  # of the memory that is free, one part is for kept prefixes
 
@@ -87,9 +86,23 @@ class Served:
         scheduler = Scheduler(routers, FairQueue(asked.queue), room)
         return make_app(scheduler, self.settings, sending(asked.otlp_traces_endpoint)), scheduler
 
-    def again(self, routers: Mapping[str, Router]) -> dict[str, Router]:
-        """Routers by the arms file and the policies as they are now, over the engine in use. Raises
-        DraftpickError, and leaves the engine as it is, where they do not fit."""
+    def reload(self, scheduler: Scheduler) -> None:
+        """Read the arms file and the policies anew once the answers under way have ended; say at
+        once where that cannot be."""
+        from decoders import Engine
+
+        from ...serve.scheduler import DEFAULT
+
+        if self.asked.learn is None and isinstance(scheduler.routers[DEFAULT].engine, Engine):
+            scheduler.exchange(partial(self.again, scheduler.batch))
+        else:
+            words = "what learns, and arms of endpoints, need a restart"
+            print(f"the arms and policies stay as they are: {words}", file=sys.stderr, flush=True)
+
+    def again(self, batch: BatchEngine, routers: Mapping[str, Router]) -> dict[str, Router]:
+        """Routers by the arms file and the policies as they are now, over the engine in use, whose
+        answers `batch` writes. Raises DraftpickError, and leaves the engine as it is, where they do
+        not fit."""
         import policies
         from decoders import Engine
 
@@ -98,8 +111,7 @@ class Served:
         from ...serve.scheduler import DEFAULT
 
         engine, made, asked = routers[DEFAULT].engine, dict(routers), self.asked
-        if asked.learn is not None or not isinstance(engine, Engine):
-            raise DraftpickError("what learns, and arms of endpoints, need a restart")
+        assert isinstance(engine, Engine)
         before = engine.arms
         if asked.options.arms is not None:
             engine.declare(asked.options.recipes())
@@ -112,10 +124,30 @@ class Served:
             if DEFAULT not in self.named:
                 kept = routers[DEFAULT]
                 made[DEFAULT] = Router(engine, kept.policy, kept.embedder, kept.log)
+            self.learn_costs(engine, batch)
         except Exception:
             engine.declare(before)
             raise
+        if engine.earlier is None:
+            self.remember(engine)
+            for slot in batch.slots:
+                slot.engine.remember(engine.earlier)
+        engine.drafters.wake()
         return made
+
+    def learn_costs(self, engine: Engine, batch: BatchEngine) -> None:
+        """Learn what passes cost, where an arm goes by it and none did before."""
+        from decoders.continuous_batching import ContinuousBatch
+        from decoders.costs import passes, under_load
+        from decoders.zoo.catalogue import cache_dir
+
+        by_cost = any(arm.uses_cost_model for arm in engine.arms.values())
+        if not by_cost or passes.known(engine.target) is not None:
+            return
+        name, cache = engine.target_fingerprint, cache_dir() / "costs"
+        passes.learn(engine.target, name, cache)
+        if isinstance(batch, ContinuousBatch):
+            under_load.learn(batch.passes, name, cache, lambda: batch.running)
 
     def remember(self, engine: RoutingEngine) -> None:
         """Let the arms draft from earlier answers, where any of them does."""
@@ -151,23 +183,6 @@ class Served:
         if limit is not None:
             engine.keep_prefixes(PrefixStore(limit))
 
-    def placed(self) -> Served:
-        """The same for a process with another working directory: paths become absolute ones."""
-        asked = self.asked
-        options = replace(
-            asked.options,
-            target=_absolute(asked.options.target),
-            chat_template=_absolute(asked.options.chat_template),
-        )
-        if isinstance(options.arms, str | Path):
-            options = replace(options, arms=Path(options.arms).absolute())
-        log = asked.log
-        if log.folder is not None:
-            log = replace(log, folder=log.folder.absolute())
-        asked = replace(asked, options=options, embedder=_absolute(asked.embedder), log=log)
-        named = {name: _absolute(place) for name, place in self.named.items()}
-        return replace(self, asked=asked, named=named)
-
 
 def check_prefix_memory(limit: int, device: torch.device) -> None:
     """Raises DraftpickError for more than is free."""
@@ -179,14 +194,6 @@ def check_prefix_memory(limit: int, device: torch.device) -> None:
             f"--prefix-memory asks for {limit / GIB:.1f} GiB, and {free / GIB:.1f} GiB of {device} "
             "are free; give less, or 0 to keep nothing"
         )
-
-
-def _absolute(place: Named) -> Named:
-    """A path that is there; what is none stays."""
-    try:
-        return str(Path(place).absolute()) if place and Path(place).exists() else place
-    except OSError:  # a template's text, too long for a name
-        return place
 
 
 def load_routers(

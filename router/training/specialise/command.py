@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
 from decoders.common.terminal import progress
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .drafters import Gain, Lesson
     from .traffic import Traffic
 
+QUERIES = "queries"  # folder of what is asked
 NOTHING_LEFT = 0.9  # of first tokens right, above which a drafter of a group's own is not trained
 
 
@@ -46,7 +48,7 @@ def specialise(asked: SpecialiseOptions) -> None:
     traffic = traffic_of(asked, read)
     for sentence in traffic.said:
         typer.echo(f"Note: {sentence}.")
-    train, apart = traffic.save(asked.out / "queries")
+    train, apart = traffic.save(asked.out / QUERIES)
     lesson = Lesson(
         asked.engine, asked.out, start_of(shipped), asked.max_prompt, asked.max_new_tokens
     )
@@ -104,7 +106,8 @@ def traffic_of(asked: SpecialiseOptions, read: list[Query] | Logs) -> Traffic:
     from ...engines.logs.replaying import model_of
 
     model = model_of(TrafficOptions(from_logs=asked.from_logs, target=asked.target))
-    return of_logs(read, model, asked.groups, asked.limit, asked.show_words)
+    kept = asked.out / QUERIES
+    return of_logs(read, model, asked.groups, asked.limit, asked.show_words, kept)
 
 
 def start_of(shipped: ArmRecipe) -> Path | None:
@@ -122,7 +125,8 @@ def trained(
     asked: SpecialiseOptions, traffic: Traffic, lesson: Lesson, train: Path, apart: Path
 ) -> tuple[list[str], dict[str, Gain]]:
     """Names of the drafters, the one of all groups first, none where nothing is to gain; and what
-    there was to gain by group."""
+    there was to gain by group. Raises DraftpickError where the target answered nothing of any group
+    that could gain."""
     from collect.align.training_stage import finished
 
     from .drafters import UNION
@@ -135,10 +139,15 @@ def trained(
     held_out = lesson.held_out(judged)
     gains = lesson.gains(held_out, judged)
     show_gains(gains)
-    worth = [group for group in traffic.groups if not _known(gains[group])]
+    gaining = [group for group in traffic.groups if not _known(gains[group])]
+    worth = [group for group in gaining if group in tokens.names()]
     for group in traffic.groups:
-        if group not in worth:
+        if group not in gaining:
             typer.echo(f"{group}: the drafter that ships is right often enough; none is trained.")
+        elif group not in worth:
+            typer.echo(f"{group}: the target answered none of it in time; none is trained.")
+    if not worth and gaining:
+        raise DraftpickError("nothing is there to train on; raise --write-minutes, or leave it out")
     if not worth:
         return [], gains
     stages = lesson.stages(worth, asked.minutes)

@@ -17,11 +17,12 @@ from collect.align.held_out import Figures, HeldOut
 from collect.align.kept_states import KeptStates
 from collect.align.recipe import RecurrentRecipe
 from collect.align.recurrent import Point
+from collect.align.resuming import require_same_target
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
 from collect.align.training_stage import Target, TrainingStage, run_stage
 from collect.align.weights import training_dtype
-from collect.align.write import write_outputs
+from collect.align.write import OUTPUTS, write_outputs
 from collect.queries import Query, read_queries, text_name
 from collect.traffic.logged import NGRAM, AbsentTarget, LoggedReplay, configurations
 from collect.traffic.records import KnownText
@@ -35,6 +36,7 @@ from decoders.sampling.draft_vocab import DraftVocab
 
 from .traffic import Traffic
 
+DRAFTERS = "drafters"  # folder of all of them
 UNION = "union"  # the drafter that is trained on all groups
 COMMON = 0.6  # of the minutes, in which all groups are learnt, before drafters part
 GENTLER = 0.3  # of the usual learning rates, where training goes on from a drafter
@@ -67,6 +69,8 @@ class Lesson:
     out: folder of the run.
     start: the drafter that ships for it, None to begin anew.
     most_prompt: tokens of a prompt that are read, from its end.
+
+    Raises DraftpickError where `out` holds another target's.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Lesson:
         self._most_prompt, self._most_new = most_prompt, most_new
         self.folder = targets.resolve(options.target)
         self.tokenizer = targets.load_tokenizer(self.folder, options.chat_template)
+        require_same_target(out, self.folder, self.tokenizer)
 
     @cached_property
     def states(self) -> KeptStates:
@@ -98,9 +103,12 @@ class Lesson:
         return Target(self._options.target, Teacher(backend), targets.eos_ids(self.folder))
 
     def write(self, queries: Path, minutes: float | None) -> Path:
-        """Let the target answer what is not answered yet; the file of answers."""
-        options = replace(self._options, dtype="bfloat16", arms=None)
-        where, kept = self._out / "answers" / queries.stem, self.states
+        """Let the target answer what is not answered yet; the file of answers. Once a drafter is
+        begun nothing is added, as it goes on with the texts that it has."""
+        where = self._out / "answers" / queries.stem
+        if (self._out / DRAFTERS).is_dir() and (where / OUTPUTS).is_file():
+            return where / OUTPUTS
+        options, kept = replace(self._options, dtype="bfloat16", arms=None), self.states
         return write_outputs([queries], where, options, self._most_new, None, minutes, kept)
 
     def take_over(self, queries: Sequence[Query], traffic: Traffic, part: str) -> int | None:
@@ -111,13 +119,14 @@ class Lesson:
         OWN_SHARE of its tokens are the likeliest; of one that was drawn that cannot be told, and
         the target answers anew.
         """
-        path = self._out / "answers" / part / "outputs.jsonl"
+        path = self._out / "answers" / part / OUTPUTS
         if path.is_file() or not traffic.written:
             return None
         _, weights = targets.tokenizer_and_fingerprint(self.folder, self._options.chat_template)
         rows = list[str]()
         for query in queries:
-            known = traffic.written[query.id]
+            if (known := traffic.written.get(query.id)) is None:
+                continue
             ids = known.ids[: self._most_new]
             target, temperature = known.logged.target, known.logged.temperature
             if target is not None:
@@ -224,7 +233,7 @@ class Lesson:
             matrix_lr=rate * usual.matrix_lr,
             prompts=False,
         )
-        where, anew = self._out / "drafters" / name, start is not None
+        where, anew = self._out / DRAFTERS / name, start is not None
         return TrainingStage(where, start, tasks, new_rows=anew), recipe
 
     def train(

@@ -36,7 +36,8 @@ class SpecialiseOptions:
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="With --queries: the queries to judge by. Default: the last tenth of each group.",
+            help="With --queries: the queries to judge by. Default: the last tenth of each "
+            "group, 20 to 120 conversations.",
         ),
     ] = None
     minutes: Annotated[

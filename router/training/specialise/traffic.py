@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collect.queries import Query, text_name
+from collect.queries import Query, read_queries, text_name
 from collect.traffic.clusters import tasks_of
 from collect.traffic.reading import Logs
 from collect.traffic.records import TokenAnswer
@@ -47,7 +47,7 @@ class Traffic:
         """Write both parts as query files. Raises DraftpickError where the folder holds others: its
         drafters would have been trained on what is held out now."""
         folder.mkdir(parents=True, exist_ok=True)
-        paths = folder / "train.jsonl", folder / "held-out.jsonl"
+        paths = train, apart = _parts(folder)
         for path, queries in zip(paths, (self.train, self.held_out), strict=True):
             text = "".join(
                 json.dumps(_record(query), ensure_ascii=False) + "\n" for query in queries
@@ -58,7 +58,11 @@ class Traffic:
                     "ask for the same to go on"
                 )
             write_atomically(path, text)
-        return paths
+        return train, apart
+
+
+def _parts(folder: Path) -> tuple[Path, Path]:
+    return folder / "train.jsonl", folder / "held-out.jsonl"
 
 
 def of_queries(
@@ -73,16 +77,22 @@ def of_queries(
     return _grouped(named, apart, most, limit, {}, [])
 
 
-def of_logs(logs: Logs, model: Model, most: int, limit: int | None, show_words: bool) -> Traffic:
+def of_logs(
+    logs: Logs, model: Model, most: int, limit: int | None, show_words: bool, kept: Path
+) -> Traffic:
     """Queries of logs, as `draftpick headroom --from-logs` reads them: groups are what lines call
-    `task`, else clusters of what was asked.
+    `task`, else clusters of what was asked. Where an earlier call kept queries they are these,
+    though logs have grown since.
 
+    kept: folder that `Traffic.save` has written, or will.
     model: whose tokenizer spells them.
     show_words: whether clusters are called by their words, which stand in what users wrote.
     """
     tokens = tokenised(logs.answers, model.tokenizer, model.eos_ids)
     said = [f"{count:,} answers {reason} are left out" for reason, count in tokens.left_out.items()]
     answers = tokens.answers
+    if all(path.is_file() for path in _parts(kept)):
+        return _kept(kept, answers)
     if all(each.span for each in answers):
         answers = sorted(answers, key=lambda each: each.span or (0.0, 0.0))
     logged = [each.logged for each in answers]
@@ -111,6 +121,22 @@ def of_logs(logs: Logs, model: Model, most: int, limit: int | None, show_words: 
         )
         written[name] = each
     return _grouped(queries, None, most, limit, written, said)
+
+
+def _kept(folder: Path, answers: Sequence[TokenAnswer]) -> Traffic:
+    """What an earlier call saved. Raises DraftpickError where the logs hold none of it."""
+    train, held = (tuple(read_queries(path)) for path in _parts(folder))
+    logged = {tuple(each.prompt): each for each in reversed(answers)}  # each prompt's first
+    asked = {query.id: query.prompt_ids or () for query in (*train, *held)}
+    written = {name: logged[prompt] for name, prompt in asked.items() if prompt in logged}
+    if not written:
+        raise DraftpickError(f"{folder} holds queries of other logs; name another --out")
+    said = (
+        f"an earlier call took {len(asked):,} queries, which this one goes on with; what logs have "
+        "gained since and other --groups or --limit need another --out"
+    )
+    groups = tuple(dict.fromkeys(query.task for query in held))
+    return Traffic(train, held, groups, written, (said,))
 
 
 def _grouped(

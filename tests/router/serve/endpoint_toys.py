@@ -5,34 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from serve_toys import Served, served
 
 from decoders.arms import recipe
 from decoders.endpoints.engine import EndpointEngine
 from decoders.testing.fake_server import FakeEndpoint, listening
-from policies import Decision
+from policies import fixed_policy
 
 CHAT = "/v1/chat/completions"
 PROMPT = "why is the sky blue"
 ANSWER = "WHY IS THE SKY BLUE"
 
 
-class FirstBest:
-    """Its first arm has the highest score."""
-
-    name, embedder = "first", "any"
-    arms = ("first", "second")
-    origin = SimpleNamespace(arms_fingerprint="", features=())
-
-    def distribution(self, x: Any) -> Any:
-        return np.array([[0.75, 0.25]])
-
-    def choose(self, x: Any, rng: Any = None) -> Any:
-        return Decision("first", 0, 1.0, [2.0, 1.0])
+FIRST_BEST = fixed_policy(("first", "second"), "first")
 
 
 @contextmanager
@@ -48,7 +35,7 @@ def serving(
             "second": recipe(name="second", url=second.url, **usual),
         }
         with served(
-            engine=EndpointEngine(arms), slots=slots, policy=FirstBest(), spans=spans
+            engine=EndpointEngine(arms), slots=slots, policy=FIRST_BEST, spans=spans
         ) as server:
             yield server, first, second
 

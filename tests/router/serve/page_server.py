@@ -22,9 +22,8 @@ SCORES = {
     "hybrid": 2.21, "max-gram": 2.02, "recurrent": 1.87, "draft-general": 1.41, "exit-2": 1.2,
     "autoregressive": 1.0,
 }  # fmt: skip
-ARM = {
-    "requests": 0, "share": 0.0, "acceptance_rate": 0.0, "mean_acceptance_length": 1.0,
-    "accepted_per_position": [], "tokens_per_s": 0.0,
+STATS = {
+    "target": "toy-135m", "policy": "guarded", "limits": {"most_tokens": 1024, "temperature": 0.0},
 }  # fmt: skip
 
 Round = tuple[int, list[tuple[str, str]]]  # tokens drafted, and (text, by) of those written
@@ -43,7 +42,7 @@ class PageServer:
     """
 
     rounds: list[Round] = field(default_factory=lambda: list(ROUNDS))
-    stats: dict[str, Any] = field(default_factory=dict)
+    stats: dict[str, Any] = field(default_factory=lambda: dict(STATS))
     key: str | None = None
     busy: int | None = None
     others: int = 0  # requests that run beside
@@ -57,7 +56,6 @@ class PageServer:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}/"
-        self.idle()
         self.start()
 
     def start(self) -> None:
@@ -73,14 +71,6 @@ class PageServer:
     def stop(self) -> None:
         self._server.should_exit = True
         self._thread.join(timeout=10)
-
-    def idle(self) -> None:
-        self.stats = {
-            "target": "toy-135m", "policy": "guarded", "uptime_s": 75.0, "requests_running": 0,
-            "requests_waiting": 0, "tokens_per_s": 0.0,
-            "limits": {"most_tokens": 1024, "temperature": 0.0},
-            "arms": {name: dict(ARM) for name in ARMS},
-        }  # fmt: skip
 
     def _app(self) -> FastAPI:
         app = FastAPI()

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from serve_toys import Served, ToyPolicy, served
 
 from decoders.records import Request
-from router.logs.writer import log_files
+from router.logs.reader import read_log
+from router.logs.writer import DecisionLog
 from router.routing.router import Router
 
 EVEN, ODD = "abcabcab", "abcabca"
@@ -69,10 +70,22 @@ def test_an_answer_is_found_in_the_log_by_its_id(tmp_path: Path) -> None:
     with served(log=tmp_path / "log") as toy:
         told = ask(toy, n=2, temperature=1)
         assert told.json()["id"] == f"chatcmpl-{told.headers['x-request-id']}"
-    lines = [line for file in log_files(tmp_path / "log") for line in file.read_text().splitlines()]
-    logged = {row["id"]: row["request"]["seed"] for row in map(json.loads, lines)}
+    logged = {row.id: row.request.seed for row in read_log(tmp_path / "log").decisions}
     seeds = map(int, told.headers["x-draftpick-seed"].split(", "))
     assert logged == {f"{told.headers['x-request-id']}/{n}": seed for n, seed in enumerate(seeds)}
+
+
+def test_turns_of_a_conversation_are_told_in_the_log_and_prompts_are_whole(tmp_path: Path) -> None:
+    log: Any = DecisionLog(tmp_path / "log", text=True)
+    first, then = ({"role": "user", "content": words} for words in (EVEN, ODD))
+    chat = [first, {"role": "assistant", "content": "c"}, then]
+    with served(log=log) as toy:
+        for messages in ([first], chat, [then]):
+            assert ask(toy, messages=messages).status_code == 200
+        whole = toy.engine.encode_chat(chat)
+    one, two, other = read_log(log.folder).decisions
+    assert one.group is not None and one.group == two.group != other.group
+    assert two.text.prompt == ODD and two.text.prompt_ids == whole
 
 
 def test_a_registered_policy_may_be_asked_for() -> None:

@@ -12,24 +12,38 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from commands import Draftpick
 from serve_toys import ROOT, process, until
 from tiny_models import target_model
-from typer.testing import CliRunner
 
 from policies import fixed_policy
-from router.cli import main, make_app
 from router.commands.serve import plan, served
+from router.logs.reader import read_log
+from router.serve.server import READY, STOPPING
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 60}
 
 
-def test_at_sigterm_answers_under_way_end_and_the_process_goes() -> None:
+def test_at_sigterm_answers_under_way_end_and_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service manager is told once it listens, and when it goes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        sigterm_amid_an_answer(manager)
+
+
+def sigterm_amid_an_answer(manager: socket.socket) -> None:
     with process([str(Path(__file__).parent / "serve_main.py"), "20"], 60) as (server, url):
+        assert manager.recv(100).decode() == READY
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(httpx.post, url + CHAT, json=ASKED, timeout=30)
             assert until(lambda: httpx.get(f"{url}/stats").json()["requests_running"] == 1)
             server.send_signal(signal.SIGTERM)
+            assert manager.recv(100).decode() == STOPPING
             assert until(lambda: httpx.get(f"{url}/ready").status_code == 503)
             assert httpx.post(url + CHAT, json=ASKED).status_code == 503
         told = asked.result()
@@ -64,8 +78,8 @@ def test_at_sighup_arms_and_policies_are_read_anew(tmp_path: Path) -> None:
         def names() -> list[str]:
             return [model["id"] for model in httpx.get(f"{url}/v1/models").json()["data"]]
 
-        def answered() -> Any:
-            return httpx.post(url + CHAT, json=ASKED | {"temperature": 0}, timeout=30)
+        def answered(**more: str) -> Any:
+            return httpx.post(url + CHAT, json=ASKED | {"temperature": 0, **more}, timeout=30)
 
         before = answered()
         assert names() == ["auto", "autoregressive", "one"]
@@ -78,38 +92,39 @@ def test_at_sighup_arms_and_policies_are_read_anew(tmp_path: Path) -> None:
         assert until(lambda: names() == ["auto", "autoregressive", "two"])
         after = answered()
         assert [each.headers["x-draftpick-arm"] for each in (before, after)] == ["one", "two"]
-        said = {each.json()["choices"][0]["message"]["content"] for each in (before, after)}
-        assert len(said) == 1
+        named = answered(model="two")
+        said = [each.json()["choices"][0]["message"]["content"] for each in (before, after, named)]
+        assert len(set(said)) == 1
+        assert [answered(arm=arm).status_code for arm in ("one", "two")] == [400, 200]
 
 
 # -- options --------------------------------------------------------------------------------------
 
 
 def test_an_address_that_is_taken_is_told_before_anything_loads(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    draftpick: Draftpick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served, "load_routers", None)
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-        assert main(["serve", "--port", str(port)]) == 2
-        assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
-    assert main(["serve", "--host", "no.such.host.invalid"]) == 2
-    assert "cannot listen" in capsys.readouterr().err
+        said = draftpick("serve", "--port", port, code=2)
+        assert f"cannot listen on 127.0.0.1:{port}" in said.err
+    said = draftpick("serve", "--host", "no.such.host.invalid", code=2)
+    assert "cannot listen" in said.err
 
 
 def test_mistakes_are_told_before_anything_loads(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    draftpick: Draftpick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served, "load_routers", None)
-    assert main(["serve", "--api-key", "ab cd"]) == 2
-    assert "holds a space, a line break" in capsys.readouterr().err
+    said = draftpick("serve", "--api-key", "ab cd", code=2)
+    assert "holds a space, a line break" in said.err
     monkeypatch.setattr(plan, "find_spec", lambda name: None if name == "uvicorn" else 1)
-    assert main(["serve"]) == 2
-    assert "serving needs uvicorn; install" in capsys.readouterr().err
+    assert "serving needs uvicorn; install" in draftpick("serve", code=2).err
 
 
-def test_help_teaches() -> None:
-    said = " ".join(CliRunner().invoke(make_app(), ["serve", "--help"]).output.split())
+def test_help_teaches(draftpick: Draftpick) -> None:
+    said = " ".join(draftpick("serve", "--help").out.split())
     assert "/v1/chat/completions" in said and "DRAFTPICK_API_KEY" in said
 
 
@@ -150,5 +165,4 @@ def test_the_real_command(tmp_path: Path) -> None:
         assert client.completions.create(model="auto", prompt="One, two,").choices[0].text
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
-    lines = [line for file in (tmp_path / "log").iterdir() for line in file.open()]
-    assert len(lines) == 5
+    assert len(read_log(tmp_path / "log").decisions) == 5

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -17,10 +16,10 @@ from typing import Any
 
 import pytest
 import typer
-from serve_toys import Served, process
+from serve_toys import Served
 
 from router.cli import make_app
-from router.serve.server import READY, STOPPING, notify
+from router.serve.server import READY, notify
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -201,19 +200,3 @@ def test_without_a_manager_nobody_is_told(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
     assert not notify(READY)
     assert "READY=1 could not be sent" in capsys.readouterr().err
-
-
-def test_the_server_is_ready_once_it_listens_and_says_when_it_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(20)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        with process([str(Path(__file__).parent / "serve_main.py"), "5"], 60) as (server, url):
-            assert manager.recv(100).decode() == READY
-            host, port = url.removeprefix("http://").split(":")
-            socket.create_connection((host, int(port)), timeout=5).close()
-            server.send_signal(signal.SIGTERM)
-            assert manager.recv(100).decode() == STOPPING
-            assert server.wait(15) == 0

@@ -21,6 +21,8 @@ from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import batch_engine
 from decoders.testing.tokenizers import Letters
 from router.commands.serve.served import warm_up
+from router.logs.reader import read_log
+from router.logs.record import LoggedDecision
 from router.routing.router import Router
 
 CHAT = "/v1/chat/completions"
@@ -48,9 +50,9 @@ def engine_of(folders: dict[str, Path]) -> Engine:
     return Engine(native(folders["target"]), arms, name="tiny", **own)
 
 
-def logged(folder: Path) -> list[dict[str, Any]]:
+def logged(folder: Path) -> list[LoggedDecision]:
     """The lines of the log below the folder."""
-    return [json.loads(line) for file in (folder / "log").iterdir() for line in file.open()]
+    return read_log(folder / "log").decisions
 
 
 def asked(prompt: str, **named: Any) -> dict[str, Any]:
@@ -100,8 +102,8 @@ def test_an_arm_that_cannot_be_loaded_is_passed_over(
     with pytest.raises(DraftpickError, match=r"holds no config\.json"):
         router.generate("ab", arm="copy")
     lines = logged(tmp_path)
-    assert [line["arm"] for line in lines] == ["autoregressive", "autoregressive", "copy"]
-    assert lines[0]["outcome"]["wall_s"] == pytest.approx(result.wall_s)  # without the wait
+    assert [line.arm for line in lines] == ["autoregressive", "autoregressive", "copy"]
+    assert lines[0].outcome.wall_s == pytest.approx(result.wall_s)  # without the wait
 
 
 @pytest.mark.parametrize("from_its_config", [False, True])
@@ -132,7 +134,7 @@ def test_an_arm_that_the_prompt_outgrows_is_passed_over(
     assert (named.arm, named.result.drafted, named.result.draft_work) == ("copy", 0, 0)
     drawn = [router.generate(long, max_new_tokens=2, dynamic=True, seed=s) for s in range(4)]
     assert {(each.arm, each.propensity) for each in drawn} == {("autoregressive", 1.0)}
-    arms = [line["arm"] for line in logged(tmp_path)[:4]]
+    arms = [line.arm for line in logged(tmp_path)[:4]]
     assert arms == ["copy", "autoregressive", "autoregressive", "copy"]
 
 
@@ -154,7 +156,7 @@ def test_a_policy_knows_what_of_a_prompt_is_kept(folders: dict[str, Path], tmp_p
     router = Router(engine_of(folders), policy, log=tmp_path / "log")
     for prompt in ("abcdef", "abcdefgh"):
         router.generate(prompt, max_new_tokens=1, reuse=True)
-    shares = [line["features"]["prefix-share"] for line in logged(tmp_path)]
+    shares = [line.features["prefix-share"] for line in logged(tmp_path)]
     assert shares == policy.shares == [0.0, 0.75]
 
 
@@ -183,7 +185,7 @@ def test_the_reward_is_not_charged_for_loading(
     assert result.arm == "copy"
     assert result.result.load_s is not None and result.result.load_s >= 0.5
     (line,) = logged(tmp_path)
-    assert line["outcome"]["wall_s"] <= took_s - 0.5
+    assert line.outcome.wall_s <= took_s - 0.5
 
 
 def test_every_arm_answers_once_in_all_slots(

@@ -9,6 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from endpoint_toys import ANSWER, CHAT, PROMPT, asked, events, serving, text_of
@@ -23,9 +24,10 @@ from router.serve.scheduler import GenerationRequest
 
 
 @pytest.fixture
-def three() -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint]]:
-    with serving() as running:
-        yield running
+def three() -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint, httpx.Client]]:
+    """A server, the two that it asks, and a client of it."""
+    with serving() as running, running[0].http() as http:
+        yield *running, http
 
 
 def ask(server: Served, prompt: str) -> str:
@@ -35,26 +37,25 @@ def ask(server: Served, prompt: str) -> str:
 
 
 def test_a_whole_answer_has_the_endpoints_own_counts(three: tuple[Any, ...]) -> None:
-    server, first, _ = three
+    _, first, _, http = three
     first.counted = 9
-    with server.http() as http:
-        response = http.post(CHAT, json=asked(temperature=0.5, seed=3))
-        assert text_of(response) == ANSWER
-        assert response.json()["choices"][0]["finish_reason"] == "stop"
-        counts = {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14}
-        assert response.json()["usage"] == counts
-        named = {name: response.headers[f"x-draftpick-{name}"] for name in ("arm", "reason")}
-        assert named == {"arm": "first", "reason": "best"}
-        told = first.asked[-1]
-        assert (told["temperature"], told["seed"], told["max_tokens"]) == (0.5, 3, 16)
-        assert "vllm:prompt_tokens_total 5.0" in http.get("/metrics").text
-        assert http.get("/stats").json()["arms"]["first"]["requests"] == 1
-        (cut,) = http.post(CHAT, json=asked(max_tokens=2)).json()["choices"]
-        assert cut["finish_reason"] == "length"
+    response = http.post(CHAT, json=asked(temperature=0.5, seed=3))
+    assert text_of(response) == ANSWER
+    assert response.json()["choices"][0]["finish_reason"] == "stop"
+    counts = {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14}
+    assert response.json()["usage"] == counts
+    named = {name: response.headers[f"x-draftpick-{name}"] for name in ("arm", "reason")}
+    assert named == {"arm": "first", "reason": "best"}
+    told = first.asked[-1]
+    assert (told["temperature"], told["seed"], told["max_tokens"]) == (0.5, 3, 16)
+    assert "vllm:prompt_tokens_total 5.0" in http.get("/metrics").text
+    assert http.get("/stats").json()["arms"]["first"]["requests"] == 1
+    (cut,) = http.post(CHAT, json=asked(max_tokens=2)).json()["choices"]
+    assert cut["finish_reason"] == "length"
 
 
 def test_a_streamed_answer_by_the_official_client(three: tuple[Any, ...]) -> None:
-    server, first, _ = three
+    server, first, _, _ = three
     first.step_s = lambda prompt: 0.01
     wanted: Any = asked(model="second", stream=True, stream_options={"include_usage": True})
     raw = server.client().chat.completions.with_raw_response.create(**wanted)
@@ -69,7 +70,7 @@ def test_a_streamed_answer_by_the_official_client(three: tuple[Any, ...]) -> Non
 
 
 def test_several_are_answered_at_once(three: tuple[Any, ...]) -> None:
-    server, first, _ = three
+    server, first, _, http = three
     together = threading.Barrier(3)
 
     def words(prompt: str) -> list[str]:
@@ -81,10 +82,9 @@ def test_several_are_answered_at_once(three: tuple[Any, ...]) -> None:
     with ThreadPoolExecutor(6) as pool:
         told = list(pool.map(partial(ask, server), prompts))
     assert told == [f"you said {prompt}" for prompt in prompts]
-    with server.http() as http:
-        made = http.post(CHAT, json=asked(n=3)).json()
-        assert [one["message"]["content"] for one in made["choices"]] == [f"you said {PROMPT}"] * 3
-        assert made["usage"]["prompt_tokens"] == 5  # once
+    made = http.post(CHAT, json=asked(n=3)).json()
+    assert [one["message"]["content"] for one in made["choices"]] == [f"you said {PROMPT}"] * 3
+    assert made["usage"]["prompt_tokens"] == 5  # once
 
 
 def test_a_request_that_comes_while_others_are_answered_is_begun_at_once(
@@ -92,7 +92,7 @@ def test_a_request_that_comes_while_others_are_answered_is_begun_at_once(
 ) -> None:
     """And a slot whose answer has ended is free at once: nothing waits for a step's time."""
     monkeypatch.setattr(threaded, "WAIT_S", 1000.0)
-    server, first, _ = three
+    server, first, _, _ = three
     asked_again = threading.Event()
 
     def words(prompt: str) -> list[str]:
@@ -111,57 +111,53 @@ def test_a_request_that_comes_while_others_are_answered_is_begun_at_once(
 
 
 def test_the_next_turn_of_a_long_conversation_stays(three: tuple[Any, ...]) -> None:
-    server, _, second = three
+    _, _, second, http = three
     message = {"role": "user", "content": PROMPT * 200}
-    with server.http() as http:
-        http.post(CHAT, json=asked(messages=[message], model="second"))
-        turns = [message, {"role": "assistant", "content": "second best"}, message]
-        answer = http.post(CHAT, json=asked(messages=turns))
-        named = {name: answer.headers[f"x-draftpick-{name}"] for name in ("arm", "reason")}
+    http.post(CHAT, json=asked(messages=[message], model="second"))
+    turns = [message, {"role": "assistant", "content": "second best"}, message]
+    answer = http.post(CHAT, json=asked(messages=turns))
+    named = {name: answer.headers[f"x-draftpick-{name}"] for name in ("arm", "reason")}
     assert named == {"arm": "second", "reason": "conversation"} and len(second.asked) == 2
 
 
 def test_completions_are_texts(three: tuple[Any, ...]) -> None:
-    server, first, _ = three
-    with server.http() as http:
-        made = http.post("/v1/completions", json={"prompt": "a b", "max_tokens": 4})
-        assert made.json()["choices"][0]["text"] == "A B"
-        for prompt in ([1, 2, 3], ["a b", list(b'[{"role": "user", "content": "x"}]')]):
-            refused = http.post("/v1/completions", json={"prompt": prompt})
-            assert refused.status_code == 400 and "not token ids" in refused.text
-        refused = http.post("/v1/completions", json={"prompt": "a b", "logprobs": 1})
-        assert refused.status_code == 400 and "are not read" in refused.text
+    _, first, _, http = three
+    made = http.post("/v1/completions", json={"prompt": "a b", "max_tokens": 4})
+    assert made.json()["choices"][0]["text"] == "A B"
+    for prompt in ([1, 2, 3], ["a b", list(b'[{"role": "user", "content": "x"}]')]):
+        refused = http.post("/v1/completions", json={"prompt": prompt})
+        assert refused.status_code == 400 and "not token ids" in refused.text
+    refused = http.post("/v1/completions", json={"prompt": "a b", "logprobs": 1})
+    assert refused.status_code == 400 and "are not read" in refused.text
     assert len(first.asked) == 1
 
 
 def test_a_whole_answer_that_breaks_off_is_given_by_the_next_best(three: tuple[Any, ...]) -> None:
-    server, first, second = three
+    _, first, second, http = three
     first.cut_after = 2
-    with server.http() as http:
-        response = http.post(CHAT, json=asked(explain=True))
-        assert text_of(response) == "second best"
-        assert response.headers["x-draftpick-arm"] == "second"
-        assert response.json()["choices"][0]["draftpick"]["arm"] == "second"
-        assert response.json()["usage"]["completion_tokens"] == 2
-        named = http.post(CHAT, json=asked(model="first"))  # who names an arm gets that or nothing
-        assert (named.status_code, named.json()["error"]["code"]) == (503, "arm_down")
+    response = http.post(CHAT, json=asked(explain=True))
+    assert text_of(response) == "second best"
+    assert response.headers["x-draftpick-arm"] == "second"
+    assert response.json()["choices"][0]["draftpick"]["arm"] == "second"
+    assert response.json()["usage"]["completion_tokens"] == 2
+    named = http.post(CHAT, json=asked(model="first"))  # who names an arm gets that or nothing
+    assert (named.status_code, named.json()["error"]["code"]) == (503, "arm_down")
     assert len(second.asked) == 1
 
 
 def test_a_stream_that_breaks_off_ends_with_the_servers_error(
     three: tuple[Any, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, first, _ = three
+    _, first, _, http = three
     first.cut_after = 2
-    with server.http() as http:
-        *told, last = events(http.post(CHAT, json=asked(stream=True)))
-        words = [chunk["choices"][0]["delta"].get("content") for chunk in told]
-        assert words == ["", "WHY", " IS"]
-        error = last["error"]
-        assert (error["type"], error["code"]) == ("server_error", "upstream_broke_off")
-        assert "in the middle of its answer" in caplog.text
-        again = http.post(CHAT, json=asked(stream=True))  # it is known to be down
-        assert again.headers["x-draftpick-arm"] == "second"
+    *told, last = events(http.post(CHAT, json=asked(stream=True)))
+    words = [chunk["choices"][0]["delta"].get("content") for chunk in told]
+    assert words == ["", "WHY", " IS"]
+    error = last["error"]
+    assert (error["type"], error["code"]) == ("server_error", "upstream_broke_off")
+    assert "in the middle of its answer" in caplog.text
+    again = http.post(CHAT, json=asked(stream=True))  # it is known to be down
+    assert again.headers["x-draftpick-arm"] == "second"
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, "no key"])
@@ -182,27 +178,25 @@ def test_a_refusal_of_this_server_is_its_own_fault(
 
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_refusal_of_the_request_is_the_clients_fault(three: tuple[Any, ...], status: int) -> None:
-    server, first, _ = three
+    _, first, _, http = three
     first.status = status
-    with server.http() as http:
-        response = http.post(CHAT, json=asked())
-        assert response.status_code == 400
-        assert f"HTTP {status} (told to say {status})" in response.json()["error"]["message"]
+    response = http.post(CHAT, json=asked())
+    assert response.status_code == 400
+    assert f"HTTP {status} (told to say {status})" in response.json()["error"]["message"]
 
 
 def test_an_endpoint_is_left_when_its_client_goes(three: tuple[Any, ...]) -> None:
-    server, first, _ = three
+    server, first, _, http = three
     first.step_s, first.words = lambda prompt: 0.02, lambda prompt: [" on"] * 500
-    with server.http() as http:
-        with http.stream("POST", CHAT, json=asked(stream=True, max_tokens=500)) as response:
-            next(response.iter_lines())
-        assert until(lambda: first.left == 1) and until(lambda: server.scheduler.running == 0)
+    with http.stream("POST", CHAT, json=asked(stream=True, max_tokens=500)) as response:
+        next(response.iter_lines())
+    assert until(lambda: first.left == 1) and until(lambda: server.scheduler.running == 0)
 
 
 def test_an_endpoint_that_says_nothing_does_not_hold_up_the_end(
     three: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, first, _ = three
+    server, first, _, _ = three
     said = threading.Event()
     first.words = lambda prompt: ["late"] * said.wait(20)
     monkeypatch.setattr(desk_module, "END_S", 0.1)

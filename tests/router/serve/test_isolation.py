@@ -3,6 +3,7 @@ server."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,8 +23,11 @@ from router.commands.serve.options import ServeOptions
 from router.commands.serve.plan import plan
 from router.commands.serve.served import Served as Planned
 from router.commands.with_records import made
+from router.records import RouteChoice
 from router.serve.app import Settings
 from router.serve.middleware import user_of
+from router.serve.parsing import Limits, RequestParser
+from router.serve.schemas import ChatBody
 
 PROMPT = "hello there"
 
@@ -249,3 +253,20 @@ def test_a_key_is_not_told() -> None:
         assert user is not None and "secret" not in user and len(user) == 32
     twice: Any = {"headers": [(b"x-user", b"a"), (b"X-User", b"b")]}
     assert user_of(twice, "x-user") != user_of({"headers": [(b"x-user", b"b")]}, "x-user")
+
+
+def test_conversations_in_the_log_are_of_a_key_or_else_of_an_address() -> None:
+    parser = RequestParser(toy_engine(), [], Limits())
+    asked = ChatBody(messages=[{"role": "user", "content": PROMPT}])
+
+    def group(client: str, isolate_by: str, **headers: str) -> str | None:
+        shown = [(name.encode(), value.encode()) for name, value in headers.items()]
+        user = user_of({"headers": shown}, isolate_by)
+        (made,) = asyncio.run(parser.requests(asked, RouteChoice("copy"), client, user))
+        return made.group
+
+    for isolate_by in ("key", "none", "x-user"):
+        here, there = (group(client, isolate_by) for client in ("10.0.0.1", "10.0.0.2"))
+        assert here == group("10.0.0.1", isolate_by) != there
+    known = {"authorization": "Bearer ours"}
+    assert group("10.0.0.1", "key", **known) == group("10.0.0.2", "key", **known)

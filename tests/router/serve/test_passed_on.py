@@ -4,18 +4,18 @@ comes back unchanged."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from endpoint_toys import CHAT, FirstBest, asked, events, serving
+from endpoint_toys import CHAT, FIRST_BEST, asked, events, serving
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from serve_toys import served
+from serve_toys import served, until
 
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
@@ -46,7 +46,7 @@ def over(fake: FakeEndpoint) -> Iterator[EndpointEngine]:
     """Two arms that are one server."""
     with listening(fake):
         body = {"kind": "endpoint", "model": "m", "url": fake.url}
-        yield EndpointEngine({name: recipe(name=name, **body) for name in FirstBest.arms})
+        yield EndpointEngine({name: recipe(name=name, **body) for name in FIRST_BEST.arms})
 
 
 def part(index: int, arguments: str | None = None, **more: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ STREAM = [
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_calls_come_back_unchanged(stream: bool, tmp_path: Path) -> None:
+def test_calls_come_back_unchanged(stream: bool) -> None:
     with serving() as (server, first, _):
         first.choices, first.counted = STREAM, 21
         if stream:
@@ -170,7 +170,7 @@ def test_log_probabilities_and_reasons_are_the_endpoints(stream: bool) -> None:
 def test_a_line_in_the_log_counts_what_was_written(counts: bool, tmp_path: Path) -> None:
     with (
         over(FakeEndpoint(choices=STREAM, counted=21, counts=counts)) as engine,
-        served(engine=engine, policy=FirstBest(), log=tmp_path) as server,
+        served(engine=engine, policy=FIRST_BEST, log=tmp_path) as server,
         server.http() as http,
     ):
         assert http.post(CHAT, json=asked(tools=[WEATHER])).status_code == 200
@@ -192,15 +192,20 @@ def test_the_texts_of_calls_are_an_answers() -> None:
         recipe(name="plain", kind="autoregressive").check(Request(passed={"tools": []}))
 
 
-BAD = [5, "x", [5], [{"function": 5}], [{"index": "0"}], [{"index": -1}], [{"index": True}]]
+CALLS_THAT_ARE_NONE = [5, "x", [5], [{"function": 5}], *([{"index": i}] for i in ("0", -1, True))]
+NO_ANSWERS = [{"delta": {"tool_calls": c}, "finish_reason": "stop"} for c in CALLS_THAT_ARE_NONE]
+NO_ANSWERS += [{"delta": {}, "finish_reason": each} for each in ("abort", "error", "", "null")]
 
 
-@pytest.mark.parametrize("calls", BAD)
-def test_what_are_no_calls_is_the_endpoints_fault(calls: Any) -> None:
+def test_another_endpoint_answers_where_one_gives_up_or_writes_what_are_no_calls() -> None:
     with serving() as (server, first, _), server.http() as http:
-        first.choices = [{"delta": {"tool_calls": calls}, "finish_reason": "stop"}]
-        made = http.post(CHAT, json=asked())
-        assert made.headers["x-draftpick-arm"] == "second"  # the next best
+        for choice in NO_ANSWERS:
+            for stream in (False, True):
+                first.choices, before = [choice], len(first.asked)
+                made = http.post(CHAT, json=asked(stream=stream))
+                assert len(first.asked) == before + 1
+                assert made.headers["x-draftpick-arm"] == "second"  # the next best
+                server.engine.wake("first")
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.text("ab", max_size=3)), max_size=8))
@@ -250,29 +255,25 @@ def test_roles_go_on_as_they_came() -> None:
         assert first.asked[-1]["messages"] == chat
 
 
-def test_the_first_thought_is_the_first_token() -> None:
-    slow = [
-        {"delta": {"reasoning": "hm"}},
-        *({"delta": {"reasoning": " hm"}} for _ in range(20)),
-        {"delta": {"content": "42"}, "finish_reason": "stop"},
-    ]
+def test_the_first_thought_is_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that stands still until the thought has been read."""
+    now, read = [0.0], set[float]()
+
+    def clock() -> float:
+        read.add(now[0])
+        return now[0]
+
+    made_time = SimpleNamespace(perf_counter=clock)
+    monkeypatch.setattr("decoders.endpoints.engine.time", made_time)
 
     def paced() -> Iterator[dict[str, Any]]:
-        for each in slow:
-            yield each
-            time.sleep(0.01)
+        now[0] = 1.0
+        yield THOUGHTS[0]
+        assert until(lambda: 1.0 in read)
+        now[0] = 3.0
+        yield from THOUGHTS[1:]
 
     with over(FakeEndpoint(choices=paced(), counted=30)) as engine:
         made = engine.decode("first", chat_ids(asked()["messages"]), Request())
-    assert made.text == "42" and made.decode_s > 0.2 > made.prefill_s
-    assert made.upstream and made.upstream.fields == {"reasoning": "hm" + " hm" * 20}
-
-
-@pytest.mark.parametrize(
-    ("reason", "stream"), [("abort", False), ("error", True), ("", False), ("null", True)]
-)
-def test_another_endpoint_answers_where_one_gives_up(reason: str, stream: bool) -> None:
-    with serving() as (server, first, _), server.http() as http:
-        first.choices = [{"delta": {}, "finish_reason": reason}]
-        made = http.post(CHAT, json=asked(stream=stream))
-        assert made.headers["x-draftpick-arm"] == "second"
+    assert (made.text, made.prefill_s, made.decode_s) == ("42", 1.0, 2.0)
+    assert made.upstream and made.upstream.fields == {"reasoning_content": "hm, so"}

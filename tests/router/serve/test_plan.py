@@ -18,15 +18,8 @@ def planned(**options: Any) -> Served:
     return plan(made(ServeOptions, options))
 
 
-@pytest.fixture(autouse=True)
-def packages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray too, which some versions of Python have not yet."""
-    monkeypatch.setattr("router.commands.serve.plan.find_spec", lambda name: True)
-
-
 def test_the_defaults() -> None:
     found = planned()
-    assert not found.asked.on_ray
     assert (found.asked.host, found.asked.port, found.asked.drain) == ("127.0.0.1", 8000, 30.0)
     assert (found.asked.slots, found.asked.queue, found.asked.warm_up) == (8, 64, True)
     assert found.named == {} and found.settings.api_key is None
@@ -48,9 +41,6 @@ def test_options_reach_what_is_served() -> None:
         earlier_tokens=99,
         earlier_age=2.0,
         prefix_memory="2MB",
-        engine="ray",
-        replicas=2,
-        ray_address="auto",
     )
     asked, settings = found.asked, found.settings
     assert found.named == {"default": "here", "mine": "runs:/1/there"} and asked.queue == 3
@@ -65,7 +55,6 @@ def test_options_reach_what_is_served() -> None:
     assert planned(earlier_tokens=0).earlier is None
     assert (found.prefix_memory, planned().prefix_memory) == (2_000_000, None)
     assert planned(prefix_memory="512MiB").prefix_memory == 2**29
-    assert (asked.on_ray, asked.replicas, asked.ray_address) == (True, 2, "auto")
     assert " key" not in repr(found)
     assert not Path("log").exists()
 
@@ -73,10 +62,6 @@ def test_options_reach_what_is_served() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"engine": "rays"}, "unknown engine 'rays'; known: local, ray"),
-        ({"replicas": 2}, "add --engine ray"),
-        ({"ray_address": "auto"}, "add --engine ray"),
-        ({"engine": "ray", "learn": Path("p")}, "each replica would learn for itself"),
         ({"api_key": ""}, "DRAFTPICK_API_KEY is empty"),
         ({"policy": ["a=b", "a=c"]}, "two policies called a"),
         ({"policy": ["here", "there"]}, "NAME=there"),

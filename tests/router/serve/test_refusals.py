@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,10 +13,14 @@ from effort import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import SecretStr
-from serve_toys import Served, served, until
+from serve_toys import Served, served, toy_engine, until
 
+from router.records import RouteChoice
 from router.serve.app import Settings
-from router.serve.parsing import Limits
+from router.serve.errors import ApiError
+from router.serve.parsing import Limits, RequestParser
+from router.serve.scheduler import Scheduler
+from router.serve.schemas import ChatBody
 
 USER = {"role": "user", "content": "abcabc"}
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -69,12 +74,11 @@ def refused(made: httpx.Response, status: int = 400) -> dict[str, Any]:
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
 def test_bad_input_is_a_400(
-    strict: Served, body: dict[str, Any], param: str | None, words: str, stream: bool
+    http: httpx.Client, body: dict[str, Any], param: str | None, words: str, stream: bool
 ) -> None:
     usual = {} if body == {} else {"messages": [USER]}
     more = {} if "stream_options" in body else {"stream": stream}
-    with strict.http() as http:
-        error = refused(http.post(CHAT, content=dumps(usual | body | more), headers=JSON))
+    error = refused(http.post(CHAT, content=dumps(usual | body | more), headers=JSON))
     assert error["param"] == param and words in error["message"]
     assert error["type"] == "invalid_request_error"
 
@@ -86,11 +90,10 @@ NULLS = (
 )  # fmt: skip
 
 
-def test_null_asks_for_nothing(strict: Served) -> None:
-    with strict.http() as http:
-        for body in (dict.fromkeys(NULLS), *({name: None} for name in NULLS)):
-            made = http.post(CHAT, json={"messages": [USER], "max_completion_tokens": 2, **body})
-            assert made.status_code == 200, (body, made.text)
+def test_null_asks_for_nothing(http: httpx.Client) -> None:
+    for body in (dict.fromkeys(NULLS), *({name: None} for name in NULLS)):
+        made = http.post(CHAT, json={"messages": [USER], "max_completion_tokens": 2, **body})
+        assert made.status_code == 200, (body, made.text)
 
 
 JSON = {"Content-Type": "application/json"}
@@ -109,16 +112,36 @@ def strict() -> Any:
         yield running
 
 
-def test_prompts_of_no_use(strict: Served) -> None:
-    with strict.http() as http:
-        for prompt in ("", [], [[]], ["a", 3], {"a": 1}, None):
-            assert refused(http.post(TEXT, json={"prompt": prompt}))["param"] == "prompt"
-        for ids in ([99], [-1], [[1], [10**30]]):
-            assert refused(http.post(TEXT, json={"prompt": ids}))
-        error = refused(http.post(TEXT, json={"prompt": [1] * 500, "max_tokens": 20}))
-        assert error["code"] == "context_length_exceeded" and "500 tokens" in error["message"]
-        said = http.post(CHAT, json={"messages": [{"role": "user", "content": "a" * 500}]})
-        assert said.json()["usage"]["completion_tokens"] <= 12  # what the context leaves
+@pytest.fixture(scope="module")
+def http(strict: Served) -> Any:
+    with strict.http() as client:
+        yield client
+
+
+def test_prompts_of_no_use(http: httpx.Client) -> None:
+    for prompt in ("", [], [[]], ["a", 3], {"a": 1}, None):
+        assert refused(http.post(TEXT, json={"prompt": prompt}))["param"] == "prompt"
+    for ids in ([99], [-1], [[1], [10**30]]):
+        assert refused(http.post(TEXT, json={"prompt": ids}))
+    error = refused(http.post(TEXT, json={"prompt": [1] * 500, "max_tokens": 20}))
+    assert error["code"] == "context_length_exceeded" and "500 tokens" in error["message"]
+    said = http.post(CHAT, json={"messages": [{"role": "user", "content": "a" * 500}]})
+    assert said.json()["usage"]["completion_tokens"] <= 12  # what the context leaves
+
+
+def test_an_answer_shares_no_context_with_what_an_encoder_reads() -> None:
+    engine: Any = toy_engine()
+    engine.target.start_id = 0
+    parser = RequestParser(engine, [], Limits())
+
+    def longest(prompt_tokens: int) -> int:
+        asked = ChatBody(messages=[{"role": "user", "content": "a" * prompt_tokens}])
+        (made,) = asyncio.run(parser.requests(asked, RouteChoice("copy"), "here"))
+        return made.request.max_new_tokens
+
+    assert longest(10) == longest(512) == 511
+    with pytest.raises(ApiError, match="but the context holds 512"):
+        longest(513)
 
 
 def test_what_is_no_request(strict: Served) -> None:
@@ -158,30 +181,20 @@ FIELDS = st.sampled_from(
 
 @examples(80, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([CHAT, TEXT]), st.dictionaries(FIELDS, VALUES, max_size=4))
-def test_nothing_a_client_sends_is_a_server_error(path: str, body: dict[str, Any]) -> None:
+def test_nothing_a_client_sends_is_a_server_error(
+    http: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
     body = {"max_tokens": 2, "messages": [USER]} | body if path == CHAT else (
         {"max_tokens": 2, "prompt": "ab"} | body
     )  # fmt: skip
-    made = SHARED.http.post(path, content=dumps(body), headers=JSON)
+    made = http.post(path, content=dumps(body), headers=JSON)
     if made.status_code != 200:
         assert made.status_code in (400, 404)
         refused(made, made.status_code)
 
 
-class SHARED:
-    http: httpx.Client
-
-
-@pytest.fixture(autouse=True, scope="module")
-def shared(strict: Served) -> Any:
-    with strict.http() as http:
-        SHARED.http = http
-        yield
-
-
-def test_the_api_describes_itself(strict: Served) -> None:
-    with strict.http() as http:
-        paths = http.get("/openapi.json").json()["paths"]
+def test_the_api_describes_itself(http: httpx.Client) -> None:
+    paths = http.get("/openapi.json").json()["paths"]
     assert {CHAT, TEXT, "/v1/models", "/health", "/ready", "/metrics", "/stats"} <= set(paths)
 
 
@@ -223,6 +236,14 @@ def test_an_answer_that_takes_too_long() -> None:
         with pytest.raises(openai.APIError, match=r"0\.2 s"):
             list(toy.client().chat.completions.create(model="auto", stream=True, **body))
         assert until(lambda: 'outcome="timeout"} 3.0' in http.get("/metrics").text)
+
+
+def test_a_server_whose_scheduler_has_ended_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a proxy sends requests elsewhere."""
+    with served() as toy:
+        assert httpx.get(f"{toy.url}/ready").status_code == 200
+        monkeypatch.setattr(Scheduler, "alive", False)
+        assert httpx.get(f"{toy.url}/ready").status_code == 503
 
 
 def test_while_it_drains_new_requests_are_refused_and_old_ones_end() -> None:

@@ -3,7 +3,6 @@ gone."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -11,7 +10,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,6 +18,7 @@ from endpoint_toys import serving
 from serve_toys import ASKED, CHAT, Served, served, until
 
 from decoders.common.errors import DraftpickError
+from router.logs.reader import read_log
 from router.serve.app import Settings
 from router.serve.spans import ENDPOINTS, PROTOCOLS, Spans, sending, wanted
 
@@ -64,33 +63,23 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
         yield Traced(server, kept)
 
 
-def logged(server: Served, request: str) -> dict[str, Any]:
-    """The line of a request's first answer."""
-    log = server.scheduler.routers["default"].log
-    lines = [
-        json.loads(line)
-        for path in sorted(Path(log.folder).glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
-    (line,) = (each for each in lines if each["id"] == f"{request}/0")
-    return dict(line)
-
-
 def test_a_span_tells_what_the_log_does(traced: Traced) -> None:
     answer = traced.ask()
     (span,) = traced.spans()
     told, body = dict(span.attributes), answer.json()
-    line = logged(traced.server, answer.headers["x-request-id"])
+    first = f"{answer.headers['x-request-id']}/0"
+    log = traced.server.scheduler.routers["default"].log
+    (line,) = (each for each in read_log(log.folder).decisions if each.id == first)
     kind, status = span.kind.name, span.status.status_code.name
     assert (span.name, kind, status) == ("chat auto", "SERVER", "UNSET")
     assert span.parent is None and span.end_time > span.start_time
-    assert told["draftpick.arm"] == line["arm"] == answer.headers["x-draftpick-arm"] == "copy"
-    assert told["draftpick.propensity"] == line["propensity"]
-    assert told["draftpick.reason"] == line["choice"] == "best"
-    assert told["draftpick.policy.version"] == line["policy"]
+    assert told["draftpick.arm"] == line.arm == answer.headers["x-draftpick-arm"] == "copy"
+    assert told["draftpick.propensity"] == line.propensity
+    assert told["draftpick.reason"] == line.choice == "best"
+    assert told["draftpick.policy.version"] == line.policy
     assert told["draftpick.request.id"] == answer.headers["x-request-id"]
     for name in ("rounds", "drafted", "accepted"):
-        assert told[f"draftpick.{name}"] == line["outcome"][name]
+        assert told[f"draftpick.{name}"] == getattr(line.outcome, name)
     assert told["draftpick.accepted"] > 0
     assert told["gen_ai.usage.input_tokens"] == body["usage"]["prompt_tokens"]
     assert told["gen_ai.usage.output_tokens"] == body["usage"]["completion_tokens"]
