@@ -43,7 +43,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class CellWork:
-    """What a recurrent drafter's cell is asked for: a step, as of `Cell.step`, or a draft, as of
+    """Work for a recurrent drafter's cell: a step, as of `Cell.step`, or a draft, as of
     `Cell.drafts`.
 
     draft: the tokens wanted; None for a step.
@@ -56,7 +56,7 @@ class CellWork:
 
     @staticmethod
     def together(wanted: Sequence[CellWork]) -> list[Any]:
-        """What each is given; all of one cell, steps alone or drafts alone."""
+        """Do it for all at once; what each is given. All are of one cell, steps or drafts alone."""
         head = wanted[0].head
         states = torch.cat([each.state for each in wanted])
         tokens = torch.cat([each.token for each in wanted])

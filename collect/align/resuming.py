@@ -1,4 +1,5 @@
-"""What a run may go on from: answers and states of the same target, weights trained on the same."""
+"""Guards of a run that goes on: its answers and states are of the same target, its weights of the
+same texts."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ def require_same_target(out: Path, folder: Path, tokenizer: Any) -> None:
 
 
 def content_of(tokens: Tokens, vocab: DraftVocab, start: Path | None, *more: object) -> str:
-    """What decides a run besides its recipe and its target: the same for the same texts, draft
-    vocabulary and beginning.
+    """Digest what decides a run besides its recipe and its target: the texts, the draft vocabulary
+    and what it begins with.
 
     start: a drafter's folder, or a file of sizes.
     more: whatever else decides it: numbers and words.

@@ -1,4 +1,4 @@
-"""What a sweep is asked for, and how one batch of queries is tried: whatever fails on the way.
+"""Options of a sweep, and one batch of its queries, whatever fails on the way.
 
 Where a step fails on the batch (memory, most often) each half of it is tried, down to single
 queries; where one fails alone, its row holds the error and nothing else. The steps themselves are

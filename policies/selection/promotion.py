@@ -83,7 +83,7 @@ class LossBound:
     confidence: float
 
     def __str__(self) -> str:
-        """What its answers do, in words."""
+        """Say in words what its answers do."""
         if self.most == 0:
             return "loses nothing"
         if math.isinf(self.most):

@@ -107,7 +107,8 @@ def outcome_of(result: DecodeResult, choosing_s: float) -> Result:
 
 
 def failure_of(error: BaseException) -> Result:
-    """What the log says of an answer that ended so: no message, which may quote the prompt."""
+    """Outcome of an answer that ended so, as the log knows it: without the message, which may quote
+    the prompt."""
     from decoders.models.memory import OutOfMemory
 
     of_arm = UpstreamError | NotANumber | OutOfMemory

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from align_kit import command, dies_after, nothing
 from torch import Tensor
 
 from collect.align import packed_batch, recurrent, training
+from collect.align import teacher as teaching
 from collect.align.held_out import HeldOut
 from collect.align.packed_batch import Stream, flatten, order
 from collect.align.recipe import RecurrentRecipe
@@ -42,7 +44,6 @@ from collect.align.training_stage import (
 )
 from collect.align.weights import DrafterModel
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
-from decoders.backends.threads import threads
 from decoders.common.errors import DraftpickError
 from decoders.sampling.draft_vocab import DraftVocab
 
@@ -398,15 +399,18 @@ def test_minutes_bound_a_run(
 ) -> None:
     """By a clock that moves a tenth of a second whenever it is read. Each step looks at the
     neighbours, so that a core is taken back that they had when training began."""
-    looked: list[None] = []
-    monkeypatch.setattr(threads(), "adapt", lambda: looked.append(None))
+    looked: list[str] = []
+    for place in (training, teaching):
+        own = SimpleNamespace(adapt=partial(looked.append, place.__name__))
+        monkeypatch.setattr(place, "threads", lambda own=own: own)
     ticks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: next(ticks) / 10)
     monkeypatch.setattr(training, "time", clock)
     recipe, told = replace(RECIPE, minutes=0.1), list[dict[str, float]]()
     point = course.train(tmp_path, a_cell(course.teacher), recipe, 1, report=told.append)
     assert 6 <= point.seconds < 6.3
-    assert 25 < point.step <= 60 and len(looked) >= point.step
+    assert 25 < point.step <= 60 and looked.count(training.__name__) == point.step
+    assert looked.count(teaching.__name__) >= point.step  # it reads each batch
     assert told and all(0 <= now["progress"] < 1 for now in told)
     again = course.train(tmp_path, a_cell(course.teacher), recipe, 1)
     assert again.step == point.step  # its time is spent

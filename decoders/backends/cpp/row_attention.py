@@ -1,4 +1,4 @@
-"""What the attention kernel (attention.h) is told of the tokens of one or several sequences.
+"""Tokens of one or several sequences, as the attention kernel (attention.h) takes them.
 
 PyTorch's attention takes one mask for all rows of a batch, as many tokens of each, and as many
 positions. The kernel gets what each token sees, so that nothing is gathered, padded or masked

@@ -216,7 +216,8 @@ class Launch:
 
 
 class Scratch:
-    """What the splits of `attend` leave for the last of them, of passes over up to `tokens` tokens.
+    """Room for what the splits of `attend` leave for the last of them, in passes over up to
+    `tokens` tokens.
 
     The splits depend on the model and its capacity alone: how many there are decides how a row is
     summed. counts: zero between launches.

@@ -196,7 +196,7 @@ def cs_drafter(
     lenience: float,
     longest: int,
 ) -> HorizontalDrafter:
-    """What drafts for the target.
+    """Build the drafter for the target.
 
     verifier_models: from larger to smaller.
     last: drafts with no help.

@@ -1,5 +1,5 @@
-"""What is asked, and how: questions, and requests where drafts have been seen to do harm, tool
-calls after earlier ones and JSON by a schema."""
+"""Requests of an audit: questions, and those where drafts have been seen to do harm, tool calls
+after earlier ones and JSON by a schema."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def of_logs(
 
 
 def _kept(folder: Path, answers: Sequence[TokenAnswer]) -> Traffic:
-    """What an earlier call saved. Raises DraftpickError where the logs hold none of it."""
+    """Read what an earlier call saved. Raises DraftpickError where the logs hold none of it."""
     train, held = (tuple(read_queries(path)) for path in _parts(folder))
     logged = {tuple(each.prompt): each for each in reversed(answers)}  # each prompt's first
     asked = {query.id: query.prompt_ids or () for query in (*train, *held)}
