@@ -114,7 +114,7 @@ reproduce: install
 	$(BIN)/python -m benchmarks.reproduce $(TABLE) $(ARGS)
 
 # dist: the sources, a wheel for every platform, which compiles the kernels on first use, and one for
-# this platform with kernels for the installed PyTorch, whose libraries stay PyTorch's own.
+# this platform with kernels, for PyTorch 2.13 and later, whose libraries stay PyTorch's own.
 RELEASE := $(ENGINES)/release
 
 $(RELEASE)/.installed:
@@ -143,7 +143,7 @@ $(SITE)/.installed:
 
 site: $(SITE)/.installed
 	$(SITE)/bin/python .ci/site.py
-	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --strict
+	SITE_NAME="draftpick $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --strict
 
 clean:
 	rm -rf $(VENV) runs build dist *.egg-info

@@ -32,7 +32,7 @@ class BuildKernels(build_ext):
 
 
 class AnyPython(bdist_wheel):
-    """The kernels call PyTorch alone, so one wheel does for every version of Python."""
+    """The kernels call PyTorch's stable interface alone: one wheel does for every Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]

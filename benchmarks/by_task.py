@@ -56,12 +56,13 @@ def main() -> None:
         if policy is not None:
             chosen = np.asarray(policy.distribution(table.inputs)).argmax(1)
             taken = np.array([table.arms.index(policy.arms[each]) for each in chosen])
+        ratios = np.log(spent[:, over] / spent[np.arange(len(table)), taken])
+        known = np.isfinite(ratios)  # where neither arm failed
         for task in ordered(table.tasks):
-            rows = np.array([each == task for each in table.tasks])
-            ratios = np.log(spent[rows, over] / spent[rows, taken[rows]])
+            rows = known & (np.array(table.tasks) == task)
             groups = [table.groups[at] for at in np.flatnonzero(rows)]
             share = "" if policy is None else f", {np.mean(taken[rows] == arm):.0%} {given.arm}"
-            print(f"temperature {temperature:g}, {task}: {described(ratios, groups)}{share}")
+            print(f"temperature {temperature:g}, {task}: {described(ratios[rows], groups)}{share}")
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def main() -> None:
             "failed": work.failed,
             "seconds": whole,
             "queries_per_s": done / whole,
-            "target_tokens_per_s": work.tokens / work.seconds["target, greedy"],
+            "target_tokens_per_s": work.tokens / work.seconds["target"],
             "seconds_of": dict(work.seconds),
         }
         write_atomically(given.out, json.dumps(settings, indent=1))
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 class Work:
-    """One engine's model work and its seconds by kind. tokens: of the target's greedy answers.
+    """One engine's model work and its seconds by kind. tokens: of the target's answers.
     failed: arms that could not be collected, and why."""
 
     def __init__(self, engine: Engine, most: int) -> None:
@@ -115,10 +115,10 @@ class Work:
 
     def batch(self, prompts: list[list[int]]) -> None:
         batch, most = self.decoder, self._most
-        out = self._timed("target, greedy", lambda: batch.target(prompts, most))
-        self.tokens += sum(map(len, out.ids))
-        seeds = range(len(prompts))
-        self._timed("target, sampled", lambda: batch.target(prompts, most, 1.0, seeds))
+        seeds = range(len(prompts))  # of answers that are drawn where the prompts are read anyway
+        out = self._timed("target", lambda: batch.target(prompts, most, also=[(1.0, seeds)]))
+        drawn = self._timed("target", lambda: batch.target(prompts, most, 1.0, seeds))
+        self.tokens += sum(map(len, [*out.ids, *drawn.ids]))
         for name in self._engine.arm_names:
             if name != AUTOREGRESSIVE and name not in self.failed:
                 try:

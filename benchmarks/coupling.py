@@ -105,6 +105,7 @@ def loaded(given: argparse.Namespace) -> Engine:
     engine = Engine.load(given.target, path)
     for arm in ARMS:
         drafter: Any = engine.strategy(f"{arm} likeliest").drafter  # type: ignore[attr-defined]
+        drafter = getattr(drafter, "model", drafter)  # copies are judged at the answer's own heat
         propose = drafter.propose
 
         def likeliest(context: list[int], asked: Any, propose: Any = propose) -> Any:

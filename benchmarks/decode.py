@@ -3,8 +3,8 @@
     python benchmarks/decode.py --limit 2 --max-new-tokens 128 --out decode.json
 
 Methods are interleaved prompt by prompt in seeded random order, each prompt `--repeats` times; the
-figures are medians over repeats, summed over prompts, the prefill included; beside them the median
-over prompts of each prompt's own ratio. Prompts and decoding apart: every answer is written twice,
+figures are medians over repeats, summed over prompts, the prefill included; ratios have the 95%
+interval of a bootstrap over prompts. Prompts and decoding apart: every answer is written twice,
 once of one token, which is the time to the first; the rest is decoding. Tokens are counted from
 ids, end-of-sequence included, for every method alike. Memory is what the process grew by when a
 method was loaded and first answered, pages of files among it; arms of one engine share most of it.
@@ -44,6 +44,7 @@ from peers import (
     transformers_model,
     transformers_runs,
 )
+from ratios import faster
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -59,8 +60,14 @@ from decoders.models import targets
 from decoders.zoo import TARGET
 from decoders.zoo.catalogue import KNOWN_FILES
 
-PLAIN, BASE = "autoregressive", "transformers"  # what ratios are taken with
-COMPILED = "transformers compiled"
+PLAIN = "autoregressive"
+BASES = {  # what ratios are taken with
+    "x transformers": "transformers",
+    "x compiled": "transformers compiled",
+    "x llama.cpp": "llama.cpp",
+    "x our plain": PLAIN,
+}
+SETTINGS = ("assistant", "gguf", "gguf_draft", "exit_layer", "compile")  # of peers
 
 
 @dataclass
@@ -127,16 +134,17 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="go on with what --out holds")
     given = parser.parse_args()
 
-    before = held_mb()
-    engines = dict(loaded(given))
+    engines, own = dict[str, Engine](), dict[Engine, float]()
+    for dtype, engine, grew in loaded(given):
+        engines[dtype], own[engine] = engine, grew
     if not engines:
         parser.error("no engine was loaded")
     engine = next(iter(engines.values()))
     queries = read_queries(given.queries) if given.queries else shipped("test")
     asked = first_per_task(queries, given.limit)
     prompts = [engine.encode_chat([{"role": "user", "content": q.turns[0]}]) for q in asked]
-    methods = own_methods(given, engines)
-    grown = dict.fromkeys(methods, held_mb() - before)
+    methods: dict[str, Any] = own_methods(engines)
+    grown = {name: own[run.engine] for name, run in methods.items()}
     if given.peers != "none":
         runs, more = peers(given, engine, max(map(len, prompts)))
         methods, grown = methods | runs, grown | more
@@ -157,11 +165,13 @@ def held_mb() -> float:
     return int(pages.read_text(encoding="utf-8").split()[1]) * mmap.PAGESIZE / 1e6
 
 
-def loaded(given: argparse.Namespace) -> Iterator[tuple[str, Engine]]:
-    """("dtype:backend" as given, engine) of each that loads."""
+def loaded(given: argparse.Namespace) -> Iterator[tuple[str, Engine, float]]:
+    """("dtype:backend" as given, engine, megabytes that it grew the process by) of each that
+    loads."""
     only = [PLAIN, *filter(None, given.arms.split(","))] if given.arms else None
     for dtype in given.dtype:
         precision, _, backend = dtype.partition(":")
+        before = held_mb()
         try:
             engine = Engine.load(
                 given.target,
@@ -174,7 +184,7 @@ def loaded(given: argparse.Namespace) -> Iterator[tuple[str, Engine]]:
         except DraftpickError as error:
             print(f"{dtype} is left out: {error}")
             continue
-        yield dtype, engine
+        yield dtype, engine, held_mb() - before
 
 
 def arms_of(target: str) -> Path | None:
@@ -182,7 +192,7 @@ def arms_of(target: str) -> Path | None:
     return None if target in (TARGET, *KNOWN_FILES) else UNTRAINED_ARMS
 
 
-def own_methods(given: argparse.Namespace, engines: dict[str, Engine]) -> dict[str, Run]:
+def own_methods(engines: dict[str, Engine]) -> dict[str, Own]:
     """Every arm of every engine; those of the first by the arm's name alone."""
     first = next(iter(engines))
     return {
@@ -259,9 +269,15 @@ class Timing:
         cls, given: argparse.Namespace, methods: dict[str, Run], asked: Sequence[Query]
     ) -> Timing | None:
         """A fresh one or, with --resume, that of --out; None where that is another run's."""
+        engines = {run.engine for run in methods.values() if isinstance(run, Own)}
         settings = {
             "queries": [q.id for q in asked],
+            "engines": sorted(
+                [each.target_fingerprint, each.timed_by, each.arms_fingerprint(each.arm_names)]
+                for each in engines
+            ),
             "max_new_tokens": given.max_new_tokens,
+            **{name: str(getattr(given, name)) for name in SETTINGS},
             "dtype": given.dtype,
             "target": Path(given.target).name,
             "note": given.note,
@@ -374,11 +390,13 @@ class Timing:
         more = sum(self.tokens[name][at] - 1 for at in chosen)
         return first / len(chosen), more / max(whole - first, 1e-9)
 
-    def paired(self, name: str, beside: str, chosen: Sequence[int]) -> float | None:
-        """Median over these prompts of how much faster than `beside`; None without it."""
-        if beside not in self.seconds:
-            return None
-        return statistics.median(self.speed(name, [at]) / self.speed(beside, [at]) for at in chosen)
+    def times(self, name: str, base: str, chosen: Sequence[int]) -> dict[str, float]:
+        """How many times faster than `base` over these prompts, with its interval."""
+        ours, theirs = (
+            [(self.tokens[one][at], statistics.median(self.seconds[one][at])) for at in chosen]
+            for one in (name, base)
+        )
+        return faster(ours, theirs)
 
     def tokens_a_round(self, name: str, chosen: Sequence[int]) -> float | None:
         if name not in self.rounds:
@@ -399,21 +417,15 @@ def report(timing: Timing, asked: Sequence[Query]) -> None:
     by_task = {
         name: {task: timing.speed(name, ats) for task, ats in of_task.items()} for name in speed
     }
-    bases = {"x transformers": BASE, "x compiled": COMPILED, "x our plain": PLAIN}
+    bases = {label: base for label, base in BASES.items() if base in speed}
     ratios = {
-        name: {
-            label: {
-                "of_sums": speed[name] / speed[base] if base in speed else None,
-                "median": timing.paired(name, base, chosen),
-            }
-            for label, base in bases.items()
-        }
+        name: {label: timing.times(name, base, chosen) for label, base in bases.items()}
         for name in speed
     }
     rounds = {name: timing.tokens_a_round(name, chosen) for name in timing.rounds}
     most, first = timing.given.max_new_tokens, timing.given.dtype[0]
     title = f"{len(chosen)} prompts, {most} new tokens, {first} {timing.given.note}"
-    table = Table(title=title.strip(), caption="ratio of sums (median of prompts' own)")
+    table = Table(title=title.strip(), caption="ratios with 95% intervals over prompts")
     apart = {name: timing.apart(name, chosen) for name in speed}
     columns = ("method", "tokens/s", "first, s", "then/s", "memory, MB", *bases, "tokens/round")
     for column in (*columns, *tasks):
@@ -421,7 +433,9 @@ def report(timing: Timing, asked: Sequence[Query]) -> None:
     for name in sorted(speed, key=lambda n: -speed[n]):
         cells = [f"{speed[name]:.1f}", f"{apart[name][0]:.2f}", f"{apart[name][1]:.1f}"]
         cells.append(f"{timing.grown[name]:.0f}")
-        cells += [_both(ratios[name][label]) for label in bases]
+        cells += [
+            "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**one) for one in ratios[name].values()
+        ]
         mean = rounds.get(name)
         cells.append("" if mean is None else f"{mean:.2f}")
         table.add_row(name, *cells, *[f"{by_task[name][task]:.0f}" for task in tasks])
@@ -435,12 +449,6 @@ def report(timing: Timing, asked: Sequence[Query]) -> None:
         ratios=ratios,
         tokens_per_round=rounds,
     )
-
-
-def _both(ratio: dict[str, float | None]) -> str:
-    if ratio["of_sums"] is None or ratio["median"] is None:
-        return "-"
-    return f"{ratio['of_sums']:.2f} ({ratio['median']:.2f})"
 
 
 if __name__ == "__main__":

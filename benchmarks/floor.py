@@ -6,9 +6,9 @@
 Two floors of a pass at batch 1. The bytes of all weights over the memory bandwidth of this machine:
 whatever the kernels, each weight has to be read once. On CUDA also the kernels of a pass times what
 an empty one costs inside a graph. Printed: that bandwidth, measured; passes of 1 to 17 tokens
-beside the floors, dtypes interleaved; and of every dtype what a pass is made of, by the profiler
-(on CUDA the kernels' own times), and of the first the shares of drafting, the target's passes and
-the rest in the answers of every arm.
+beside the floors, dtypes interleaved; on CUDA what a pass of every dtype is made of, by the
+kernels' own times in the profiler (on a CPU it is one operation); and of the first dtype the shares
+of drafting, the target's passes and the rest in the answers of every arm.
 """
 
 from __future__ import annotations
@@ -45,20 +45,6 @@ IN_A_ROW = 10  # passes between two of its events
 EMPTY_KERNELS = 1000
 WIDTHS = (1, 2, 3, 4, 5, 8, 12, 17)
 READ_BYTES = 1 << 30  # larger than any cache
-OPERATORS = {  # the profiler's names on a CPU -> what they are for
-    "products": (
-        "mkldnn::_linear_pointwise",
-        "aten::mm",
-        "aten::addmm",
-        "aten::linear",
-        "aten::_weight_int8pack_mm",
-        "aten::_weight_int4pack_mm_for_cpu",
-        "draftpick::int4_tiles",
-        "draftpick::int8_tiles",
-    ),
-    "attention": ("aten::scaled_dot_product_attention",),
-    "norms": ("aten::rms_norm", "aten::layer_norm"),
-}
 KERNELS = {  # parts of CUDA kernels' names, the first that fits
     "attention": ("flash", "fmha", "attention", "attend", "softmax"),
     "products": ("gemm", "gemv", "nvjet", "cutlass", "splitk", "pack_mm", "matmul", "product"),
@@ -108,12 +94,12 @@ def main() -> None:
     keep(pass_s=passes)
     if device.type == "cuda":
         keep(empty_kernel_s=empty_kernel_s(device), in_a_row_s=in_a_row_of(engines))
-    parts: dict[str, dict[str, float]] = {}
-    counts: dict[str, float] = {}
-    names: dict[str, dict[str, float]] = {}
-    for dtype, engine in engines.items():
-        parts[dtype], names[dtype], counts[dtype] = parts_of_a_pass(engine)
-        keep(parts_s=parts, kernels_s=names, kernels=counts)
+        parts: dict[str, dict[str, float]] = {}
+        counts: dict[str, float] = {}
+        names: dict[str, dict[str, float]] = {}
+        for dtype, engine in engines.items():
+            parts[dtype], names[dtype], counts[dtype] = parts_of_a_pass(engine)
+            keep(parts_s=parts, kernels_s=names, kernels=counts)
     rounds: dict[str, dict[str, float]] = {}
     engine = next(iter(engines.values()))
     for name in engine.arm_names:
@@ -170,7 +156,7 @@ def show(record: dict[str, Any]) -> None:
         table.add_row(str(width), *cells)
     table.caption = "in brackets the share of the bandwidth floor, of passes in a row on CUDA"
     console.print(table)
-    for dtype, parts in record["parts_s"].items():
+    for dtype, parts in record.get("parts_s", {}).items():
         table = Table("part", "ms", "share", title=f"{dtype}: a pass of one token, profiled")
         for name, seconds in parts.items():
             table.add_row(name, f"{seconds * 1e3:.3f}", f"{seconds / sum(parts.values()):.0%}")
@@ -307,16 +293,14 @@ def _again(engine: Engine, ids: torch.Tensor) -> Callable[[], None]:
 
 
 def parts_of_a_pass(engine: Engine) -> tuple[dict[str, float], dict[str, float], float]:
-    """Seconds of one pass of one token by kind of work, those of its CUDA kernels by name, and how
-    many kernels it launches; the profiler's own cost included."""
+    """Seconds of one pass of one token on CUDA by kind of work, those of its kernels by name, and
+    how many kernels it launches; the profiler's own cost included."""
     device = engine.target.device
     run, repeats = _again(engine, torch.tensor([5], device=device)), REPEATS[device.type]
     for _ in range(3):
         run()
     synchronize(device)
-    on_cuda = device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
-    with profile(activities=activities) as watched:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as watched:
         for _ in range(repeats):
             run()
         synchronize(device)
@@ -324,19 +308,16 @@ def parts_of_a_pass(engine: Engine) -> tuple[dict[str, float], dict[str, float],
     kernels: Counter[str] = Counter()
     launched = 0
     for event in watched.events() or []:
-        seconds = event.time_range.elapsed_us() / 1e6 / repeats
-        if on_cuda and event.device_type == torch.autograd.DeviceType.CUDA:
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            seconds = event.time_range.elapsed_us() / 1e6 / repeats
             launched += 1
             kernels[event.name[:120]] += seconds
-            spent[_kind(event.name.lower(), KERNELS)] += seconds
-        elif not on_cuda and event.cpu_parent is None:
-            part = next((p for p, names in OPERATORS.items() if event.name in names), "elementwise")
-            spent[part] += seconds
+            spent[_kind(event.name.lower())] += seconds
     return dict(spent.most_common()), dict(kernels.most_common(20)), launched / repeats
 
 
-def _kind(name: str, kinds: dict[str, tuple[str, ...]]) -> str:
-    return next((k for k, words in kinds.items() if any(w in name for w in words)), "elementwise")
+def _kind(name: str) -> str:
+    return next((k for k, words in KERNELS.items() if any(w in name for w in words)), "elementwise")
 
 
 def round_shares(engine: Engine, name: str, given: argparse.Namespace) -> dict[str, float]:

@@ -6,7 +6,7 @@ Random weights in the shapes of SmolLM2-135M and of a Llama of 1.2B, which are a
 on. Four parts, each going on where another fails: every kernel beside PyTorch's operators and every
 width bit by bit beside all at once; passes by CUDA events, fused, as plain graphs and eager, beside
 the floor that a measured copy sets; whole rounds by the host's clock; and each kernel of a pass by
-the profiler.
+the profiler. The exit code is 1 where any failed or is not right.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import itertools
 import json
 import multiprocessing
 import statistics
+import sys
 import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,6 @@ from torch import Tensor
 
 from decoders.backends.cuda import fused, fused_launch
 from decoders.backends.cuda.fused import FusedLayers
-from decoders.backends.cuda.fused_launch import Launch
 from decoders.backends.cuda.recorded import RecordedPasses, cuda_graphs
 from decoders.backends.families import Attention
 from decoders.backends.llama.attention import attention_masks
@@ -57,6 +57,7 @@ WIDTHS = (1, 2, 4, 8, 16)
 MLP = {576: 1536, 2048: 8192}  # by hidden size
 HELD = 200  # positions before a timed pass
 REPEATS = 30
+NEAR = 0.02  # relative error: twice what two layers in bfloat16 differ by
 ROUNDING = {
     "bfloat16": lambda weight: weight,
     "int8": partial(narrowed, "int8"),
@@ -92,10 +93,15 @@ def weights_of(shape: Shape, kind: str = "bfloat16", tied: bool = True) -> Weigh
     return Weights(embedding, layers, norm(), head, tied)
 
 
+def launching(pdl: bool) -> fused_launch.Launch:
+    """As passes are launched here, each kernel before the last one ends or after."""
+    return replace(fused.launcher(CUDA), pdl=pdl)
+
+
 def fuse(backend: LlamaBackend, pdl: bool) -> None:
     """Record fused passes from now on."""
     parts = (backend.shape, backend.weights, backend._rope, backend._cache)
-    layers = FusedLayers(*parts, WIDEST, Launch(pdl, mma=True))
+    layers = FusedLayers(*parts, WIDEST, launching(pdl))
     backend.recorded = RecordedPasses(*parts, cuda_graphs(), layers)
 
 
@@ -104,7 +110,7 @@ def compile_ahead(name: str, kind: str, pdl: bool, t: int) -> None:
     shape = shape_of(name, layers=1)
     weights, rope = weights_of(shape, kind), rope_tables(shape, CUDA, BF16)
     cache = KVCache(1, 1, shape.kv_heads, shape.context, shape.head_dim, BF16, CUDA)
-    layers = FusedLayers(shape, weights, rope, cache, WIDEST, Launch(pdl, mma=True))
+    layers = FusedLayers(shape, weights, rope, cache, WIDEST, launching(pdl))
     start, h = torch.zeros(1, dtype=torch.int64, device=CUDA), weights.embedding[:t]
     h = layers.through(h, 0, 1, start, 0)
     layers.logits(layers.normed(h, torch.empty_like(h)))
@@ -129,8 +135,8 @@ def check(name: str, kind: str, pdl: bool) -> dict[str, Any]:
     size = (2, 1, shape.kv_heads, shape.context, shape.head_dim)
     cache, plain = (KVCache(*size, BF16, CUDA) for _ in range(2))
     before = torch.randn_like(cache.all)
-    layers = FusedLayers(shape, weights, rope, cache, WIDEST, Launch(pdl, mma=True))
-    launch, eps = Launch(pdl, mma=True), shape.norm_eps
+    layers = FusedLayers(shape, weights, rope, cache, WIDEST, launching(pdl))
+    launch, eps = launching(pdl), shape.norm_eps
     w = weights.layers[0]
     dense_w = {
         field: t.dequantised() if hasattr(t, "dequantised") else t
@@ -349,8 +355,26 @@ def main() -> None:
     for name in given.models:
         for kind in given.kinds:
             guarded(f"{name} {kind}", found, lambda n=name, k=kind: passes(n, k, orders, found))
+    found["faults"] = [*faults(found)]
     given.out.write_text(json.dumps(found, indent=1, default=str), encoding="utf-8")
     tell(found, given.models, given.kinds)
+    if found["faults"]:
+        sys.exit("\n".join(found["faults"]))
+
+
+def faults(found: dict[str, Any], at: str = "") -> Iterator[str]:
+    """What failed, is not so or is too far off, each after where it stands."""
+    for name, value in found.items():
+        if name == "errors":
+            yield from (f"{at}{part} is {e:.3g} off" for part, e in value.items() if not e <= NEAR)
+        elif name == "compiling" and isinstance(value, list):
+            yield from value
+        elif isinstance(value, dict):
+            yield from faults(value, f"{at}{name}: ")
+        elif name == "failed":
+            yield f"{at}failed"
+        elif value is False:
+            yield f"{at}not {name}"
 
 
 def passes(name: str, kind: str, orders: list[bool], found: dict[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,10 @@
 #     benchmarks/gpu.sh [OUT [STEP...]]
 #
 # OUT (default runs/gpu) gets a log for each step, its results as soon as there are any, and a stamp
-# when it is done: called again, done steps are passed over and cut ones go on. No network, and no
-# package but torch, transformers, safetensors, numpy, pydantic, pyyaml and rich; gguf and accelerate
-# where TARGET_GGUF is to be converted, pytest for `check`; flashspec and economize are measured
-# where they are installed.
+# when it is done: called again, done steps are passed over and cut ones go on; with other variables
+# it wants another OUT. No network, and no package but torch, transformers, safetensors, numpy,
+# pydantic, pyyaml and rich; gguf and accelerate where TARGET_GGUF is to be converted, those of
+# `pip install .[dev]` for `check`; flashspec and economize are measured where they are installed.
 #
 #     PYTHON       interpreter (python3)
 #     DEVICE       cuda or cpu (cuda)
@@ -25,7 +25,7 @@ set -u
 
 STEPS=(check lossless rounds shared write train t5 speed routed floor collect)
 declare -A SECONDS_OF=( # at most; a step's parts run in turn, those of lossless at once
-  [check-tests]=150 [check-fused]=90
+  [check-tests]=420 [check-fused]=90
   [lossless-native]=360 [lossless-graphs]=360 [lossless-self]=360
   [rounds-default]=120 [rounds-other]=120 [rounds-other-int4]=120
   [rounds-default-0.7]=90 [rounds-default-0.7-likeliest]=90 [rounds-default-1]=90 [rounds-default-1-likeliest]=90
@@ -46,6 +46,23 @@ OUT=${1:-runs/gpu}
 [ $# -gt 0 ] && STEPS=("$@")
 mkdir -p "$OUT" || exit 1
 OUT=$(cd "$OUT" && pwd)
+
+# absolute PATH: the same from another folder; what is no path here stays, as a model's name does
+absolute() { if [ -e "$1" ]; then echo "$(cd "$(dirname "$1")" && pwd)/$(basename "$1")"; else echo "$1"; fi; }
+
+given="DEVICE=${DEVICE:-cuda} QUICK=${QUICK:-0} OTHER_NAMES=${OTHER_NAMES:-}"
+for name in PYTHON DATA OTHER OTHER_ARMS DRAFTER ARMS; do
+  if [ -n "${!name:-}" ]; then printf -v "$name" %s "$(absolute "${!name}")"; fi
+  [ "$name" = PYTHON ] || given+=" $name=${!name:-}"
+done
+parts=
+for part in ${TARGET_GGUF:-}; do parts+=" $(absolute "$part")"; done
+if [ -e "$OUT/given" ] && [ "$(cat "$OUT/given")" != "$given$parts" ]; then
+  printf '%s\n' "$OUT holds what was measured with other variables; name another folder" \
+    "  then: $(cat "$OUT/given")" "  now:  $given$parts" >&2
+  exit 1
+fi
+echo "$given$parts" >"$OUT/given"
 PYTHON=${PYTHON:-python3}
 DEVICE=${DEVICE:-cuda}
 DATA=${DATA:-$ROOT/data}
@@ -112,7 +129,7 @@ place_target() {
 print(WHEELS[TARGET].member.rpartition("/")[2])') || exit 1
   mkdir -p "$CACHE" || exit 1
   # shellcheck disable=SC2086  # parts, in order
-  [ -e "$CACHE/$name" ] || { cat $TARGET_GGUF >"$CACHE/.$name" && mv "$CACHE/.$name" "$CACHE/$name"; }
+  [ -e "$CACHE/$name" ] || { cat $parts >"$CACHE/.$name" && mv "$CACHE/.$name" "$CACHE/$name"; }
 }
 
 # the arms that ship and, once there is a drafter over the target's states, two with it
@@ -145,8 +162,11 @@ big() { # a Llama of 1.07 billion random weights
 }
 
 check() {
+  local marks="not engines"
+  [ "$DEVICE" = cpu ] && marks="not engines and not slow" # Triton's interpreter takes minutes
   run check-tests "$PYTHON" -m pytest -q -p no:cacheprovider --continue-on-collection-errors \
-    tests/decoders -k "cuda or gpu or row_kernels"
+    tests/decoders tests/test_t5_family.py -m "$marks" \
+    -k "(cuda or gpu or row_kernels or test_fused) and not compile"
   if [ -e benchmarks/fused_check.py ] && [ "$DEVICE" != cpu ]; then
     run check-fused "$PYTHON" benchmarks/fused_check.py --out "$OUT/fused_check.json"
   else
@@ -303,7 +323,7 @@ collect() {
 # what is small enough to be taken along, models in parts of 15 MiB
 pack() {
   rm -f "$OUT"/models.tar.gz.*
-  (cd "$OUT" && find . -maxdepth 4 -size -4M \( -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name '*.done' \) \
+  (cd "$OUT" && find . -maxdepth 4 -size -4M \( -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name '*.done' -o -name given \) \
     -not -path './random-llama/*' -not -path './t5/*' -not -path './tokens/*' -print0 |
     tar -czf figures.tar.gz --null -T -)
   local kept=() path

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-RATIOS = ("x our plain", "x transformers", "x compiled")
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -37,6 +35,10 @@ def lines_of(found: dict[str, Any]) -> Iterator[str]:
         yield from _rounds(found)
     elif "rows" in found and "clients" in found.get("given", {}):
         yield from _loads(found["rows"])
+    elif "faults" in found:
+        checks = [name for name in found if name.startswith("check ")]
+        yield f"{len(checks)} checks of fused kernels, {len(found['faults'])} faults"
+        yield from found["faults"]
     elif "queries_per_s" in found:
         yield (
             f"{found['queries_per_s']:.2f} queries a second, {found['target_tokens_per_s']:.0f} "
@@ -81,11 +83,7 @@ def _loads(rows: list[dict[str, Any]]) -> Iterator[str]:
 def _speed(found: dict[str, Any]) -> Iterator[str]:
     yield f"{found['prompts']} prompts {found['note']}".strip()
     for name, speed in sorted(found["tokens_per_s"].items(), key=lambda item: -item[1]):
-        ratios = [
-            f"{label} {found['ratios'][name][label]['of_sums']:.2f}"
-            for label in RATIOS
-            if found["ratios"][name][label]["of_sums"] is not None
-        ]
+        ratios = [f"{label} {one['ratio']:.2f}" for label, one in found["ratios"][name].items()]
         yield f"{name}: {speed:.1f} tokens a second, {', '.join(ratios)}"
     for name, why in found["failed"].items():
         yield f"{name} failed: {why[:120]}"

@@ -10,8 +10,8 @@ that is cut after as many tokens, and as free text to its end. The three have ca
 own, so that none finds its prompt read by another; --ways leaves some out. Every answer in JSON is
 parsed and validated; the exit code is 1 where one is not what its schema says. Speeds are the
 server's count of tokens over seconds at the client, of all requests together, and their ratios have
-95% intervals by resampling requests; with several clients they are each client's own. On an
-otherwise idle machine only.
+95% intervals by resampling schemas, or requests under one; with several clients they are each
+client's own. On an otherwise idle machine only.
 """
 
 from __future__ import annotations

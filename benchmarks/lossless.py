@@ -35,7 +35,7 @@ from collect.queries import Query, read_queries
 from decoders import Engine, Request, Sampling
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.errors import DraftpickError
-from decoders.common.files import write_atomically
+from decoders.common.files import whole_lines, write_atomically
 from decoders.common.provenance import hardware, versions
 from decoders.continuous_batching import ContinuousBatch
 from decoders.models import targets
@@ -44,7 +44,11 @@ from decoders.zoo import TARGET
 
 # float32 logits of the default target are 2 to 4e-5 from float64's; bfloat16's steps between 16 and
 # 32, where its largest logits are, are 0.125 wide
-TIE = {"float32": 1e-4, "bfloat16": 0.25, "int8": 0.25, "int4": 0.25}
+TIE, ROUNDED_TIE = 1e-4, 0.25
+SETTINGS = (
+    "target", "config", "against", "device", "max_new_tokens", "temperature", "top_p", "at_once",
+    "batch_invariant",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -83,9 +87,13 @@ def main() -> None:
         for setup, engine in engines.items()
         if given.at_once > 1
     }
-    rows = [json.loads(line) for line in lines_of(given.out)]
-    if any({*row["equal"], *row["failed"]} != {*labels} for row in rows):
-        parser.error(f"{given.out} holds other arms; name another --out")
+    known = whole_lines(given.out).splitlines() if given.out.is_file() else []
+    rows = [json.loads(line) for line in known]
+    settings = {name: str(getattr(given, name)) for name in SETTINGS}
+    if any(row.get("settings") != settings for row in rows) or any(
+        {*row["equal"], *row["failed"]} != {*labels} for row in rows
+    ):
+        parser.error(f"{given.out} holds other arms or settings; name another --out")
     todo = chosen(read_queries(given.queries), given.limit, {row["id"] for row in rows})
     ends = time.monotonic() + 60 * given.minutes
     groups = [todo[at : at + given.batch] for at in range(0, len(todo), given.batch)]
@@ -107,6 +115,7 @@ def main() -> None:
             sampling = Sampling(given.temperature, top_p=given.top_p)
             request = Request(given.max_new_tokens, sampling, seed=seed)
             row |= judged(given, engines, batches, prompt, request, reference)
+            row["settings"] = settings
             rows.append(row)
             with given.out.open("a", encoding="utf-8") as sink:
                 sink.write(json.dumps(row) + "\n")
@@ -190,7 +199,11 @@ def answers(
 
     names = sorted(engine.arm_names, key=lambda name: name != AUTOREGRESSIVE)
     if batch is None:
-        prefilled = engine.prefill(prompt)
+        try:
+            engine.check(prompt, request)
+            prefilled = engine.prefill(prompt)
+        except (DraftpickError, RuntimeError) as error:
+            return dict.fromkeys(names, error)
         for name in names:
             write(name, engine, prefilled)
         return made
@@ -208,7 +221,7 @@ def report(given: argparse.Namespace, rows: list[dict[str, Any]], labels: list[s
     print(f"{len(rows)} queries, {tokens} tokens, against {given.against}")
     totals = {}
     for label in labels:
-        tie = TIE[label.rpartition(", ")[2].partition(" ")[0]]
+        tie = TIE if ", float32 " in label else ROUNDED_TIE
         compared = [row for row in rows if label in row["equal"]]
         gaps = [row["gap"][label] for row in compared if label in row["gap"]]
         errors = [row["failed"][label] for row in rows if label in row["failed"]]
@@ -235,15 +248,6 @@ def report(given: argparse.Namespace, rows: list[dict[str, Any]], labels: list[s
         "versions": versions(),
     }
     write_atomically(given.out.with_suffix(".json"), json.dumps(record, indent=1))
-
-
-def lines_of(path: Path) -> list[str]:
-    """The whole lines of a journal; a last one that was cut off is taken out of the file."""
-    content = path.read_text(encoding="utf-8") if path.is_file() else ""
-    whole = content[: content.rfind("\n") + 1]
-    if whole != content:
-        path.write_text(whole, encoding="utf-8")
-    return whole.splitlines()
 
 
 @cache

@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             greedy = Request(given.max_new_tokens, seed=given.seed)
             alone = Asker(Router(engine, None), [BASELINE], greedy, given.seed)
             asked = [question for question in questions if question.id in held]
-            plain = ask_all(alone, asked, folder / "greedy")
+            plain = ask_all(alone, asked, folder / "greedy", ask=not given.no_ask)
         answers = first_answers(plain)
         page += ["", f"## Temperature {temperature:g}", "", f"{len(rows)} questions.", ""]
         page += table_lines(*table_of(engine, rows, answers, request))

@@ -6,8 +6,8 @@
 
 `measure` needs a target and nothing but torch, transformers and what reads the arms file. It
 decodes each query's first turn through every arm, in an order drawn for each query, the prompt read
-once for all of them, and appends a line a query to OUT.jsonl; the prompts' embeddings go to
-OUT.npz. Started again it goes on. Seconds are of the whole answer, the prompt's own pass included.
+once for all of them, and appends a line a query to OUT.jsonl, with the prompt's embedding. Started
+again it goes on. Seconds are of the whole answer, the prompt's own pass included.
 
 `judge` learns policies on the one file and applies them to the other. A routed answer's seconds are
 those that the chosen arm was timed at, plus what choosing takes. Beside them stand each arm alone,
@@ -22,6 +22,7 @@ import argparse
 import json
 import random
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from rich.table import Table
 
 from collect.queries import read_queries
 from decoders import Engine, Request
+from decoders.common.files import whole_lines
 from decoders.common.provenance import hardware, versions
 from decoders.records import Sampling
 from decoders.zoo import TARGET
@@ -48,7 +50,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     asked = commands.add_parser("measure", help="time every arm on every query")
     asked.add_argument("--queries", nargs="+", type=Path, required=True)
-    asked.add_argument("--out", required=True, help="OUT.jsonl and OUT.npz")
+    asked.add_argument("--out", required=True, help="OUT.jsonl and OUT.about.json")
     asked.add_argument("--target", default=TARGET)
     asked.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
     asked.add_argument("--arms", default="", help="comma-separated; default: all of the file")
@@ -83,14 +85,21 @@ def measure(given: argparse.Namespace) -> None:
         device=given.device,
         backend=given.backend,
     )
-    journal, vectors = Path(f"{given.out}.jsonl"), Path(f"{given.out}.npz")
-    rows = (
-        [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
-        if journal.is_file()
-        else []
-    )
-    done = {row["id"] for row in rows}
-    held = dict(np.load(vectors)) if vectors.is_file() else {}
+    journal, told = Path(f"{given.out}.jsonl"), Path(f"{given.out}.about.json")
+    about = {
+        "target": engine.target_fingerprint,
+        "embedder": engine.embedder,
+        "arms": engine.arms_fingerprint(engine.arm_names),
+        "timed_by": engine.timed_by,
+        "temperature": given.temperature,
+        "max_new_tokens": given.max_new_tokens,
+        "repeats": given.repeats,
+    }
+    if told.is_file() and not about.items() <= json.loads(told.read_text(encoding="utf-8")).items():
+        raise SystemExit(f"{told} is of a run with other settings; name another --out")
+    about |= {"hardware": hardware(), "versions": versions()}
+    told.write_text(json.dumps(about, indent=1), encoding="utf-8")
+    done = {row["id"] for row in read_rows(journal)} if journal.is_file() else set[str]()
     counts: dict[str, int] = {}
     todo = []
     for query in read_queries(given.queries):
@@ -104,13 +113,13 @@ def measure(given: argparse.Namespace) -> None:
             engine.decode(name, ids, Request(48, sampling, seed=0))
     started, order = time.monotonic(), random.Random(len(done))
     with journal.open("a", encoding="utf-8") as sink:
-        for number, query in enumerate(track(todo, description="measuring")):
+        for query in track(todo, description="measuring"):
             if given.minutes and time.monotonic() - started > 60 * given.minutes:
                 break
             prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])
-            request = Request(given.max_new_tokens, sampling, seed=number)
+            seed = zlib.crc32(query.id.encode())
+            request = Request(given.max_new_tokens, sampling, seed=seed)
             prefilled = engine.prefill(prompt)
-            held[query.id] = prefilled.embedding.cpu().numpy()
             arms: dict[str, list[list[float]]] = {name: [] for name in engine.arm_names}
             for _ in range(given.repeats):
                 for name in order.sample(engine.arm_names, len(engine.arm_names)):
@@ -120,21 +129,15 @@ def measure(given: argparse.Namespace) -> None:
                     )
             row = {"id": query.id, "task": query.task, "prompt": len(prompt), "arms": arms}
             row |= {"looped": _repeats(made.ids), "group": query.group or query.id}
+            row["embedding"] = prefilled.embedding.tolist()
             sink.write(json.dumps(row) + "\n")
             sink.flush()
-    np.savez(vectors, **held)
-    about = {
-        "target": engine.target_fingerprint,
-        "embedder": engine.embedder,
-        "arms": engine.arms_fingerprint(engine.arm_names),
-        "backend": getattr(engine.target, "passes", given.backend),
-        "temperature": given.temperature,
-        "max_new_tokens": given.max_new_tokens,
-        "hardware": hardware(),
-        "versions": versions(),
-    }
-    Path(f"{given.out}.about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-    print(f"{len(held)} queries timed")
+            done.add(query.id)
+    print(f"{len(done)} queries timed")
+
+
+def read_rows(journal: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in whole_lines(journal).splitlines()]
 
 
 def _repeats(ids: list[int]) -> bool:
@@ -151,18 +154,14 @@ class Timed:
     [n, A] by query and arm; tokens: [n, A] of an answer."""
 
     def __init__(self, place: str) -> None:
-        rows = [
-            json.loads(line)
-            for line in Path(f"{place}.jsonl").read_text(encoding="utf-8").splitlines()
-        ]
+        rows = read_rows(Path(f"{place}.jsonl"))
         self.about = json.loads(Path(f"{place}.about.json").read_text(encoding="utf-8"))
-        vectors = np.load(f"{place}.npz")
         self.ids = [row["id"] for row in rows]
         self.tasks = [row["task"] for row in rows]
         self.groups = [row["group"] for row in rows]
         self.looped = np.array([row["looped"] for row in rows])
         self.arms = list(rows[0]["arms"])
-        self.embeddings = np.stack([vectors[i] for i in self.ids]).astype(np.float32)
+        self.embeddings = np.array([row["embedding"] for row in rows], np.float32)
         times = [[np.median(_speeds(row["arms"][a])) for a in self.arms] for row in rows]
         self.seconds_per_token = np.array(times)
         self.tokens = np.array([[row["arms"][a][0][0] for a in self.arms] for row in rows])

@@ -11,9 +11,9 @@ bfloat16, together less than 40 MB.
 (task prefix included) and `target`. In turn: a tokenizer, the target on both tasks, the target's
 greedy answers to the training inputs, a drafter for each task trained on those answers, held-out
 BLEU and ROUGE of all three, and how far each arm's drafts are accepted. Each stage leaves a file in
---out and is skipped where that exists; training goes on from its last checkpoint. Where sacrebleu
-or rouge-score is missing the scores are left out, with a word: the same command, run where they
-are installed, adds them from the answers that were kept.
+--out and is skipped where that exists; training goes on from its last checkpoint. Where rouge-score
+is missing the scores are left out, with a word: the same command, run where it is installed, adds
+them from the answers that were kept.
 
 For other commands it leaves query files there: `en-de.jsonl` and `sum.jsonl`, the test inputs, and
 `train.jsonl` with `answers.jsonl`, what the target wrote for them (`draftpick align --outputs`).
@@ -58,7 +58,7 @@ WHAT = {
 }
 FOLLOWED = 30  # test inputs a task that every arm answers
 ANSWERED = 12_000  # training inputs a task that the target answers for its drafter
-CHECKPOINT, TRAINING, SAVE_EVERY_S = "training.safetensors", "training.json", 90.0
+CHECKPOINT, TRAINING, SAVE_EVERY_S = "training.pt", "training.json", 90.0
 SAID_EVERY = 100  # steps; the loss is read no oftener, as the device is waited for then
 LOOKED_AT = 25  # times that the held-out pairs are, in one training
 HIDDEN = -1e9  # added to the scores of positions that are not attended to
@@ -258,7 +258,7 @@ def optimizers(model: nn.Module, shape: Shape) -> list[torch.optim.Optimizer]:
 def train(
     name: str, model: Any, pairs: Sequence[Pair], size: Size, shape: Shape, out: Path, seed: int
 ) -> None:
-    """Until the shape's minutes are spent; the state is kept in `out/name.training.safetensors`.
+    """Until the shape's minutes are spent; the state is kept in `out/name.training.pt`.
     The weights that do best on the held-out pairs stay, in bfloat16."""
     device = model.device
     chance = random.Random(seed)

@@ -3,7 +3,8 @@ temperature and load."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from decoders.zoo.catalogue import trained_on
 
 from .rewards import Reward, default, get
 from .store.collection import Collection
-from .table import only_alone, reward_table
+from .table import NoRewards, only_alone, reward_table
 from .table_options import TableOptions
 
 if TYPE_CHECKING:
@@ -61,19 +62,28 @@ class Summary:
 
 
 def summarise_all(
-    collection: Collection, reward: str | Reward | None = None, alpha: float = 0.5
+    collection: Collection,
+    reward: str | Reward | None = None,
+    alpha: float = 0.5,
+    on_nothing: Callable[[str], None] = lambda why: None,
 ) -> list[Summary]:
     """One for each load and temperature of which the reward says something, temperature 0 without
-    others first."""
+    others first.
+
+    on_nothing: called with why there is none for one of them. Raises NoRewards where there is none
+        at all.
+    """
     stored = collection.manifest.identity
     reward = default(collection.manifest.costs) if reward is None else reward
     if only_alone(collection, get(reward)):
         return [summarise(collection, reward, alpha)]
-    return [
-        summarise(collection, reward, alpha, temperature, answers)
-        for answers in stored.at_once
-        for temperature in stored.temperatures
-    ]
+    found = list[Summary]()
+    for answers, temperature in itertools.product(stored.at_once, stored.temperatures):
+        try:
+            found.append(summarise(collection, reward, alpha, temperature, answers))
+        except NoRewards as error:
+            on_nothing(f"at temperature {temperature:g} with {answers} answers at once {error}")
+    return found or [summarise(collection, reward, alpha)]
 
 
 def summarise(

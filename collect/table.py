@@ -6,7 +6,7 @@ Split it with `RewardTable.split(held_out, seed)`: by query, every task in the s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,6 +65,10 @@ class LeftOut:
         ]
 
 
+class NoRewards(DraftpickError):
+    """No query has a reward at the temperatures and loads that were asked for."""
+
+
 def reward_table(collection: Collection, options: TableOptions | None = None) -> RewardTable:
     """The rewards of every stored query and arm, a row for each temperature and load.
 
@@ -81,6 +85,23 @@ def reward_table(collection: Collection, options: TableOptions | None = None) ->
     temperature or load that was not collected, and a reward whose numbers were not collected.
     """
     return read_rewards(collection, options)[0]
+
+
+def _nothing(
+    collection: Collection, left_out: LeftOut, hot: Container[float], loads: Container[int]
+) -> str:
+    """Say why no row is left, and with which error one failed."""
+    folder = collection.folder
+    why = f" (left out: {left_out})" if str(left_out) else ""
+    failed = (
+        f"; an error of its `error` column in {folder}/outcomes: {row.query_id}, {arm}: {row.error}"
+        for key, rows in sorted(collection.outcomes.items())
+        if key.temperature in hot and key.running in loads
+        for arm, row in rows.items()
+        if row.error
+    )
+    more = f"; collect more (`draftpick collect --out {folder}`)"
+    return f"{folder} holds no query with a reward yet{why}{next(failed, more)}"
 
 
 def fingerprint_of(manifest: Manifest, names: Sequence[str]) -> str:
@@ -160,13 +181,7 @@ def read_rewards(
     measured = [_over_draws(valued(costs))[usable] for costs in repeats]
     keys = [keys[index] for index in usable.tolist()]
     if not keys:
-        folder = collection.folder
-        raise DraftpickError(
-            f"{folder} holds no query with a reward yet"
-            + (f" (left out: {left_out})" if str(left_out) else "")
-            + f"; collect more (`draftpick collect --out {folder}`), or look at its errors "
-            f"(`draftpick collect --summary {folder}`)"
-        )
+        raise NoRewards(_nothing(collection, left_out, wanted, loads))
     contexts = [_request(queries[key.query], key) for key in keys]
     columns, read = _features(options.features, contexts)
     here = sorted({key.query for key in keys})

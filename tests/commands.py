@@ -1,7 +1,5 @@
 """Commands as a user gives them, and what they say: the fixture `draftpick`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any, Protocol

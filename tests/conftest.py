@@ -1,7 +1,5 @@
 """Shared by all tests: property tests' profiles, one MLflow store, a place for others' packages."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

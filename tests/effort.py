@@ -6,8 +6,6 @@ run, the others are slow tests; of a product every nth along each parameter (the
 test whose own size depends on FULL has the mark `property`, so that `make slow` runs it in full.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import Any

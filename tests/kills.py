@@ -1,7 +1,5 @@
 """Kills that leave nothing behind but what is on the disk."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

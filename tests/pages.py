@@ -1,7 +1,5 @@
 """The documentation's pages and the blocks fenced in them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

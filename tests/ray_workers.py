@@ -1,7 +1,5 @@
 """What workers on Ray load: with a process for each, none imports what it does not need."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reward tables of stored collections, opened by folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Packages of others: written, put on the path, and forgotten."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

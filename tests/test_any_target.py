@@ -1,7 +1,5 @@
 """A target that nothing was trained for answers all the same, by prompt lookup."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """Every command against inputs that are wrong: exit code 2, one sentence that names what was wrong,
 and no exception's name; nothing half-written stays."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,11 +1,10 @@
 """The scripts that measure, on a model of a few random weights: they run, their books add up."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -99,6 +98,8 @@ def test_equality_is_counted_and_gone_on_with(
 
     with pytest.raises(SystemExit):
         script("lossless", *options, "--arms", "copy", "--backend", "native")
+    with pytest.raises(SystemExit):
+        script("lossless", *options, "--batch", 3, "--max-new-tokens", 9)
 
 
 def test_turns_and_what_8_bits_lose_are_measured(model: Path, tmp_path: Path, script: Main) -> None:
@@ -134,14 +135,18 @@ def test_a_wrong_answer_is_told(
     monkeypatch.setattr(Engine, "decode", decode)
     out = tmp_path / "self.jsonl"
     options = ["--target", model, "--queries", queries, "--config", arms, "--max-new-tokens", 4]
-    dtypes = ["--dtype", "float32", "bfloat16", "--backend", "native"]
+    with queries.open("a") as stream:
+        stream.write(json.dumps({"id": "long", "task": "qa", "turns": ["a " * 9000]}) + "\n")
+    dtypes = ["--dtype", "float32", "auto", "--backend", "native"]
     script("lossless", *options, *dtypes, "--against", "self", "--out", out)
+    assert len(out.read_text().splitlines()) == 7
     found = held(out.with_suffix(".json"))["arms"]
-    assert found["autoregressive, bfloat16 native"]["equal"] == 6
+    assert found["autoregressive, auto native"]["equal"] == 6
+    assert found["autoregressive, auto native"]["failed"] == 1  # the prompt that is too long
     lied = found["copy, float32 native"]
     assert (lied["equal"], lied["compared"], lied["part_at_a_tie"]) == (0, 6, 0)
     assert lied["largest_gap"] > 0
-    assert found["copy, bfloat16 native"]["failed"] == 6
+    assert found["copy, auto native"]["failed"] == 7
 
 
 def test_speed_is_kept_prompt_by_prompt(
@@ -165,11 +170,31 @@ def test_speed_is_kept_prompt_by_prompt(
         assert [len(times) for times in seconds] == [3] * 4
         assert [times[:1] for times in seconds] == first["seconds"][name]
     plain = found["ratios"]["autoregressive"]["x our plain"]
-    assert plain == {"of_sums": 1.0, "median": 1.0}
+    assert plain == {"ratio": 1.0, "low": 1.0, "high": 1.0}
     assert found["tokens_per_round"]["autoregressive"] == 1.0
 
-    with pytest.raises(SystemExit):
-        script("decode", *options, "--seed", 1, "--note", "another")
+    longer = arms.with_name("longer.yaml")
+    longer.write_text(arms.read_text().replace("k: 3", "k: 4"))
+    for other in (["--note", "another"], ["--gguf-draft", "a.gguf"], ["--config", longer]):
+        with pytest.raises(SystemExit):
+            script("decode", *options, "--seed", 1, *other)
+
+
+def test_every_engine_is_charged_for_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    import decode
+
+    held = [100.0]
+
+    def load(*given: Any, dtype: str, **more: Any) -> str:
+        held[0] += 10 if dtype == "bfloat16" else 3
+        return dtype
+
+    monkeypatch.setattr(decode.Engine, "load", load)
+    monkeypatch.setattr(decode, "held_mb", lambda: held[0])
+    given = Namespace(target="x", config=None, arms="", device="cpu", dtype=["bfloat16", "int4"])
+    assert [(dtype, grew) for dtype, _, grew in decode.loaded(given)] == [
+        ("bfloat16", 10), ("int4", 3)
+    ]  # fmt: skip
 
 
 def test_floors_and_shares(model: Path, arms: Path, tmp_path: Path, script: Main) -> None:
@@ -193,7 +218,7 @@ def test_collection_is_timed_by_its_parts(
     script("collect_speed", *options, "--batch", 2, "--device", "cpu", "--out", out)
     found = held(out)
     assert found["queries"] == 6 and found["failed"] == {}
-    parts = {"target, greedy", "target, sampled", "copy, alone", "copy, replayed"}
+    parts = {"target", "copy, alone", "copy, replayed"}
     assert set(found["seconds_of"]) == parts
     assert sum(found["seconds_of"].values()) < found["seconds"]
 
@@ -201,19 +226,17 @@ def test_collection_is_timed_by_its_parts(
 def timed(place: Path, seed: int, count: int = 60) -> None:
     """Made-up times: `one` is best where the first number of the embedding is above 0."""
     rng = np.random.default_rng(seed)
-    vectors, lines = {}, []
+    lines = []
     for number in range(count):
         vector = rng.normal(size=4).astype(np.float32)
         seconds = {"autoregressive": 1.0, "one": 0.9, "two": 0.8}
         seconds["one" if vector[0] > 0 else "two"] = 0.5
-        vectors[f"q{number}"] = vector
         arms = {name: [[10, 10 * s, 9, 0, 0]] for name, s in seconds.items()}
         row = {"id": f"q{number}", "task": "qa", "prompt": 5, "arms": arms, "looped": number == 0}
-        row["group"] = row["id"]
+        row |= {"group": row["id"], "embedding": vector.tolist()}
         lines.append(json.dumps(row))
     Path(f"{place}.jsonl").write_text("\n".join(lines) + "\n")
     Path(f"{place}.about.json").write_text(json.dumps({"embedder": "e", "arms": "f"}))
-    np.savez(f"{place}.npz", **vectors)
 
 
 def test_policies_are_judged_on_other_queries_times(tmp_path: Path, script: Main) -> None:
@@ -241,16 +264,42 @@ def test_every_arm_is_timed_once_a_query_and_a_run_goes_on(
     options = ["--queries", queries, "--target", model, "--config", arms, "--max-new-tokens", 4]
     options += ["--device", "cpu", "--dtype", "float32", "--out", place]
     script("routed", "measure", *options, "--limit", 1)
-    first = Path(f"{place}.jsonl").read_text()
+    journal = Path(f"{place}.jsonl")
+    first = journal.read_text()
+    journal.write_text(first + '{"id": "cut o')
     script("routed", "measure", *options)
-    whole = Path(f"{place}.jsonl").read_text()
+    whole = journal.read_text()
     assert whole.startswith(first) and len(whole) > len(first)
     rows = [json.loads(line) for line in whole.splitlines()]
     assert len({row["id"] for row in rows}) == len(rows) == 6
     for row in rows:
         assert {len(turns) for turns in row["arms"].values()} == {1}
         assert len({turns[0][0] for turns in row["arms"].values()}) == 1  # lossless arms
-    assert set(np.load(f"{place}.npz")) == {row["id"] for row in rows}
+        assert len(row["embedding"]) == 64
+    with pytest.raises(SystemExit, match="other settings"):
+        script("routed", "measure", *options, "--temperature", 1)
+
+
+def test_a_check_of_fused_kernels_says_what_is_wrong() -> None:
+    pytest.importorskip("triton")
+    from fused_check import faults
+    from gpu_summary import lines_of
+
+    right = {"errors": {"gated": 0.004}, "same bits at every width": True, "counts at zero": True}
+    wrong = {
+        "errors": {"gated": 0.004, "head": float("inf"), "norm": float("nan"), "added": 0.3},
+        "same bits at every width": False,
+    }
+    found: dict[str, Any] = {"device": "one", "compiling": [], "check a": right}
+    assert [*faults(found)] == []
+    passes = {"bytes": 7, "fused": {"failed": "Traceback"}, "kernels": []}
+    found |= {"check b": wrong, "a": passes, "compiling": ["a: no compiler"]}
+    found["faults"] = [*faults(found)]
+    assert found["faults"] == [
+        "a: no compiler", "check b: head is inf off", "check b: norm is nan off",
+        "check b: added is 0.3 off", "check b: not same bits at every width", "a: fused: failed",
+    ]  # fmt: skip
+    assert [*lines_of(found)] == ["2 checks of fused kernels, 6 faults", *found["faults"]]
 
 
 def test_the_gpu_script_is_whole(tmp_path: Path) -> None:
@@ -270,6 +319,13 @@ def test_the_gpu_script_is_whole(tmp_path: Path) -> None:
     assert "collect: done before" in done.stdout
     assert "no such step: sweep" in done.stdout
     assert (tmp_path / "figures.tar.gz").is_file()
+    (tmp_path / "arms.yaml").touch()
+    environment["ARMS"] = "arms.yaml"  # where it is called from
+    again = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 1 and "measured with other variables" in again.stderr
+    assert f"ARMS={tmp_path / 'arms.yaml'}" in again.stderr
 
 
 def test_risk_control_over_many_splits(script: Main, capsys: pytest.CaptureFixture[str]) -> None:

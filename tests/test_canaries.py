@@ -1,7 +1,5 @@
 """Keys, set wherever one can be set, are in nothing that any command writes or says."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

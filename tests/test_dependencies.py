@@ -1,7 +1,5 @@
 """What is installed: every dependency pinned, none from a URL, and audited."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re
@@ -19,13 +17,14 @@ from strangers import installed_with
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = {"draftpick", "pip"}  # the package itself, and what installs it
+SETTINGS = (ROOT / "pyproject.toml").read_text()
 LINES = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
 PIN = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.!]+)")
 
 
 def declared() -> list[Requirement]:
     """Of pyproject.toml, what builds the package and all extras but vLLM's, which pins its own."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    settings = tomllib.loads(SETTINGS)
     project = settings["project"]
     groups = {
         name: group for name, group in project["optional-dependencies"].items() if name != "vllm"
@@ -53,7 +52,6 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
 
 
 EXTRAS = {  # what needs an extra -> where else it may be imported
-    "serve": ("router/serve/", "decoders/endpoints/load.py", "router/engines/check/metrics.py"),
     "ray": ("collect/sweeps/on_ray.py", "collect/sweeps/ray_cluster.py"),
     "dev": ("decoders/backends/cuda/",),  # triton, which comes with torch where there is a GPU
 }
@@ -77,6 +75,16 @@ def imported() -> set[tuple[str, str]]:
     return found
 
 
+def test_every_dependency_says_what_it_is_for_and_is_imported_or_says_that_it_is_not() -> None:
+    listed = SETTINGS.partition("\ndependencies = [")[2].partition("\n]")[0]
+    said = dict(re.findall(r'^  "([\w-]+)>=[\d.]+",  # (.+)$', listed, re.MULTILINE))
+    named = tomllib.loads(SETTINGS)["project"]["dependencies"]
+    assert [*said] == [Requirement(each).name for each in named]
+    distributions = packages_distributions()
+    used = {canonicalize_name(d) for _, module in imported() for d in distributions.get(module, ())}
+    assert said.keys() - used == {n for n, why in said.items() if why.startswith("not imported: ")}
+
+
 def test_spans_alone_need_opentelemetry() -> None:
     """MLflow brings its SDK; nothing else of ours loads it."""
     assert {file for file, module in imported() if module == "opentelemetry"} == {
@@ -85,7 +93,8 @@ def test_spans_alone_need_opentelemetry() -> None:
 
 
 def test_a_plain_install_has_all_that_is_imported_outside_of_the_extras() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads(SETTINGS)["project"]
+    assert project["optional-dependencies"]["serve"] == []  # commands of 0.2.0 name it
     distributions = packages_distributions()
     own = {*sys.stdlib_module_names, "decoders", "policies", "collect", "router"}
 

@@ -1,7 +1,5 @@
 """The pages cannot rot: their commands parse, their snippets run, their links and lists hold."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import json
@@ -39,8 +37,16 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 COMMANDS = list(command_lines())
-INSTALL = ("pip", "install", ".")
-OPERATORS = ("haproxy", "diff", "install", "ln", "podman", "python3", "sudo", "systemctl", "vllm")
+WHEEL = "dist/draftpick-*-manylinux*.whl"
+INSTALLS = {f"install {what}" for what in (".", ".[otel]", ".[vllm]", "--no-deps .", WHEEL)}
+OPERATORS = (
+    "curl", "diff", "haproxy", "install", "ln", "make", "mlflow", "podman", "python3", "source",
+    "sudo", "systemctl", "vllm",
+)  # fmt: skip
+OF_ENGINES = {
+    "--disable-log-stats", "--enable-log-outputs", "--enable-log-requests", "--enable-metrics",
+    "--max-log-len", "--metrics", "--per-request-spec-decode-metrics", "--spec-default",
+}  # fmt: skip
 OURS = [(where, w[1:]) for where, w in COMMANDS if Path(w[0]).name == "draftpick"]
 
 
@@ -103,30 +109,42 @@ def assert_known(command: str, values: dict[str, Any]) -> None:
         assert set(values["tasks"].split(",")) <= set(TASKS)
 
 
+@cache
+def flags(name: str) -> set[str]:
+    """The options of a command."""
+    named = (flag for p in group().commands[name].params for flag in (*p.opts, *p.secondary_opts))
+    return {"--help", *named}
+
+
+FILE = re.compile(
+    r"(decoders|collect|policies|router|tests|benchmarks|docs|mlruns)"
+    r"/[\w/.-]*(\.(py|md|yaml|jsonl|png)|/)"
+)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_in_the_text_exist(page: Path) -> None:
-    """`draftpick train --alpha ...` within a sentence: command and options are real."""
+def test_what_the_text_names_exists(page: Path) -> None:
+    """`draftpick train --alpha ...` within a sentence, an option by itself, a file, a link."""
+    every = {"--debug"}.union(*map(flags, group().commands))
     for words in WORD.findall(prose(page)):
         name, _, rest = words.removeprefix("draftpick ").partition(" ")
-        if not words.startswith("draftpick "):
-            continue
-        assert name in group().commands, words
-        known = {
-            flag for p in group().commands[name].params for flag in (*p.opts, *p.secondary_opts)
-        }
-        assert set(re.findall(r"--[\w-]+", rest)) <= known | {"--help"}, words
+        if words.startswith("draftpick "):
+            assert name in group().commands, words
+            assert set(re.findall(r"--[\w-]+", rest)) <= flags(name), words
+        assert set(re.findall(r"--[a-z][\w-]*", words)) <= every | OF_ENGINES, words
+        assert not FILE.fullmatch(words) or (ROOT / words).exists(), words
+    for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
+        if "://" not in link:
+            name, _, place = link.partition("#")
+            there = page.parent / name if name else page
+            assert there.exists(), link
+            assert not place or place in anchors(there), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_options_in_the_text_exist(page: Path) -> None:
-    every = {
-        flag
-        for command in group().commands.values()
-        for p in command.params
-        for flag in (*p.opts, *p.secondary_opts)
-    }
-    found = {w for words in WORD.findall(prose(page)) for w in re.findall(r"--[a-z][\w-]*", words)}
-    assert found <= every | {"--debug", "--help"}
+def test_options_of_engines_are_written_as_they_are_typed() -> None:
+    """Nowhere without their dashes."""
+    bare = {f"`{option.removeprefix('--')}`" for option in OF_ENGINES}
+    assert not [(page.name, name) for page in PAGES for name in bare if name in prose(page)]
 
 
 def test_the_other_commands_exist() -> None:
@@ -145,10 +163,7 @@ def test_the_other_commands_exist() -> None:
                 assert f'"{flag}"' in source, f"{where}: {arguments[0]} has no {flag}"
         else:
             own = Path(program).name  # /opt/draftpick/bin/pip
-            extras = ((".[serve]",), (".[serve,otel]",), (".[vllm]",))
-            added = ((), *extras, ("--no-deps", "."))
-            install = (own, *arguments) in (INSTALL, *((*INSTALL[:2], *each) for each in added))
-            assert own in ("make", "mlflow", "curl", *OPERATORS) or install, where
+            assert own in OPERATORS or (own == "pip" and " ".join(arguments) in INSTALLS), where
             files = [word for word in arguments if word.startswith("docs/")]
             assert all((ROOT / name).is_file() for name in files), where
 
@@ -161,8 +176,8 @@ def test_the_options_of_the_proposer_for_vllm_are_all_there_and_the_example_is_r
 ) -> None:
     from router.engines.vllm.options import Options, given, read_options
 
-    told = page("docs/engines.md")
-    options = told.partition("### Options\n")[2].partition("\n### ")[0]
+    told = page("docs/engines/vllm.md")
+    options = told.partition("## Options\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == set(Options.model_fields)
     (example,) = (each for each in EXAMPLES.findall(told) if '"policy"' in each)
     (tmp_path / "options.json").write_text(example)
@@ -198,11 +213,26 @@ def test_reproductions_named_exist() -> None:
         parser.parse_args(shlex.split(given.get("ARGS", "")))
 
 
+def test_the_engines_that_export_writes_for_are_named() -> None:
+    from router.engines.export import ENGINES
+
+    for name in ("docs/README.md", "docs/engines/README.md"):
+        (told,) = re.findall(r"arms as options of (.*?)(?:\.$| \(| \|$)", page(name), re.MULTILINE)
+        assert re.split(", | or ", told) == [engine.name for engine in ENGINES.values()]
+
+
 def test_every_command_is_in_the_index() -> None:
     index = page("docs/README.md")
     assert {name for name in group().commands if f"| `draftpick {name}`" not in index} <= {
         name for name in group().commands if f", `draftpick {name}` |" in index
     }
+
+
+def test_every_variable_of_the_environment_is_in_the_index() -> None:
+    packages = ("collect", "decoders", "policies", "router")
+    files = [ROOT / "setup.py", *(f for each in packages for f in (ROOT / each).rglob("*.py"))]
+    read = {n for f in files for n in re.findall(r'"(DRAFTPICK_[A-Z_]+)"', f.read_text("utf-8"))}
+    assert read == set(re.findall(r"`(DRAFTPICK_[A-Z_]+)`", page("docs/README.md")))
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -338,36 +368,23 @@ def test_the_policy_to_add_works(parts: Any, tmp_path: Path) -> None:
     assert loaded.distribution(x[:1]).tolist() == [[1.0, 0.0]]
 
 
-def test_the_reward_to_add_works(parts: Any) -> None:
-    from collect import REWARDS
+def test_the_small_parts_to_add_work(parts: Any) -> None:
+    """A reward, an embedder, a feature, a measure."""
+    from collect import REWARDS, RequestContext, feature_vector, load_embedder
     from collect.records import ArmInfo, Outcome
     from collect.rewards import Context
     from decoders.costs.measured import Costs
+    from router.specbench.quality import quality
 
     context = Context({"a": ArmInfo("a", "neural", 1, True, {})}, Costs((0.1,), {}))
     row = Outcome(query_id="q", arm="a", parameters=1, rounds=4, new_tokens=13)
     assert REWARDS["tokens-per-round"].function(row, context) == 3.0
-
-
-def test_the_embedder_to_add_works(parts: Any) -> None:
-    from collect import load_embedder
-
     found = load_embedder("letters")
     assert found is not None
     assert found.embed(["Bab 7", ""])[:, :2].tolist() == [[1.0, 2.0], [0.0, 0.0]]
     assert load_embedder(found.name) is not None
-
-
-def test_the_feature_to_add_works(parts: Any) -> None:
-    from collect import RequestContext, feature_vector
-
-    assert feature_vector(["brief"], RequestContext([1, 2, 3], 3)).tolist() == [1.0]
-    assert feature_vector(["brief"], RequestContext([1, 2, 3], 4)).tolist() == [0.0]
-
-
-def test_the_measure_to_add_works(parts: Any) -> None:
-    from router.specbench.quality import quality
-
+    for most, brief in ((3, 1.0), (4, 0.0)):
+        assert feature_vector(["brief"], RequestContext([1, 2, 3], most)).tolist() == [brief]
     assert quality("code", ["a\n  b"], ["a\nb\nc\nd"]) == 0.5
 
 
@@ -410,25 +427,6 @@ def test_query_lines_are_read(snippet: Snippet, tmp_path: Path) -> None:
 
 
 # -- links and lists ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_point_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
-        if "://" in link:
-            continue
-        name, _, place = link.partition("#")
-        there = page.parent / name if name else page
-        assert there.exists(), link
-        assert not place or place in anchors(there), link
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_source_files_named_exist(page: Path) -> None:
-    folders = "decoders|collect|policies|router|tests|benchmarks|docs|mlruns"
-    for words in WORD.findall(prose(page)):
-        if re.fullmatch(rf"({folders})/[\w/.-]*(\.(py|md|yaml|jsonl|png)|/)", words):
-            assert (ROOT / words).exists(), words
 
 
 def in_backticks(name: str) -> set[str]:

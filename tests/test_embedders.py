@@ -1,7 +1,5 @@
 """Embedders: one contract, and a policy that reads one from its collection to its answers."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -78,8 +76,8 @@ TEXTS = ["what is the sum of two three", "river", "Wörld 你好 🙂 \n\t", "se
 
 
 def documented() -> Embedder:
-    """The embedder of one's own in docs/policies.md, by the name under which it is added."""
-    page = (Path(__file__).parents[1] / "docs" / "policies.md").read_text(encoding="utf-8")
+    """The embedder of one's own in docs/embedders.md, by the name under which it is added."""
+    page = (Path(__file__).parents[1] / "docs" / "embedders.md").read_text(encoding="utf-8")
     snippets = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     exec(next(text for text in snippets if "EMBEDDERS[" in text), {})
     found = load_embedder("lengths")

@@ -1,7 +1,5 @@
 """Two servers as arms, from collecting to answers: each is the faster one on some queries."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

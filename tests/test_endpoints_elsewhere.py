@@ -1,7 +1,5 @@
 """What servers have besides our requests: other clients', and what they keep of conversations."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import replace

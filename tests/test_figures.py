@@ -1,7 +1,5 @@
 """Figures that are printed as results stand where they are said to, and say how they were made."""
 
-from __future__ import annotations
-
 import csv
 import re
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ SAID = (  # page, and the section whose figures are to be found; None for all of
 )
 COMMAND = r"^```bash$|`(make|draftpick|python) |`benchmarks/\w+\.(py|sh)`|cannot be run again"
 METHOD_PAGES = {f"docs/methods/{name}.md" for name in ("eagle3", "verification")}
-TABLES = sorted({*CONCLUDED, *METHOD_PAGES, "docs/scaling.md"})
+TABLES = sorted({*CONCLUDED, *METHOD_PAGES})
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """The house's own rules: who may import whom, whose packages these are, what ships with them."""
 
-from __future__ import annotations
-
 import ast
+import pkgutil
 import re
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import grimp
 import pytest
+
+import collect
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("decoders", "policies", "collect", "router")
@@ -129,16 +130,11 @@ def test_what_the_outer_ring_registers_is_an_entry_point() -> None:
     assert registering == {module for group in PLUGINS.values() for module in group.values()}
 
 
-def modules_after(code: str) -> set[str]:
-    """Modules in memory after it in a fresh interpreter."""
+def loaded_by(code: str) -> set[str]:
+    """Top-level modules in memory after it in a fresh interpreter."""
     command = [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(done.stdout.splitlines()[-1].split())
-
-
-def loaded_by(code: str) -> set[str]:
-    """Top-level ones of these."""
-    return {name.split(".")[0] for name in modules_after(code)}
+    return {name.split(".")[0] for name in done.stdout.splitlines()[-1].split()}
 
 
 def test_starting_a_command_loads_no_arrays_and_no_client() -> None:
@@ -150,27 +146,6 @@ def test_starting_a_command_loads_no_arrays_and_no_client() -> None:
 
 def test_importing_policies_loads_arrays_alone() -> None:
     assert not loaded_by("import policies") & {"pandas", "sklearn", *HEAVY}
-
-
-def test_the_inner_ring_answers_alone() -> None:
-    """As on a machine that runs a checkout which is not installed, so that no entry point tells of
-    the outer ring."""
-    code = """
-from importlib import metadata
-metadata.entry_points = lambda **asked: ()
-import router.cli
-from collect import shipped
-from decoders import DraftpickError, Engine, EngineOptions
-from decoders.arms import recipe
-from router.routing.loading import shipped_for
-options, policy = shipped_for(EngineOptions())
-assert set(policy.arms) <= set(options.recipes())
-try:
-    recipe(name="a", kind="endpoint", url="http://localhost/v1", model="m")
-except ValueError as error:
-    assert "pip install" in str(error)
-"""
-    assert not list(filter(is_outer, modules_after(code)))
 
 
 def test_no_circle_and_no_import_that_runs_up(graph: grimp.ImportGraph) -> None:
@@ -221,33 +196,6 @@ def test_types_are_shipped(package: str) -> None:
     assert f"{package}*" in settings["packages"]["find"]["include"]
 
 
-CORE = {"loop": 20, "methods.plain.drafter": 20} | {
-    f"methods.{name}.drafter": 30 for name in ("max_gram", "neural", "suffix", "hybrid")
-}
-FORKS = f"""
-import os, sys, torch
-for name in {[*CORE]}:
-    if not os.fork():
-        try:
-            __import__(f"decoders.{{name}}")
-            print(name, *sys.modules, flush=True)
-        finally:
-            os._exit(0)
-    os.wait()
-"""
-
-
-def test_the_core_loads_no_backend() -> None:
-    """Each module in a fork of one interpreter, which has loaded PyTorch."""
-    done = subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True)
-    found = {name: loaded for name, *loaded in map(str.split, done.stdout.splitlines())}
-    assert found.keys() == CORE.keys(), done.stderr
-    for name, loaded in found.items():
-        own = {module for module in loaded if module.split(".")[0] in PACKAGES}
-        assert f"decoders.{name}" in own and len(own) <= CORE[name], name
-        assert not {module for module in own if module.startswith("decoders.backends")}, name
-
-
 ABSENT = (
     "datasets", "matplotlib", "mlflow", "pandas", "pyarrow", "rouge_score", "scipy",
     "sentence_transformers", "sklearn", "typer",
@@ -269,24 +217,85 @@ SCRIPTS = (
     "collect_speed", "decode", "floor", "gpu_summary", "lossless",
     "random_llama", "rounds", "train_t5_family",
 )  # fmt: skip
+CORE = {"loop": 20, "methods.plain.drafter": 20} | {
+    f"methods.{name}.drafter": 30 for name in ("max_gram", "neural", "suffix", "hybrid")
+}
+INNER = """
+from importlib import metadata
+metadata.entry_points = lambda **asked: ()
+import router.cli
+from collect import shipped
+from decoders import DraftpickError, Engine, EngineOptions
+from decoders.arms import recipe
+from router.routing.loading import shipped_for
+options, policy = shipped_for(EngineOptions())
+assert set(policy.arms) <= set(options.recipes())
+try:
+    recipe(name="a", kind="endpoint", url="http://localhost/v1", model="m")
+except ValueError as error:
+    assert "pip install" in str(error)
+"""
+REFUSED = "import sys; sys.modules.update(dict.fromkeys({}))"  # None: import raises
+QUESTIONS = {name: f"import decoders.{name}" for name in CORE} | {
+    "inner": INNER,
+    "bare": f"{REFUSED.format(ABSENT)}; sys.path.append({str(ROOT / 'benchmarks')!r}); "
+    f"import {', '.join((*BARE, *SCRIPTS))}",
+    "server": "import router.serve.app; from router.serve.spans import sending; sending(None)",
+}
+FORKS = f"""
+import os, sys, torch
+for name, code in {QUESTIONS}.items():
+    if not os.fork():
+        exec(code, {{}})
+        print(name, *sys.modules, flush=True)
+        os._exit(0)
+    os.wait()
+"""
 
 
-def test_what_decodes_and_trains_needs_torch_and_transformers_alone() -> None:
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, set[str]]:
+    """Modules in memory after each question, asked in a fork of one interpreter, which has loaded
+    PyTorch."""
+    done = subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True)
+    found = {name: set(modules) for name, *modules in map(str.split, done.stdout.splitlines())}
+    assert found.keys() == QUESTIONS.keys(), done.stderr
+    return found
+
+
+def test_the_core_loads_no_backend(loaded: dict[str, set[str]]) -> None:
+    for name, most in CORE.items():
+        own = {module for module in loaded[name] if module.split(".")[0] in PACKAGES}
+        assert f"decoders.{name}" in own and len(own) <= most, name
+        assert not {module for module in own if module.startswith("decoders.backends")}, name
+
+
+def test_the_inner_ring_answers_alone(loaded: dict[str, set[str]]) -> None:
+    """As on a machine that runs a checkout which is not installed, so that no entry point tells of
+    the outer ring."""
+    assert not list(filter(is_outer, loaded["inner"]))
+
+
+def test_what_decodes_and_trains_needs_torch_and_transformers_alone(
+    loaded: dict[str, set[str]],
+) -> None:
     """Of the heavy packages, that is: a GPU machine may have no others."""
-    refused = f"import sys; sys.modules.update(dict.fromkeys({ABSENT}))"  # None: import raises
-    scripts = f"sys.path.append({str(ROOT / 'benchmarks')!r})"
-    loaded = loaded_by(f"{refused}; {scripts}; import {', '.join((*BARE, *SCRIPTS))}")
-    assert {"torch", "transformers"} <= loaded
+    assert {"torch", "transformers"} <= loaded["bare"]
+    assert "transformers" not in loaded["inner"]
+
+
+def test_a_server_without_spans_loads_no_sdk(loaded: dict[str, set[str]]) -> None:
+    """FastAPI loads the API by itself where it is there."""
+    sent = ("opentelemetry.sdk", "opentelemetry.exporter")
+    assert not [module for module in loaded["server"] if module.startswith(sent)]
 
 
 def test_a_proposer_for_vllm_needs_little() -> None:
     """`pip install --no-deps draftpick` is enough: what it needs comes with vLLM."""
     absent = (*ABSENT, "accelerate", "gguf", "greenlet", "huggingface_hub", "rich", "threadpoolctl")
-    refused = f"import sys; sys.modules.update(dict.fromkeys({absent}))"
-    chosen = (
-        "import numpy as np, policies.products; policies.products.product(np.eye(2), np.eye(2))"
-    )
-    loaded = loaded_by(f"{refused}; from router.engines.vllm import Proposer; {chosen}")
+    choosing = "import numpy as np, policies.products as p; p.product(np.eye(2), np.eye(2))"
+    proposing = "from router.engines.vllm import Proposer"
+    loaded = loaded_by("; ".join((REFUSED.format(absent), proposing, choosing)))
     assert not loaded & (HEAVY - set(absent))
 
 
@@ -336,3 +345,13 @@ def _is_in_the_locale_s_encoding(call: ast.Call) -> bool:
         return False
     usual = whole == "open" or (name == "open" and not given)
     return usual or any(re.fullmatch(r"[rwax]t?\+?", str(mode)) for mode in modes)
+
+
+# -- what `from collect import ...` gives ----------------------------------------------------------
+
+
+def test_every_public_name_is_there_and_no_module_hides_it() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(collect.__path__)}
+    for name in collect.__all__:
+        assert getattr(collect, name) is not None
+        assert name not in modules, f"the module collect.{name} would be imported in its place"

@@ -3,8 +3,6 @@
 Ray and its workers start slowly, so one Ray does for all of this.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import asdict

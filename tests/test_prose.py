@@ -1,7 +1,5 @@
 """Rules of the sentences in the packages: how a docstring begins, and that files it names exist."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

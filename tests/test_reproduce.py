@@ -1,7 +1,5 @@
 """`make reproduce`: what is declared fits together, and a family is reproduced end to end."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

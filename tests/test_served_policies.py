@@ -1,7 +1,5 @@
 """A policy as an MLflow model: texts in, the arm that the router would take out."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Models of other people's making, through the commands: what is written, refused, gone on with."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

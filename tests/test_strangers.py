@@ -1,7 +1,5 @@
 """Parts of other packages: found, imported once, and refused in one sentence where they are bad."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

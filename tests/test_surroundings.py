@@ -1,7 +1,5 @@
 """What a process is given: its control group's limits, its folders, and texts that are none."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

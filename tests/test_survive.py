@@ -1,7 +1,5 @@
 """The scripts in benchmarks/survive: their checks can fail, and their short forms find nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The T5 family's script, end to end on a handful of sentences."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Token files keep what was written into them, and a damaged one is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The script that trains recurrent drafters, and the one that packs its texts, on a toy."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -85,7 +83,7 @@ def test_a_generalist_and_specialists(
         assert (out / stage / "model/recurrent.safetensors").is_file()
         assert (out / stage / "curve.jsonl").is_file()
         # done: there is nothing to go on with
-        assert not (out / stage / "training.safetensors").exists()
+        assert not (out / stage / "training.pt").exists()
     results = json.loads((out / "results.json").read_text())
     assert list(results) == stages
     cards = {stage: json.loads((out / stage / "model/card.json").read_text()) for stage in stages}

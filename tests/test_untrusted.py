@@ -1,7 +1,5 @@
 """Files and names that somebody else made: none runs code, none leads out of its folder."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

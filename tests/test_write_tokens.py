@@ -1,7 +1,5 @@
 """The script that writes token files: what it asks, and that it goes on where it was stopped."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable

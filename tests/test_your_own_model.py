@@ -1,7 +1,5 @@
 """The commands of docs/your-own-model.md, one after the other on a small file."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Random models of a dozen words, as their libraries lay them out on disk."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

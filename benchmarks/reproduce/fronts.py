@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from policies.evaluation.bootstrap import CONFIDENCE, group_index, group_sums, resample
 from policies.records import Float64
 from router.specbench.corpus_bleu import SUMS, bleu_of, ngram_counts
-from router.specbench.quality import BLEU, measure_of
+from router.specbench.quality import BLEU, measure_of, references_of
 from router.specbench.records import BASELINE, Row
 
 from .draws import speedups
@@ -43,8 +43,9 @@ def counts_of(draws: Sequence[Sequence[Row]]) -> Counts:
             if any(one.error is not None or not one.turns for one in answers):
                 continue
             line: list[float] = [number]
+            references = references_of(row.reference or "")
             for one in answers:
-                line += ngram_counts(one.turns[0].result.text.strip(), row.reference or "")
+                line += ngram_counts(one.turns[0].result.text.strip(), references)
             tables.setdefault(row.task, []).append(line)
         found[method] = {task: np.array(lines) for task, lines in tables.items()}
     return found

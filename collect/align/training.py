@@ -22,7 +22,7 @@ from . import checkpoint
 from .recipe import Recipe, schedule
 from .weights import Weights
 
-CHECKPOINT = "training.safetensors"
+CHECKPOINT = "training.pt"
 CURVE = "curve.jsonl"
 REPORT_EVERY = 25  # steps; a report waits for the device
 REPORT_S = 10.0  # or after so long

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collect.queries import Query, read_queries, shipped_folder
-from decoders.common.errors import NotANumber
+from decoders.common.errors import ContextTooLong, NotANumber
 from decoders.common.files import whole_lines
 from decoders.common.terminal import progress
 from decoders.common.text import from_json
@@ -101,7 +101,7 @@ def write_outputs(
                 break
             answers = each([ids for _, ids in group], partial(_written, batch, max_new_tokens))
             for (query, prompt), answer in zip(group, answers, strict=True):
-                if isinstance(answer, NotANumber):
+                if isinstance(answer, NotANumber | ContextTooLong):
                     print(f"the query {query.id!r} is left out: {answer}", file=sys.stderr)
                     continue
                 if isinstance(answer, Exception):

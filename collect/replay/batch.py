@@ -18,11 +18,11 @@ from decoders.costs import measured, under_load
 from decoders.costs.measured import Costs
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
-from decoders.protocols import RequestScope, Strategy
+from decoders.protocols import DraftLength, LearningLength, RequestScope, Strategy
 from decoders.records import Request, Sampling
 from decoders.verify import Coupled
 
-from .costs import costs_at_once, costs_of, install_shared_costs, require_shared
+from .costs import costs_at_once, costs_of, install_costs, require_shared
 from .known import Before, Draws, teacher_forced
 from .protocols import KnownAnswers, ReplayedLoop
 from .records import Replay, ToWrite, Written
@@ -86,33 +86,45 @@ class Batch:
             self._target = Stack.of_backend(target)
         self._known: list[KnownAnswers] = []  # the answers that were asked for last
         self._ahead: list[tuple[_Asked, Written]] = []  # written, not yet asked for
+        self._lengths: dict[tuple[str, int], DraftLength] = {}  # by arm and answers at once
         self._before = Before(engine)
 
     @property
     def cost_table(self) -> Costs:
         """Costs of passes and drafted tokens on this machine, measured when first asked for, and a
-        few times."""
-        if self._costs is None:
-            if self._at_once:  # raises where there is no room, before minutes are spent
-                ContinuousBatch(self._engine, max(self._at_once))
-            found = []
-            for time in range(measured.MEASUREMENTS):
-                self._on_costs(time, 1)
-                found.append(costs_of(self._engine, time > 0))
-            self._costs = Costs.of_repeats(found)
-        if self._at_once and not self._costs.at_once:
-            batch, shared = install_shared_costs(
-                self._engine, max(self._at_once), self._folder, lambda: self._answers
-            )
-            made = []
-            for time, alone in enumerate(self._costs.repeats or (self._costs,)):
-                self._on_costs(time, max(self._at_once))
-                if time > 0:
-                    shared = under_load.timed(batch.passes, self._at_once, shared.narrow)
-                at_once = costs_at_once(self._engine, alone, batch, shared, self._at_once)
-                made.append(replace(alone, at_once=at_once))
-            self._costs = Costs.of_repeats(made)
-        return self._costs
+        few times, or those of `go_on_with`."""
+        return self._costs or self.go_on_with(self._measured())
+
+    def go_on_with(self, costs: Costs) -> Costs:
+        """Let arms draft by these costs from now on, such as those of a folder's first run."""
+        if costs != self._costs:
+            self._costs = costs
+            self._lengths.clear()
+            install_costs(self._engine, costs, lambda: self._answers)
+        return costs
+
+    def _measured(self) -> Costs:
+        engine, most = self._engine, max(self._at_once, default=1)
+        if self._at_once:  # raises where there is no room, before minutes are spent
+            ContinuousBatch(engine, most)
+        found = []
+        for time in range(measured.MEASUREMENTS):
+            self._on_costs(time, 1)
+            found.append(costs_of(engine, time > 0))
+        if not self._at_once:
+            return Costs.of_repeats(found)
+        batch = ContinuousBatch(engine, most)
+        shared = under_load.learn(
+            batch.passes, engine.target_fingerprint, self._folder, lambda: batch.running
+        )
+        made = []
+        for time, alone in enumerate(found):
+            self._on_costs(time, most)
+            if time > 0:
+                shared = under_load.timed(batch.passes, self._at_once, shared.narrow)
+            at_once = costs_at_once(engine, alone, batch, shared, self._at_once)
+            made.append(replace(alone, at_once=at_once))
+        return Costs.of_repeats(made)
 
     @contextmanager
     def at_batch_size(self, answers: int) -> Iterator[None]:
@@ -287,6 +299,8 @@ class Batch:
     ) -> ReplayedLoop:
         costs, length = self.cost_table.of_answers(self._answers), strategy.length
         in_turn = isinstance(length, AdaptiveLength) and length.in_turn
+        if isinstance(length, LearningLength):  # at each load by itself
+            length = self._lengths.setdefault((name, self._answers), length.apart())
         draft_s = (self.cost_table if in_turn else costs).draft_s[name]  # as the loop would see it
         return ReplayedLoop(length, max_new_tokens, draft_s, costs.verify, not draws.temperature)
 

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +20,7 @@ from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.common.sync import synchronize
 from decoders.continuous_batching import ContinuousBatch
-from decoders.costs import passes, under_load
+from decoders.costs import passes
 from decoders.costs.measured import Costs
 from decoders.costs.passes import CONTEXT, REPEATS, seconds_of
 from decoders.costs.under_load import SharedCosts, UnderLoad
@@ -125,35 +124,27 @@ def require_shared(target: Backend) -> LlamaBackend:
     return target
 
 
-def install_shared_costs(
-    engine: Engine, most: int, folder: Path | None, answers: Callable[[], int]
-) -> tuple[ContinuousBatch, SharedCosts]:
-    """Let the engine's arms draft as they do where this many answers are written at once. Returns a
-    batch for them, and what its passes cost.
-
-    most: answers, at most.
-    folder: where these costs are kept; None keeps nothing.
-    answers: how many there are now.
-
-    Raises DraftpickError as `require_shared` does, OutOfMemory if there is no room for that many.
-    """
-    target = require_shared(engine.target)
-    alone = passes.known(target) or passes.measure(target)
-    batch = ContinuousBatch(engine, most)
-    shared = under_load.learn(
-        batch.passes, engine.target_fingerprint, folder, lambda: batch.running
-    )
-    passes.assume(target, UnderLoad(alone.verify_s, alone.busy, shared, answers))
-    for arm in engine.arm_names:
-        engine.forget(arm)  # they ask for costs when they are made
-    return batch, shared
+def install_costs(engine: Engine, costs: Costs, answers: Callable[[], int]) -> None:
+    """Let the engine's arms draft by these costs, if they go by any. answers: how many are written
+    at once now."""
+    loads = sorted(costs.at_once)
+    if not loads and passes.known(engine.target) is None:
+        return
+    by_load = [costs.at_once[each].verify_s for each in loads]
+    tokens = tuple(range(1, 1 + min(map(len, by_load), default=0)))
+    shared = SharedCosts(tuple(loads), tokens, tuple(each[: len(tokens)] for each in by_load), 0)
+    known = UnderLoad(costs.verify_s, shared=shared if loads else None, rows=answers)
+    passes.assume(engine.target, known)
+    for name, arm in engine.arms.items():
+        if arm.uses_cost_model:  # asks for costs when it is made
+            engine.forget(name)
 
 
 def costs_at_once(
     engine: Engine, alone: Costs, batch: ContinuousBatch, shared: SharedCosts, wanted: Sequence[int]
 ) -> dict[int, Costs]:
-    """Costs for each wanted number of answers. alone: those of one answer. batch, shared: as in
-    `install_shared_costs`.
+    """Costs for each wanted number of answers. alone: those of one answer. batch: as many
+    places. shared: what its passes cost.
 
     The steps of a recurrent cell are taken for all answers together, other drafts one after the
     other.

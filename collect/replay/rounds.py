@@ -41,6 +41,10 @@ PROMPTS = (
 )
 
 
+class _Enough(Exception):
+    """Ends an answer of which enough was timed."""
+
+
 class OverheadTimer:
     """Calls a function that reads tokens, and times what passes between its calls.
 
@@ -89,12 +93,18 @@ def alone(engine: Engine, costs: Costs) -> tuple[dict[str, float], dict[str, flo
     held: list[Prefilled] = []  # what the target read of the prompt, until an arm fails
 
     def gaps(arm: str, temperature: float, rounds: int) -> OverheadTimer:
-        (prompt,) = _prompts(engine, 1)
-        request = Request(rounds, Sampling(temperature), eos_ids=(), seed=0)
+        (prompt,) = prompts = _prompts(engine, 1)
+        request = _request(engine, prompts, temperature, 0)
         calls = _calls([engine], arm)
         found = OverheadTimer(target.extend, lambda ids: [len(ids)], 1, calls, target.device)
         prefilled = held.pop() if held else engine.prefill(prompt)
-        with _in_place_of(target, "extend", found):
+
+        def extend(*given: Any) -> Any:
+            if len(found.found) == rounds:
+                raise _Enough
+            return found(*given)
+
+        with _in_place_of(target, "extend", extend), suppress(_Enough):
             engine.decode(arm, prompt, request, prefilled)
         held.append(prefilled)
         return found
@@ -124,9 +134,6 @@ def at_once(
 
     def gaps(arm: str, temperature: float, rounds: int) -> OverheadTimer:
         prompts = _prompts(engine, answers)
-        tokens = max(
-            MIN_ROUNDS, min(MAX_ANSWER_TOKENS, engine.context - max(map(len, prompts)) - MAX_ROUNDS)
-        )
         calls = _calls([slot.engine for slot in batch.slots], arm)
         found = OverheadTimer(
             batch.passes.read,
@@ -137,7 +144,7 @@ def at_once(
         )
         try:
             for seed, prompt in enumerate(prompts):
-                begin(arm, prompt, Request(tokens, Sampling(temperature), eos_ids=(), seed=seed))
+                begin(arm, prompt, _request(engine, prompts, temperature, seed))
             while batch.running == answers and len(found.found) < rounds:
                 batch.step(found)
         except Exception:
@@ -169,6 +176,15 @@ def _calls(engines: Sequence[Engine], arm: str) -> Callable[[], int] | None:
     if not drafters or not adapter_of(drafters[0]).counts_calls:
         return None
     return lambda: sum(drafter.calls for drafter in drafters)
+
+
+def _request(
+    engine: Engine, prompts: Sequence[list[int]], temperature: float, seed: int
+) -> Request:
+    """An answer of more rounds than are timed, as far as the context allows."""
+    room = engine.context - max(map(len, prompts)) - MAX_ROUNDS
+    tokens = max(MIN_ROUNDS, min(MAX_ANSWER_TOKENS, room))
+    return Request(tokens, Sampling(temperature), eos_ids=(), seed=seed)
 
 
 def _prompts(engine: Engine, count: int) -> list[list[int]]:

@@ -23,9 +23,10 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from decoders.common.errors import DraftpickError
+from decoders.common.locks import LOCK
 
 from ..embedders import Embedder, hash_of, kind_of, load_embedder
-from .writer import LOCK, explained, write_file
+from .writer import explained, write_file
 
 CHUNK = 512  # texts embedded at once
 

@@ -23,18 +23,16 @@ from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock, Timeout
 
 from decoders.common.errors import DraftpickError
 from decoders.common.files import replacing
 from decoders.common.identity import identity as identity_of
+from decoders.common.locks import LOCK, sole_writer
 from decoders.costs.measured import Costs
 
 from ..records import ArmInfo, OutcomeRow, QueryRow
 from .manifest import FORMAT, MANIFEST, Identity, Manifest, read_manifest, timed_otherwise
 from .tables import OUTCOMES_SCHEMA, QUERIES_SCHEMA, shards
-
-LOCK = ".lock"
 
 
 class Store:
@@ -46,24 +44,17 @@ class Store:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._lock = FileLock(self.folder / LOCK)
+        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         with explained(self.folder):
             if self.folder.is_dir() and not (self.folder / MANIFEST).exists():
                 _refuse_foreign(self.folder)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock.acquire(timeout=0)
-            except Timeout:
-                raise DraftpickError(
-                    f"another process is collecting into {self.folder}; wait for it, or use "
-                    "another --out"
-                ) from None
+            self._held.enter_context(sole_writer(self.folder))
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._lock.release()
+        self._held.close()
 
     def begin(
         self,

@@ -97,9 +97,9 @@ class SweepOptions:
             raise DraftpickError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
         if self.batch_size < 1:
             raise DraftpickError(f"the batch size must be at least 1, not {self.batch_size}")
-        if self.temperature <= 0:
+        if not 0 < self.temperature < math.inf:
             raise DraftpickError(
-                "the autoregressive arm needs a temperature above 0: a greedy answer scored "
+                "the autoregressive arm needs a finite temperature above 0: a greedy answer scored "
                 f"against itself is always 1 (got {self.temperature:g})"
             )
 

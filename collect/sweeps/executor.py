@@ -42,6 +42,14 @@ class Executor(Protocol):
 
 
 @runtime_checkable
+class ByCosts(Protocol):
+    """An executor whose arms draft by what decoding costs."""
+
+    def go_on_with(self, costs: Costs) -> None:
+        """Let them draft by these, which a folder's first run measured."""
+
+
+@runtime_checkable
 class OwnExecutor(Executor, Protocol):
     """Collects in this process what arms of one kind answer elsewhere (see EXECUTORS)."""
 
@@ -60,6 +68,9 @@ class Here:
 
     def costs(self) -> Costs:
         return self.batch.cost_table
+
+    def go_on_with(self, costs: Costs) -> None:
+        self.batch.go_on_with(costs)
 
     def collect(
         self,

@@ -17,7 +17,7 @@ from decoders.costs.measured import Costs
 
 from ..records import ArmInfo
 from .batch import Collected, OnRows, Prompt, SweepOptions, no_progress
-from .executor import Executor, Here
+from .executor import ByCosts, Executor, Here
 from .protocols import SweepEngine
 from .ray_cluster import connect, ray_module, shares
 
@@ -41,9 +41,16 @@ class _Worker:
         return self._loaded().costs()
 
     def collect(
-        self, group: Sequence[Prompt], arms: Sequence[ArmInfo], options: SweepOptions
+        self,
+        group: Sequence[Prompt],
+        arms: Sequence[ArmInfo],
+        options: SweepOptions,
+        costs: Costs | None,
     ) -> Collected:
-        (done,) = self._loaded().collect([group], arms, options)
+        executor = self._loaded()
+        if costs is not None and isinstance(executor, ByCosts):
+            executor.go_on_with(costs)
+        (done,) = executor.collect([group], arms, options)
         return done
 
     def _loaded(self) -> Executor:
@@ -71,6 +78,7 @@ class OnRay:
         self._make, self._address, self._asked = make, address, workers
         self._ours = False
         self._workers: list[Any] = []
+        self._costs: Costs | None = None  # that all workers' arms draft by
 
     def __enter__(self) -> Self:
         ray = _ray()
@@ -99,6 +107,9 @@ class OnRay:
             raise DraftpickError(f"a worker could not start: {first_line(error)}") from error
         return found
 
+    def go_on_with(self, costs: Costs) -> None:
+        self._costs = costs  # told with every group, as a worker may be started anew
+
     def collect(
         self,
         groups: Iterable[Sequence[Prompt]],
@@ -118,7 +129,8 @@ class OnRay:
                 if found is None:
                     break
                 worker = idle.pop()
-                running[worker.collect.remote(found[1], arms, options)] = (*found, worker)
+                task = worker.collect.remote(found[1], arms, options, self._costs)
+                running[task] = (*found, worker)
             if not running:
                 return
             (finished, *_), _ = ray.wait(list(running))

@@ -28,7 +28,7 @@ from ..store.manifest import Identity, timed_otherwise
 from ..store.tables import read_table
 from ..store.writer import Store
 from .batch import Prompt, SweepOptions, failed_query
-from .executor import Executor, Here
+from .executor import ByCosts, Executor, Here
 from .progress import Meter, SweepProgress
 from .protocols import SweepEngine
 
@@ -102,6 +102,8 @@ def sweep(
             {**provenance(), "timed_by": engine.timed_by},
             space,
         )
+        if isinstance(executor, ByCosts):
+            executor.go_on_with(manifest.costs)
         pending = _not_stored(queries, store.folder)
         already = len(queries) - len(pending)
         collected = errors = 0

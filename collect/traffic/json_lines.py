@@ -111,7 +111,9 @@ def _message(choice: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _says(message: Mapping[str, Any]) -> bool:
     content = message.get("content")
-    return bool(content and isinstance(content, str | list)) or bool(message.get("tool_calls"))
+    said = bool(content and isinstance(content, str | list))
+    others = ("tool_calls", "reasoning_content", "reasoning")
+    return said or any(message.get(name) for name in others)
 
 
 def _messages(found: Any) -> tuple[dict[str, Any], ...] | None:

@@ -238,8 +238,9 @@ def before_each(texts: Sequence[KnownText]) -> Iterator[tuple[int, list[int]]]:
             yield at, [at - 1] if at else []
         return
     known = [span for span in spans if span is not None]
-    begins = sorted(range(len(texts)), key=lambda at: known[at][0])
-    ends = sorted(range(len(texts)), key=lambda at: known[at][1])
+    # What took no time is complete before what is asked for at that moment.
+    begins = sorted(range(len(texts)), key=lambda at: known[at])
+    ends = sorted(range(len(texts)), key=lambda at: known[at][::-1])
     given = 0
     for at in begins:
         first = given

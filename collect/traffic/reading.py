@@ -45,7 +45,7 @@ def read_logs(paths: Iterable[Path]) -> Logs:
     named = [each for path in paths for each in _files(path)]
     for path in named:
         server = ServerLog()
-        for number, line in enumerate(_lines(path), 1):
+        for number, line in _lines(path):
             where = f"{path}:{number}"
             found = list(_answers(line, where, server))
             lines += 1
@@ -76,12 +76,12 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """Lines that hold something. Raises DraftpickError."""
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines that hold something, with their numbers. Raises DraftpickError."""
     with reading(path, "log"), path.open(encoding="utf-8-sig") as stream:
-        while line := stream.readline(MOST_LINE):
+        for number, line in enumerate(iter(lambda: stream.readline(MOST_LINE), ""), 1):
             if line.strip():
-                yield line.rstrip("\r\n")
+                yield number, line.rstrip("\r\n")
 
 
 def _nothing(named: list[Path], lines: int) -> str:
@@ -109,8 +109,11 @@ _GENERATED = re.compile(
     + r")?(?:, finish_reason: (\w+))?"
 )
 _PARAMETER = r"\b{}=([\d.e+-]+)"
-_REQUEST = re.compile(r"\brequest:\s+(\{.*)$")
-_RESPONSE = re.compile(r"\bresponse:\s*(\{.*)$")
+# Of these the first in a line says what the line is; a text may hold any of them.
+_KIND = re.compile(
+    r"(?P<asked>Received request |Request \S+ details: prompt: )|(?P<said>Generated response )"
+    r"|\brequest:\s+(?P<request>\{.*)$|\bresponse:\s*(?P<response>\{.*)$"
+)
 
 
 @dataclass
@@ -122,19 +125,22 @@ class ServerLog:
 
     def answers(self, line: str, where: str) -> Iterator[LoggedAnswer]:
         """Answers that the line completes."""
-        if "Received request " in line or " details: prompt: " in line:
-            self._vllm_request(line, where)
-        elif "Generated response " in line:
-            yield from self._vllm_answer(line)
-        elif found := _REQUEST.search(line):
-            self._body = object_of(found[1])
-        elif (found := _RESPONSE.search(line)) and self._body is not None:
+        found = _KIND.search(line)
+        if found is None:
+            return
+        if found["asked"]:
+            self._vllm_request(line, found.start(), where)
+        elif found["said"]:
+            yield from self._vllm_answer(line, found.start())
+        elif found["request"]:
+            self._body = object_of(found["request"])
+        elif self._body is not None:
             body, self._body = self._body, None
-            if (said := object_of(found[1])) is not None:
+            if (said := object_of(found["response"])) is not None:
                 yield from exchange(body, said, {}, where)
 
-    def _vllm_request(self, line: str, where: str) -> None:
-        received, details = _RECEIVED.search(line), _DETAILS.search(line)
+    def _vllm_request(self, line: str, at: int, where: str) -> None:
+        received, details = _RECEIVED.match(line, at), _DETAILS.match(line, at)
         found = received or details
         if found is None:
             return
@@ -142,7 +148,7 @@ class ServerLog:
         prompt = _literal(found[2])
         if isinstance(prompt, str):
             held = replace(held, prompt=prompt)
-        ids = details or _OLD_IDS.search(line)
+        ids = details or _OLD_IDS.search(line, found.start(3))
         if ids is not None and isinstance(_literal(ids[ids.re.groups]), list):
             held = replace(held, prompt_ids=tuple(_literal(ids[ids.re.groups])) or None)
         if received is not None:
@@ -155,8 +161,8 @@ class ServerLog:
             )
         self._asked[found[1]] = held
 
-    def _vllm_answer(self, line: str) -> Iterator[LoggedAnswer]:
-        found = _GENERATED.search(line)
+    def _vllm_answer(self, line: str, at: int) -> Iterator[LoggedAnswer]:
+        found = _GENERATED.match(line, at)
         if found is None or (found[2] or "").endswith("delta)"):
             return
         asked = self._asked.pop(found[1], None)

@@ -162,8 +162,9 @@ def reward_table(
     )
 
 
-def require_known(reward: Reward, costs: Costs | None) -> None:
-    """Raises DraftpickError for a reward that logs say nothing of."""
+def require_known(reward: Reward, costs: Costs | None, loads: Sequence[int] = ()) -> None:
+    """Raises DraftpickError for a reward that logs say nothing of, and for numbers of answers at
+    once whose costs are not known."""
     lacks = (
         reward.needs_similarity or reward.needs_measured or reward.needs_prices or reward.uses_size
     )
@@ -177,6 +178,13 @@ def require_known(reward: Reward, costs: Costs | None) -> None:
             f"the reward {reward.name!r} needs what passes cost; give --costs FILE (`draftpick "
             "costs URL` makes one) or --target, or take 'saved-passes'"
         )
+    known = [1] if costs is None else sorted({1, *costs.at_once})
+    for load in loads:
+        if load not in known:
+            raise DraftpickError(
+                f"what passes cost for {load} answers at once is not known (it is for "
+                f"{', '.join(map(str, known))}); leave it out of --at-once, or measure it"
+            )
 
 
 def _outcome(arm: str, answer: TokenAnswer, replay: Replay | None) -> Outcome:
@@ -228,7 +236,7 @@ def mean_running(spans: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
     """[n], the mean number of answers under way over each one's time, itself included.
 
     spans: when each began and ended, in seconds; one without a duration counts those that were
-        under way at that moment.
+        under way at that moment beside itself.
     """
     starts, ends = (np.array(column, dtype=np.float64) for column in zip(*spans, strict=True))
     times = np.unique(np.concatenate([starts, ends]))
@@ -240,7 +248,7 @@ def mean_running(spans: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
     took = ends - starts
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = (area[last] - area[first]) / took
-    found: NDArray[np.float64] = np.where(took > 0, mean, np.maximum(1, running[first]))
+    found: NDArray[np.float64] = np.where(took > 0, mean, 1 + running[first])
     return np.maximum(1.0, found)
 
 

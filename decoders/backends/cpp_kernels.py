@@ -87,11 +87,9 @@ def version() -> str:
 
 def file_name(best: str) -> str:
     """Name of the kernels' file for a set of instructions, in a wheel and where it is kept. Other
-    sources, flags and releases of PyTorch have other names; its patches and builds share one, as
-    they have one interface."""
-    release = "_".join(torch.__version__.split(".")[:2])
+    sources and flags have other names."""
     key = hashlib.sha256(repr((version(), SETS[best])).encode()).hexdigest()[:8]
-    return f"torch{release}_{best.lower()}_{key}.so"
+    return f"kernels_{best.lower()}_{key}.so"
 
 
 def load_kernel(folder: Path, say: Callable[[str], None], compiling: bool = True) -> bool:
@@ -108,10 +106,7 @@ def load_kernel(folder: Path, say: Callable[[str], None], compiling: bool = True
         if not any(_opened(each) is None for each in there):
             if not compiling:
                 return False
-            say(
-                f"compiling kernels for {best}, as none came for PyTorch {torch.__version__}: "
-                "once, about a minute"
-            )
+            say(f"compiling kernels for {best}, as none came with draftpick: once, about a minute")
             with quiet({"torch.utils.cpp_extension": logging.ERROR}):  # it misses CUDA
                 refused = compile_kernels(path, [*SETS[best].values()]) or _opened(path)
             if refused is not None:

@@ -274,8 +274,9 @@ class LlamaBackend(KeptStates):
             dense.append("bfloat16")
         alone = type(self) is LlamaBackend  # not one of many, each of which would be recorded
         if self.recorded is not None and self.precision in dense and alone and len(ids) > WIDEST:
-            through = self.pass_through
-            hidden = self.recorded.prompt(ids, self._length, through, self.kept_states)
+            hidden = self.recorded.prompt(
+                ids, self._length, self.context, self.pass_through, self.kept_states
+            )
             if hidden is not None:
                 self._length = self._ahead = self._length + len(ids)
                 return hidden

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,6 +38,20 @@ def header_of(part: Path) -> dict[str, Shape]:
     if ends != size:
         raise Damaged(f"{part} is cut short or no safetensors file; fetch or save it again")
     return shapes
+
+
+def own_config(folder: Path, kind: Callable[..., T]) -> T:
+    """Read the numbers in `config.json` of a drafter that draftpick trained. Raises Damaged where
+    it has others than `kind` takes."""
+    path = folder / "config.json"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        numbers = {name: value for name, value in record.items() if name != "kind"}
+        if all(isinstance(value, int | float) for value in numbers.values()):
+            return kind(**numbers)
+    except (ValueError, TypeError, AttributeError):
+        pass
+    raise Damaged(f"{path} is no config of such a drafter; fetch or save it again")
 
 
 def indexed(index: Path) -> list[Path]:

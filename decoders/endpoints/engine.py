@@ -146,8 +146,8 @@ class EndpointEngine:
 
     def kept(self, prompt_ids: Sequence[int]) -> str | None:
         """The arm whose server has read the earlier turns of this chat already; None where all arms
-        are of one server."""
-        if len({arm.url for arm in self.arms.values()}) == 1:
+        are of one server and model."""
+        if len({(arm.url, arm.model) for arm in self.arms.values()}) == 1:
             return None
         return self.conversations.arm_of(chat_of(prompt_ids))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from ..common.errors import DraftpickError, UpstreamRefused
 from .recipe import EndpointRecipe
@@ -42,15 +43,8 @@ Sample = tuple[str, Mapping[str, str], float]  # name, labels, value
 def samples(page: str, named: str) -> list[Sample]:
     """All that a metrics page holds, in Prometheus' format.
 
-    named: where it came from. Raises DraftpickError for another page, and where prometheus-client
-    is not installed.
+    named: where it came from. Raises DraftpickError for another page.
     """
-    try:
-        from prometheus_client.parser import text_string_to_metric_families
-    except ModuleNotFoundError as error:
-        raise DraftpickError(
-            "reading a server's metrics needs prometheus-client; pip install 'draftpick[serve]'"
-        ) from error
     try:
         return [
             (sample.name, sample.labels, sample.value)

@@ -15,6 +15,7 @@ from io import IncrementalNewlineDecoder
 from itertools import islice
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -26,8 +27,6 @@ from .fields import fields_of
 from .servers import Speculated, content_of, end_of, speculated, stop_of
 
 if TYPE_CHECKING:
-    from pydantic import SecretStr
-
     from .recipe import EndpointRecipe
 
 BUSY = (408, 429)
@@ -208,17 +207,15 @@ def asked(
 
     Raises as `completions`.
     """
-    url, key = httpx.URL(arm.url), key_of(arm)
+    url = urlsplit(arm.url)
     headers = {name.encode(): value.encode() for name, value in (trace or {}).items()}
-    if key is not None:
-        headers[b"Authorization"] = b"Bearer " + key.get_secret_value().encode()
     with (
         _explained(arm),
         connections.stream(
             method,
-            url.copy_with(path=url.path.rstrip("/") + path),
+            url._replace(path=url.path.rstrip("/") + path).geturl(),
             json=content,
-            headers=headers,
+            headers=headers | authorization(arm),
             timeout=arm.timeout_s,
         ) as answer,
     ):
@@ -241,10 +238,11 @@ def record_of(arm: EndpointRecipe, answer: httpx.Response) -> dict[str, Any]:
     return _record(arm, text_of(answer))
 
 
-def key_of(arm: EndpointRecipe) -> SecretStr | None:
-    """The key that its requests take; None for none. Raises UpstreamRefused where it is missing."""
+def authorization(arm: EndpointRecipe) -> dict[bytes, bytes]:
+    """The header with the key that its requests take, if any. Raises UpstreamRefused where it is
+    missing."""
     if arm.api_key_env is None:
-        return None
+        return {}
     key = os.environ.get(arm.api_key_env)
     if not key:
         raise UpstreamRefused(
@@ -253,9 +251,10 @@ def key_of(arm: EndpointRecipe) -> SecretStr | None:
             "it, or leave `api_key_env` out",
         )
     try:
-        return secret(key, arm.api_key_env)
+        found = secret(key, arm.api_key_env)
     except DraftpickError as error:
         raise UpstreamRefused(arm.name, f"the arm {arm.name!r}: {error}") from None
+    return {b"Authorization": b"Bearer " + found.get_secret_value().encode()}
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class Chain:
     def __init__(self, make: Make, parameters: int, read: Reader | None = None) -> None:
         self._make, self._parameters, self._read = make, parameters, read
         self.calls = 0
-        self.behind, self._tokens = DrafterLag(), WIDEST
+        self.behind = DrafterLag(0)
 
     @property
     def work(self) -> int:
@@ -46,11 +46,12 @@ class Chain:
 
     def unread(self, width: int, drafted: int, least: int) -> int:
         """Tokens to be read in a round over `width` drafted tokens, so many of them its own; at
-        least so many, so that there are few recordings."""
+        least so many where there are, so that there are few recordings."""
         if self._read is None:
             return int(drafted > 0)
-        need = self.behind.unread(width, drafted)
-        return min(0 if not need else least if need <= least else WIDEST, self._tokens)
+        need, tokens = self.behind.unread(width, drafted), self.behind.tokens
+        more = least if need <= least else WIDEST
+        return more if need and more <= tokens else min(need, tokens)
 
     def width(self, shape: Shape) -> int:
         return shape[0]
@@ -71,7 +72,7 @@ class Chain:
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.calls = 0
-        self.behind, self._tokens = DrafterLag(), len(prompt_ids) + 1
+        self.behind = DrafterLag(len(prompt_ids) + 1)
         if self._read is not None:
             self._read(prompt_ids)
             self.calls = 1
@@ -79,9 +80,13 @@ class Chain:
 
 class DrafterLag:
     """How many tokens before the newest one a draft model has not read. The host knows it of rounds
-    that were read; of those on their way it takes the most that there may be."""
+    that were read; of those on their way it takes the most that there may be.
 
-    def __init__(self) -> None:
+    tokens: that the sequence has at least.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
         self._known = 0
         self._flying: deque[tuple[int, int]] = deque()
 
@@ -95,11 +100,13 @@ class DrafterLag:
 
     def launched(self, width: int, unread: int) -> None:
         """A round over so many drafted tokens, before which the model reads so many."""
+        self.tokens += 1
         self._flying.append((width, unread))
 
     def read(self, accepted: int, own: bool) -> None:
         """Take the oldest off. own: whether the draft was the model's."""
         width, unread = self._flying.popleft()
+        self.tokens += accepted
         if not unread:
             self._known += accepted + 1
         else:  # its own last token is not read

@@ -11,11 +11,12 @@ from ..backends.eagle3.config import Eagle3Config
 from ..backends.eagle3.head import Eagle3Head, require_fit
 from ..backends.eagle3.model import Eagle3Backend, Eagle3Target
 from ..backends.exit_adapter import Adapter, AdapterHead
-from ..backends.llama.exit_head import ADAPTER, ReadOutHead, check_exit
+from ..backends.llama.exit_head import ADAPTER, AdapterConfig, ReadOutHead, check_exit
 from ..backends.native import LlamaBackend
 from ..backends.recurrent.cell import CELL
 from ..backends.recurrent.head import RecurrentHead, require_size
 from ..common.errors import DraftpickError
+from ..common.tensor_files import own_config
 from ..protocols import Backend, ExitBackend, LayeredBackend, StateBackend
 from ..sampling.draft_vocab import FILE, DraftVocab
 from .drafts import TargetInfo, draft_vocab_of, folder_of
@@ -31,7 +32,12 @@ __all__ = ["check_exit"]
 
 def exit_folder(arm: str, drafter: str) -> Path:
     """Folder of an exit adapter, found as by `folder_of`."""
-    return folder_of(arm, drafter, ADAPTER)
+    return folder_of(arm, drafter, ADAPTER, "config.json")
+
+
+def exit_layer_of(folder: Path) -> int:
+    """The layer that a trained exit leaves after. Raises Damaged where its config says none."""
+    return own_config(folder, AdapterConfig).exit_layer
 
 
 def trained_exit(arm: str, folder: Path, target: ExitBackend) -> AdapterHead | LensHead:

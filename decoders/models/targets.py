@@ -88,6 +88,11 @@ def device_of(name: str) -> torch.device:
         raise DraftpickError(f"unknown device {name!r}; use auto, cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise DraftpickError("no CUDA device is available here; use --device cpu")
+    if device.type == "cuda" and device.index:  # recordings and kernels are the first one's
+        raise DraftpickError(
+            f"a process runs on the first GPU that it sees, not on {name}; use --device cuda and "
+            "set CUDA_VISIBLE_DEVICES to the GPU that you mean"
+        )
     return device
 
 

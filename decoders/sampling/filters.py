@@ -62,7 +62,8 @@ def cooled(logits: Tensor, sampling: Sampling) -> Tensor:
     `probabilities`."""
     scores = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.temperature != 1:
-        scores = scores / sampling.temperature
+        # a tensor, as in rounds: by a number of the host a GPU multiplies with its reciprocal
+        scores = scores / scores.new_full((), sampling.temperature)
     if 0 < sampling.top_k < scores.shape[-1]:
         least = scores.topk(sampling.top_k, -1).values[..., -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)

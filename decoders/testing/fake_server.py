@@ -32,6 +32,7 @@ class FakeEndpoint:
     """A server that answers a prompt by its words in capitals, unless told otherwise.
 
     step_s: seconds before each event, by the prompt's text.
+    named: the field of its words, so that they may be thoughts.
     status: what it answers with in place of 200, with `headers`.
     refuses: fields that it says 400 to.
     dies_after: requests after which it says 503.
@@ -51,6 +52,7 @@ class FakeEndpoint:
 
     step_s: Callable[[str], float] = lambda prompt: 0.0
     words: Callable[[str], list[str]] = upper_words
+    named: str = "content"
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     refuses: tuple[str, ...] = ()
@@ -189,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
             for word in shown:
                 time.sleep(fake.step_s(prompt))
-                yield {"delta": {"content": word}, "finish_reason": None}
+                yield {"delta": {fake.named: word}, "finish_reason": None}
             reason = "length" if len(shown) < len(words) else "stop"
             yield {"delta": {}, "finish_reason": reason, "stop_reason": fake.last_word}
 

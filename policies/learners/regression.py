@@ -69,9 +69,10 @@ def _fit_ridge(
     seen = table.filled()
     mean, std = moments(seen.inputs, standardise, len(seen.feature_names))
     x = ((seen.inputs - mean) / std).astype(np.float64)  # [n, d]
-    x_mean, y_mean = x.mean(axis=0), seen.rewards.mean(axis=0)
+    often = np.ones(len(x)) if seen.weights is None else seen.weights
+    x_mean, y_mean = (np.average(each, axis=0, weights=often) for each in (x, seen.rewards))
     weight, strength = ridge_weights(
-        x - x_mean, seen.rewards - y_mean, ridge, seen.groups
+        x - x_mean, seen.rewards - y_mean, ridge, seen.groups, often
     )  # [A, d]
     layer = Layer(weight.astype(np.float32), np.asarray(y_mean - weight @ x_mean, dtype=np.float32))
     options: dict[str, Any] = {"model": "ridge", "ridge": strength, "temperature": temperature}
@@ -80,7 +81,11 @@ def _fit_ridge(
 
 
 def ridge_weights(
-    x: Float64, y: Float64, ridge: float | None, groups: Sequence[Hashable]
+    x: Float64,
+    y: Float64,
+    ridge: float | None,
+    groups: Sequence[Hashable],
+    often: Float64 | None = None,
 ) -> tuple[Float64, float]:
     """([A, d] weights, strength) for centred x [n, d] and y [n, A], from one SVD.
 
@@ -92,14 +97,17 @@ def ridge_weights(
 
     groups: one per row; rows that share one, as those of one query at several temperatures, are
         left out together, or a weak ridge that remembers queries would look best.
+    often: [n], how often each row counts, of which x and y are centred at the means; None for once.
     """
+    root = np.ones(len(x)) if often is None else np.sqrt(often / often.mean())  # [n]
+    x, y = x * root[:, None], y * root[:, None]
     u, s, vt = np.linalg.svd(x, full_matrices=False)  # [n, m], [m], [m, d]
     projected = u.T @ y  # [m, A]
     if ridge is None:
         errors = []
         together = _rows_of(groups)
         for strength in GRID:
-            left_out = _left_out(y, u, s**2 / (s**2 + strength), projected, together)
+            left_out = _left_out(y, u, s**2 / (s**2 + strength), projected, root, together)
             if y.shape[1] > 1:
                 left_out = left_out - left_out.mean(axis=1, keepdims=True)
             errors.append(float(np.square(left_out).mean()))
@@ -123,18 +131,24 @@ def _rows_of(groups: Sequence[Hashable]) -> list[NDArray[np.intp]]:
 
 
 def _left_out(
-    y: Float64, u: Float64, shrink: Float64, projected: Float64, together: list[NDArray[np.intp]]
+    y: Float64,
+    u: Float64,
+    shrink: Float64,
+    projected: Float64,
+    root: Float64,
+    together: list[NDArray[np.intp]],
 ) -> Float64:
     """[n, A]: each row's error by the ridge that was fitted without its group, the mean included.
 
     For a linear smoother y -> H y it is (I - H_gg)^-1 (y - H y)_g, exactly (block leave-one-out;
     Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10, for groups
-    of one row). H is u diag(shrink) u^T, and 1/n for the mean that was taken off.
+    of one row). H is u diag(shrink) u^T, and root root^T / n for the mean that was taken off.
     """
     residual = y - (u * shrink) @ projected
     errors = np.empty_like(residual)
     for rows in together:
         own = u[rows]  # [G, size, m]
-        hat = (own * shrink) @ own.transpose(0, 2, 1) + 1 / len(y)  # [G, size, size]
+        mean = root[rows][:, :, None] * root[rows][:, None] / len(y)
+        hat = (own * shrink) @ own.transpose(0, 2, 1) + mean  # [G, size, size]
         errors[rows] = np.linalg.solve((1 + 1e-9) * np.eye(rows.shape[1]) - hat, residual[rows])
     return errors

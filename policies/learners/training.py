@@ -88,7 +88,8 @@ def train(
     head: Head | None = None,
     prior: Float64 | None = None,
 ) -> Fitted:
-    """Fit the paper's MLP (3 linear layers, tanh) with AdamW on shuffled batches.
+    """Fit the paper's MLP (3 linear layers, tanh) with AdamW on shuffled batches, to which a table
+    with weights gives each row as often as they say.
 
     Deterministic for a seed on one machine.
 
@@ -108,6 +109,7 @@ def train(
     mean, std = moments(table.inputs, training.standardise, len(table.feature_names))
     x = torch.tensor((table.inputs - mean) / std)  # [n, d]
     rewards = torch.tensor(table.rewards, dtype=torch.float32)  # [n, A]
+    often = None if table.weights is None else torch.tensor(table.weights)
     generator = torch.Generator().manual_seed(seed)
     widths = [table.width, training.hidden, training.hidden, len(table.arms)]
     weights = _initial(widths, generator)
@@ -138,7 +140,10 @@ def train(
         best = (_greedy_mean(policy, choosing), policy)
     for epoch in range(1, training.epochs + 1):
         began, losses = time.perf_counter(), []
-        order = torch.randperm(len(x), generator=generator)
+        if often is None:
+            order = torch.randperm(len(x), generator=generator)
+        else:
+            order = torch.multinomial(often, len(x), replacement=True, generator=generator)
         for start in range(0, len(x), training.batch_size):
             batch = order[start : start + training.batch_size]
             value = loss(_forward(weights, x[batch]), rewards[batch], generator)
@@ -241,4 +246,6 @@ def _greedy_mean(policy: NetworkPolicy, table: RewardTable) -> float:
 
 def _mean(probs: Float64, table: RewardTable) -> float:
     values = per_query(probs, table.rewards)
-    return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
+    known = ~np.isnan(values)
+    weights = np.ones(len(values)) if table.weights is None else table.weights
+    return float(np.average(values[known], weights=weights[known])) if known.any() else math.nan

@@ -90,6 +90,9 @@ def _of_length(arm: Any, stops: bool) -> list[str]:
         )
     if arm.length.min_confidence and not stops:
         lost.append("drafts do not end before a token below `min_confidence`")
+    window = getattr(getattr(arm, "model", arm), "prompt_window", None)
+    if window is not None:
+        lost.append(f"the draft model reads all of a prompt, not its last {window} tokens")
     if arm.context_to is not None:
         lost.append(f"contexts above {arm.context_to} tokens (`context_to`) have drafts too")
     return lost

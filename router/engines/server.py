@@ -38,13 +38,14 @@ def server_at(
     if model is not None and not (model.strip() and whole(model)):
         raise DraftpickError(f"the model's name is empty or holds half a character: {model!r}")
     try:
-        path = urlsplit(url).path.rstrip("/")
-    except ValueError:
-        path = "/"
+        parts = urlsplit(url)
+        place = url if parts.path.rstrip("/") else parts._replace(path="/v1").geturl()
+    except ValueError:  # no address: the recipe says so
+        place = url
     try:
         return EndpointRecipe(
             name=url,
-            url=url if path else f"{url.rstrip('/')}/v1",
+            url=place,
             model=model or FIRST_MODEL,
             api_key_env=api_key_env,
             extra_body=dict(extra_body or {}),
@@ -104,8 +105,8 @@ def _said(error: Unavailable) -> str:
 
 @dataclass
 class Stream:
-    """Events of one answer: when those with text came, and how many tokens all of them held; None
-    where the server does not say."""
+    """Events of one answer: when those with text, thoughts or calls came, and how many tokens all
+    of them held; None where the server does not say."""
 
     times: list[float] = field(default_factory=list)
     tokens: int | None = None
@@ -128,7 +129,7 @@ def streamed(
             for event in events:
                 if event.completion_tokens is not None:
                     stream.tokens = event.completion_tokens
-                if event.text:
+                if event.text or event.fields:
                     stream.times.append(time.perf_counter())
     except Unavailable as error:
         raise DraftpickError(f"{server.name} does not answer: {error}") from error

@@ -173,7 +173,7 @@ class Service:
             arms=engine.arm_names,
             running=lambda: scheduler.running,
             waiting=lambda: scheduler.waiting,
-            earlier=getattr(engine, "earlier", None),
+            earlier=lambda: getattr(engine, "earlier", None),
             prefixes=getattr(engine, "prefixes", None),
         )
 

@@ -63,7 +63,7 @@ class Metrics:
     """Counts of one application, used from its event loop alone.
 
     running, waiting: number of requests at the moment.
-    earlier: the answers that arms copy from, where any are kept.
+    earlier: gives the answers that arms copy from, where any are kept by then.
     prefixes: what is kept of prompts, where anything is.
 
     PromQL over the last five minutes; add `by (arm)` to a sum to compare arms:
@@ -95,7 +95,7 @@ class Metrics:
         arms: list[str],
         running: Callable[[], int],
         waiting: Callable[[], int],
-        earlier: EarlierAnswers | None = None,
+        earlier: Callable[[], EarlierAnswers | None] = lambda: None,
         prefixes: PrefixStore | None = None,
     ) -> None:
         self._target, self._policy = target, policy
@@ -138,8 +138,7 @@ class Metrics:
         ):
             Gauge(name, words, registry=registry).set_function(now)
         registry.register(Reading(lambda: _of_arms(self.arms)))
-        if earlier is not None:
-            registry.register(Reading(lambda: _of_earlier(earlier)))
+        registry.register(Reading(lambda: _of_earlier(earlier())))
         if prefixes is not None:
             registry.register(Reading(lambda: _of_prefixes(prefixes)))
 
@@ -236,8 +235,10 @@ def _of_arms(arms: Mapping[str, ArmCounts]) -> list[Metric]:
     return [drafts, drafted, accepted, at]
 
 
-def _of_earlier(held: EarlierAnswers) -> Iterator[Metric]:
+def _of_earlier(held: EarlierAnswers | None) -> Iterator[Metric]:
     """What is kept of earlier answers, and how often it had something to draft."""
+    if held is None:
+        return
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
     for kind, name, words, value in (
         (gauge, "answers", "Earlier answers that are kept to draft from.", len(held)),

@@ -164,7 +164,8 @@ class Scheduler:
         """Have other routers over the same engine, once the answers under way have ended; requests
         wait meanwhile.
 
-        make: called with those in use, in the scheduler's thread. Where it fails they stay.
+        make: called with those in use, in the scheduler's thread; new arms are its own to declare
+            in every slot. Where it fails they stay.
         """
         self._exchange = make
         self._batch.wake()
@@ -268,10 +269,6 @@ class Scheduler:
         except Exception as error:  # whatever is wrong with the new ones, the old ones answer
             logger.error("the arms and policies stay as they are: %s", in_words(error))
             return
-        for slot in self._batch.slots:
-            engine = next(iter(self.routers.values())).engine
-            if slot.engine is not engine:
-                slot.engine.declare(engine.arms)
         self._slots = self._routers_of_slots()
         logger.warning("new arms: %s", ", ".join(self.routers[DEFAULT].engine.arm_names))
 

@@ -63,7 +63,7 @@ def wanted(endpoint: str | None) -> bool:
     if not _installed("opentelemetry.exporter.otlp.proto.http"):
         raise DraftpickError(
             "sending spans needs OpenTelemetry's exporter; install draftpick with it: `pip install "
-            "'draftpick[serve,otel]'`, or set OTEL_SDK_DISABLED=true"
+            "'draftpick[otel]'`, or set OTEL_SDK_DISABLED=true"
         )
     return True
 

@@ -15,6 +15,7 @@ from collect.queries import Query, ordered, read_queries
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.files import write_atomically
+from decoders.common.locks import sole_writer
 from decoders.common.provenance import measured_on, versions
 from decoders.common.terminal import progress
 from decoders.records import DecodeResult, Request
@@ -27,7 +28,7 @@ from .quality import check_measures
 from .records import Row
 from .report import speedups
 from .run import Asker, choose_methods
-from .summary import summarise
+from .summary import ORACLE_FIELDS, summarise
 
 
 def load_questions(
@@ -51,6 +52,8 @@ def load_questions(
     queries = [query for query in queries if not tasks or query.task in tasks]
     for task in {query.task for query in queries}:
         check_measures(task)
+        if task in ORACLE_FIELDS:
+            raise DraftpickError(f"no task may be called {task!r}, a field of the summary's")
     return select(queries, limit, seed)
 
 
@@ -145,8 +148,9 @@ def ask_all(asker: Asker, questions: Sequence[Query], out: Path, *, ask: bool = 
         questions = [question for question in questions if question.id in held]
         if not questions:
             raise DraftpickError(f"{out} holds none of these questions yet; ask them first")
-    journal = Journal(out, settings)
-    with progress(f"{len(asker.methods)} methods", "questions") as tick:
+    methods = f"{len(asker.methods)} methods"
+    with sole_writer(out), progress(methods, "questions") as tick:
+        journal = Journal(out, settings)
         tick(len(journal.rows), len(questions))
         rows = asker.run(questions, journal, lambda: tick(len(journal.rows), len(questions)))
     by_id = {row.question_id: row for row in rows}

@@ -12,7 +12,7 @@ import policies
 from decoders.common.errors import DraftpickError
 
 from ..routing.router import Router
-from .records import BASELINE, ROUTED
+from .records import BASELINE, ORACLE, ROUTED
 
 DRAWN = " (dynamic)"
 _NAME = re.compile(r"[\w.+-]+")
@@ -57,14 +57,14 @@ def candidates_of(
     Raises DraftpickError for the name of an arm or of another row, PolicyError for a policy that
     does not fit the router's engine.
     """
-    taken = {*router.engine.arm_names, ROUTED, BASELINE, "oracle"}
+    taken = {*router.engine.arm_names, ROUTED, BASELINE, ORACLE}
     found: list[Candidate] = []
     for name, given in named:
         if name in taken:
             raise DraftpickError(f"the candidate {name!r} is named like another row; rename it")
         taken.add(name)
         policy = policies.load(given) if isinstance(given, str | Path) else given
-        label = policy_label(given) if isinstance(given, str | Path) else policy.name
+        label = policy_label(given if isinstance(given, str | Path) else policy.name, policy)
         chooser = Router(router.engine, policy, log=router.log)
         found.append(Candidate(name, chooser, False, label))
         if dynamic:
@@ -72,11 +72,12 @@ def candidates_of(
     return found
 
 
-def policy_label(uri: str | Path) -> str:
-    """A name for a policy that changes with its content: a folder's comes with a hash."""
+def policy_label(uri: str | Path, policy: policies.Policy) -> str:
+    """A name for a policy that changes with its content: a folder's comes with a hash of its files,
+    another, such as of a model in MLflow, which a promotion changes, with the policy's own."""
     folder = Path(uri)
     if not folder.is_dir():
-        return str(uri)
+        return f"{uri}@{getattr(policy, 'fingerprint', policy.name)[:12]}"
     digest = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())

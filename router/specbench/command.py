@@ -105,13 +105,16 @@ def specbench(
     named = names_in(arms)
     router = router_for(options, policy, routed, named, request, embedder, log)
     precision = router.engine.target_fingerprint.rpartition("/")[2]
+    given, label = policy or shipped_policy(options), FIXED if routed else None
+    if given and router.policy is not None:
+        label = policy_label(given, router.policy)
     summary = run_specbench(
         router,
         asked,
         request,
         out,
         arms=named,
-        policy_label=policy_label(policy or shipped_policy(options) or FIXED) if routed else None,
+        policy_label=label,
         seed=seed,
         hardware=measured_on(precision, options.device),
         ask=ask,

@@ -152,7 +152,11 @@ def _change(
     shares = [float(each[:, 0].sum() / each[:, 1].sum()) for each in sums]
     low = high = math.nan
     fewest = min(len(each) for each in sums)
-    if fewest >= FEWEST and min(shares) > 0:
+    if fewest >= FEWEST and shares[0] > 0 == shares[1]:
+        some, share = np.count_nonzero(sums[0][:, 0]), len(sums[0]) / sum(map(len, sums))
+        if share**some < level:  # that all sources with any are on this side by chance
+            low = high = 0.0
+    elif fewest >= FEWEST and min(shares) > 0:
         resamples = max(2000, math.ceil(40 / level))
         if paired:
             both = resampled_sums(np.concatenate(sums, axis=1), seed, resamples)
@@ -178,8 +182,8 @@ def read_measured(path: Path) -> list[Measured]:
     if path.is_file():
         return _check(path)
     raise DraftpickError(
-        f"{path} is no collection, no folder of `draftpick specbench`, no log and no report of "
-        "`draftpick check`; name one of these"
+        f"{path} is no collection, no folder of `draftpick specbench` and no report of "
+        "`draftpick check`; name two of these, or two logs"
     )
 
 
@@ -216,7 +220,7 @@ def _collection(folder: Path) -> list[Measured]:
         if row["error"] is not None:
             continue
         measured = _number(row["measured_tokens"]), _number(row["measured_decode_s"])
-        tokens = (max(0.0, measured[0] - 1), measured[1])
+        tokens = float(np.maximum(0.0, measured[0] - 1)), measured[1]  # not known stays nan
         drafted, accepted, rounds = (_number(row[n]) for n in ("drafted", "accepted", "rounds"))
         sums = *tokens, drafted, accepted, _number(row["new_tokens"]) - 1, rounds
         key = tuple(row[name] for name in ("query_id", "temperature", "running", "draw"))

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from decoders.common.errors import DraftpickError
+
 from ..commands.options import AsJson
 from ..tabulated import Tabulated, tell
 
@@ -50,8 +52,10 @@ def compare(
     from router.specbench.compare import compared, read_measured
     from router.specbench.compare_logs import is_log, measured, read_sides
 
-    if after is None or is_log(before):
+    if is_log(before) and (after is None or is_log(after)):
         sides = measured(*read_sides(before, after), show_words)
+    elif after is None:
+        raise DraftpickError(f"name what {before} is to be compared with")
     else:
         sides = read_measured(before), read_measured(after)
     changes = compared(*sides, seed)

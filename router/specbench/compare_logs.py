@@ -22,7 +22,7 @@ OVERLAP = 0.1  # of the answers since a change, while one server takes over from
 
 
 def is_log(path: Path) -> bool:
-    return path.is_dir() and bool(log_files(path))
+    return bool(log_files(path)) if path.is_dir() else path.suffix == ".jsonl"
 
 
 def read_sides(

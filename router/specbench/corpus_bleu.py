@@ -1,11 +1,13 @@
 """BLEU of all answers together, to the numbers of sacrebleu 2.6 as it is by default: tokens of
-mteval-v13a, n-grams of one to four of them, exponential smoothing, one reference each."""
+mteval-v13a, n-grams of one to four of them, exponential smoothing."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
@@ -37,13 +39,19 @@ def tokens_of(text: str) -> list[str]:
     return text.split()
 
 
-def ngram_counts(text: str, reference: str) -> list[int]:
-    """[SUMS]: n-grams that the reference has too, n-grams, each of one to four tokens, and the
-    tokens of text and reference. Those of a corpus are the sums over its texts."""
-    ours, theirs = tokens_of(text), tokens_of(reference)
-    of_each = [(_ngrams(ours, n), _ngrams(theirs, n)) for n in range(1, ORDERS + 1)]
-    matching = [(mine & known).total() for mine, known in of_each]
-    return [*matching, *(mine.total() for mine, _ in of_each), len(ours), len(theirs)]
+def ngram_counts(text: str, references: Sequence[str]) -> list[int]:
+    """[SUMS]: n-grams that a reference has too, n-grams, each of one to four tokens, and the tokens
+    of text and of the reference of the nearest length, of two the shorter. Those of a corpus are
+    the sums over its texts."""
+    ours, theirs = tokens_of(text), [tokens_of(each) for each in references or [""]]
+    matching, many = list[int](), list[int]()
+    for n in range(1, ORDERS + 1):
+        mine = _ngrams(ours, n)
+        known = reduce(or_, (_ngrams(each, n) for each in theirs))
+        matching.append((mine & known).total())
+        many.append(mine.total())
+    nearest = min(map(len, theirs), key=lambda size: (abs(size - len(ours)), size))
+    return [*matching, *many, len(ours), nearest]
 
 
 def _ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:

@@ -26,10 +26,6 @@ class Journal:
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.path = folder / "rows.jsonl"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise DraftpickError(f"--out {folder} is a file; name a folder") from None
         settings = json.loads(json.dumps(settings))
         known = folder / "run.json"
         if known.exists():

@@ -9,7 +9,7 @@ from typing import Any
 from collect.queries import OVERALL
 
 from ..tabulated import Tabulated
-from .records import BASELINE, ROUTED
+from .records import BASELINE, ORACLE, ROUTED
 
 EXPLAINED = (
     "Speed-up: tokens per second, end-of-sequence token and prefill included, over the "
@@ -25,7 +25,7 @@ def methods_of(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = summary["arms"] | summary.get("candidates", {})
     if summary["routed"] is not None:
         rows[ROUTED] = summary["routed"]
-    rows["oracle"] = summary["oracle"]
+    rows[ORACLE] = summary["oracle"]
     return rows
 
 

@@ -51,7 +51,8 @@ def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
 
     from .corpus_bleu import bleu_of, ngram_counts
 
-    return float(bleu_of(np.sum([*map(ngram_counts, texts, references)], axis=0, dtype=np.float64)))
+    counts = [*map(ngram_counts, texts, map(references_of, references))]
+    return float(bleu_of(np.sum(counts, axis=0, dtype=np.float64)))
 
 
 def final_number(text: str) -> str | None:
@@ -65,9 +66,9 @@ def final_number(text: str) -> str | None:
 
 
 def exact_match(text: str, reference: str) -> float:
-    """1.0 where the final numbers are the same."""
-    wanted = final_number(reference)
-    return float(wanted is not None and final_number(text) == wanted)
+    """1.0 where the final number is that of an accepted answer."""
+    wanted = {final_number(each) for each in references_of(reference)} - {None}
+    return float(final_number(text) in wanted)
 
 
 SCORES: dict[str, Callable[[str, str], float]] = {

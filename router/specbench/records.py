@@ -8,6 +8,7 @@ from typing import Any
 from decoders.records import DecodeResult
 
 ROUTED = "routed"
+ORACLE = "oracle"
 BASELINE = "autoregressive"
 QUIET = 0.25  # cores that others may keep busy while an answer is timed
 

@@ -24,7 +24,7 @@ from ..routing.messages import Message
 from ..routing.router import Router
 from .candidates import Candidate
 from .journal import Journal
-from .records import BASELINE, ROUTED, Answer, Row, Turn
+from .records import BASELINE, ORACLE, ROUTED, Answer, Row, Turn
 
 WARMUP_TOKENS = 16
 WARMUP_ROUNDS = 2
@@ -43,6 +43,8 @@ def choose_methods(router: Router, arms: Sequence[str] | None) -> list[str]:
         if arm not in known:
             raise NoSuchName("arm", arm, known)
     wanted = [name for name in known if not arms or name in arms or name == BASELINE]
+    if taken := {ROUTED, ORACLE}.intersection(wanted):
+        raise DraftpickError(f"the arm {taken.pop()!r} is named like another row; rename it")
     return [*wanted, ROUTED] if router.policy is not None else wanted
 
 

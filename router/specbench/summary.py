@@ -15,6 +15,7 @@ from .metrics import Pair, bootstrap, cell, mean_over_tasks, over_questions, spe
 from .records import BASELINE, ROUTED, Answer, Row
 
 VERSION = 1
+ORACLE_FIELDS = "choices", "note"  # beside its cells
 ORACLE_NOTE = (
     "per question the arm that turned out fastest, timing noise included: an optimistic bound"
 )

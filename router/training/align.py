@@ -181,23 +181,25 @@ def run(config: AlignConfig, recipe: Recipe, context: int | None) -> dict[str, f
     context: most tokens of a prompt with the target's answer, None for the model's own.
     """
     from collect.align.config import check
+    from decoders.common.locks import sole_writer
 
     check(config)  # before the target writes for hours, and before slow imports
     from collect.align.run import align as train
     from collect.align.write import write_outputs
 
-    if not config.outputs:
-        options = EngineOptions(
-            config.target,
-            dtype="bfloat16",
-            device=config.device,
-            context=context,
-            chat_template=config.chat_template,
-        )
-        made = write_outputs(config.queries, config.out, options, config.max_answer, config.tasks)
-        config = replace(config, outputs=(made,))
-    with progress("aligning", "%") as tick:
-        return train(config, recipe, shown_by(tick))
+    with sole_writer(config.out):
+        if not config.outputs:
+            options = EngineOptions(
+                config.target,
+                dtype="bfloat16",
+                device=config.device,
+                context=context,
+                chat_template=config.chat_template,
+            )
+            wanted = config.queries, config.out, options, config.max_answer, config.tasks
+            config = replace(config, outputs=(write_outputs(*wanted),))
+        with progress("aligning", "%") as tick:
+            return train(config, recipe, shown_by(tick))
 
 
 def shown_by(tick: Callable[..., None]) -> Callable[[dict[str, float]], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,7 @@ def _lines(found: LearnOutcome) -> list[str]:
     ]
     lines += [f"  {many} left out: {why}" for why, many in found.excluded.items()]
     lines.append(f"best fixed arm: {status.best_fixed}")
-    if found.own:
+    if found.own and math.isfinite(status.gain):  # nothing may have followed the last change
         lines.append(
             f"gain over it since the last change: {status.gain:.4g} per request, "
             f"{100 * status.confidence:.4g}% between {status.gain_low:.4g} and "

@@ -1,7 +1,5 @@
 """What several trainings here are made with."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

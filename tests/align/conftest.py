@@ -1,7 +1,5 @@
 """A tiny target with a real tokenizer, queries, and answers that follow a simple rule."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Prediction alignment end to end on a target small enough to train in seconds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -115,7 +113,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     dies_after(monkeypatch, weights.Weights, 12, lambda: align(killed, recipe, nothing))
     align(killed, recipe, nothing)
     states = [
-        checkpoint.kept(folder / "training.safetensors", torch.device("cpu"))["weights"]["module"]
+        checkpoint.kept(folder / "training.pt", torch.device("cpu"))["weights"]["module"]
         for folder in (tmp_path / "whole", tmp_path / "killed")
     ]
     for name, tensor in states[0].items():
@@ -167,7 +165,7 @@ def test_the_target_writes_first_where_no_outputs_are_named(
     assert all(1 <= len(row["ids"]) <= 6 for row in rows)
     # cut in the middle of a line, as a kill would: only what is missing is written again
     (tmp_path / "out/outputs.jsonl").write_text("\n".join(lines[:100]) + "\n" + lines[100][:9])
-    (tmp_path / "out/training.safetensors").unlink()
+    (tmp_path / "out/training.pt").unlink()
     assert command(*given).exit_code == 0
     again = [json.loads(x) for x in (tmp_path / "out/outputs.jsonl").read_text().splitlines()]
     assert sorted(row["id"] for row in again) == sorted(row["id"] for row in rows)

@@ -1,42 +1,15 @@
-"""Where a training run stands, kept without a pickle."""
-
-from __future__ import annotations
+"""Where a training run stands, kept without code."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from effort import examples
-from hypothesis import given
-from hypothesis import strategies as st
 
 from collect.align import checkpoint
 from decoders.common.errors import Damaged
 
 CPU = torch.device("cpu")
-PLAIN = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=5)
-NUMBERS = st.floats(allow_nan=False) | PLAIN
-STATES = st.dictionaries(
-    st.text(max_size=4),
-    st.recursive(
-        NUMBERS,
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.integers() | st.text(), inner, max_size=3)
-        ),
-        max_leaves=8,
-    ),
-    max_size=4,
-)
-
-
-@examples(100)
-@given(STATES)
-def test_what_is_kept_comes_back(tmp_path_factory: Any, state: dict[str, Any]) -> None:
-    path = tmp_path_factory.getbasetemp() / "one.safetensors"
-    checkpoint.keep(path, state)
-    assert checkpoint.kept(path, CPU) == state
 
 
 def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -58,9 +31,9 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     trained(first, rule, 3)
     extra = {"half": torch.ones(2, dtype=torch.bfloat16), "one": torch.tensor(4.0)}
     state = {"model": first.state_dict(), "rule": rule.state_dict(), "extra": extra, "step": 3}
-    checkpoint.keep(tmp_path / "run.safetensors", state)
+    checkpoint.keep(tmp_path / "run.pt", state)
     second, other = made()
-    held = checkpoint.kept(tmp_path / "run.safetensors", CPU)
+    held = checkpoint.kept(tmp_path / "run.pt", CPU)
     assert held is not None and held["step"] == 3
     assert held["extra"]["half"].dtype == torch.bfloat16 and held["extra"]["one"].shape == ()
     second.load_state_dict(held["model"])
@@ -69,11 +42,6 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     trained(second, other, 2)
     for own, theirs in zip(first.parameters(), second.parameters(), strict=True):
         torch.testing.assert_close(own, theirs, rtol=0, atol=0)
-
-
-def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"cannot keep a .*Path"):
-        checkpoint.keep(tmp_path / "a", {"path": Path()})
 
 
 class Bomb:
@@ -85,13 +53,15 @@ class Bomb:
 
 
 def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
-    path, ran = tmp_path / "training.safetensors", tmp_path / "ran"
+    path, ran = tmp_path / "training.pt", tmp_path / "ran"
     assert checkpoint.kept(path, CPU) is None
     torch.save({"state": Bomb(ran)}, path)
     with pytest.raises(Damaged, match="no checkpoint"):
         checkpoint.kept(path, CPU)
     assert not ran.exists()
     checkpoint.keep(path, {"a": torch.ones(9)})
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(Damaged, match="damaged"):
-        checkpoint.kept(path, CPU)
+    whole = path.read_bytes()
+    for other in (whole[:-4], whole[: len(whole) // 2], b"", b"no checkpoint"):
+        path.write_bytes(other)
+        with pytest.raises(Damaged, match="damaged"):
+            checkpoint.kept(path, CPU)

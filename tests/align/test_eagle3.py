@@ -1,7 +1,5 @@
 """Training of EAGLE-3 heads: its steps beside those of drafting, its course, and what it writes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`draftpick align`: its defaults, without a command line or a model."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The recurrent drafter's training: its loss, its figures and its course, against slow loops."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import asdict, dataclass, replace
@@ -391,7 +389,7 @@ def test_another_recipe_and_a_loss_that_is_none_are_refused(tmp_path: Path, cour
         broken.norm.fill_(torch.nan)
     with pytest.raises(DraftpickError, match="the loss is nan"):
         course.train(tmp_path / "two", broken, once)
-    assert not (tmp_path / "two" / "training.safetensors").exists()
+    assert not (tmp_path / "two" / "training.pt").exists()
 
 
 def test_minutes_bound_a_run(

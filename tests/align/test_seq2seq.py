@@ -1,7 +1,5 @@
 """Alignment of an encoder-decoder's exits: rows taken apart, states, losses, and the whole run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

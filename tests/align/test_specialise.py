@@ -1,7 +1,5 @@
 """`draftpick specialise` on a tiny target: every step, resumed, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -30,11 +28,13 @@ from decoders import Engine, Request
 from decoders.arms import load_arms
 from decoders.backends.recurrent.cell import CellConfig
 from decoders.common.errors import DraftpickError
+from decoders.common.locks import sole_writer
+from decoders.models.targets import encode_chat
 from decoders.options import EngineOptions
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import make_app
 from router.training.specialise import drafters, saving
-from router.training.specialise.command import trained
+from router.training.specialise.command import traffic_of, trained
 from router.training.specialise.drafters import Lesson
 from router.training.specialise.judging import own_arm
 from router.training.specialise.options import SpecialiseOptions
@@ -60,6 +60,7 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for at, (task, many) in enumerate({"bills of sale": 70, "qa": 70, "few": 5}.items())
         for i in range(many)
     ]
+    rows[70 + 50]["turns"] = ["w1 " * 256]  # held out, and too long for the target
     return lines(tmp_path_factory.mktemp("asked") / "queries.jsonl", rows)
 
 
@@ -87,7 +88,9 @@ def made(target: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) 
         patch.setattr(saving, "EACH_ELSEWHERE", 2)
         first = run(*asked_for(target, queries, out))
     assert first.exit_code == 0, first.output
-    assert "few: too small for a drafter of their own" in " ".join(first.output.split())
+    said = " ".join(first.output.split())
+    assert "few: too small for a drafter of their own" in said
+    assert "the query 'qa50' is left out: the prompt has" in said
     return out / "special"
 
 
@@ -106,6 +109,7 @@ def test_it_saves_what_serves_the_traffic(made: Path, target: Path) -> None:
     arms = load_arms(made / "arms.yaml")
     assert {"autoregressive", "shipped"} <= set(arms)  # others where they pay
     page = (made / "README.md").read_text()
+    assert "draftpick serve" in page and "--chat-template" not in page
     assert page.count("| as saved |") == 3  # at two temperatures, and timed
     assert "| bills-of-sale |" in page and "By replay, temperature 0.7" in page and "Timed" in page
     assert (made / "matrix.png").read_bytes().startswith(b"\x89PNG")
@@ -194,6 +198,26 @@ def test_a_log_gives_prompts_and_its_own_answers(target: Path, tmp_path: Path) -
         read()
 
 
+def test_chats_of_logs_are_spelled_by_the_template_that_is_named(
+    target: Path, tmp_path: Path
+) -> None:
+    said = {"choices": [{"message": {"content": "w5 w6"}, "finish_reason": "stop"}]}
+    rows: list[dict[str, Any]] = [
+        {"request": {"messages": [{"role": "user", "content": f"w{i % 20} w{i // 20}"}]}}
+        for i in range(2 * MIN_GROUP)
+    ]
+    log = lines(tmp_path / "log.jsonl", [row | {"response": said} for row in rows])
+    asked = SpecialiseOptions(
+        out=tmp_path / "out", from_logs=[log], target=str(target),
+        chat_template="{% for m in messages %}w7 w8 {{ m.content }}{% endfor %}",
+    )  # fmt: skip
+    lesson = Lesson(asked.engine, tmp_path, None, 64, 10)
+    for query in traffic_of(asked, read_logs([log])).train:
+        chat = [{"role": "user", "content": query.turns[0]}]
+        assert query.prompt_ids == tuple(encode_chat(lesson.tokenizer, chat))
+        assert len(query.prompt_ids) == 4
+
+
 def test_only_answers_of_the_target_are_taken_over(target: Path, tmp_path: Path) -> None:
     """Of a log with two models mixed, some sampled, some by a server that says what it is."""
     options = EngineOptions(str(target), device="cpu", dtype="float32")
@@ -240,6 +264,15 @@ def test_what_another_target_wrote_is_not_gone_on_from(
     for other in replace(same, target=str(folder)), replace(same, chat_template="{{ 'w1' }}"):
         with pytest.raises(DraftpickError, match="other weights or another chat template"):
             Lesson(other, tmp_path, None, 64, 10)
+
+
+@pytest.mark.parametrize("command", ["specialise", "align"])
+def test_a_folder_that_another_run_fills_is_refused(
+    command: str, target: Path, queries: Path, tmp_path: Path
+) -> None:
+    words = [command, "--queries", str(queries), "--target", str(target), "--out", str(tmp_path)]
+    with sole_writer(tmp_path), pytest.raises(DraftpickError, match="another process is writing"):
+        CliRunner().invoke(make_app(), words, catch_exceptions=False)
 
 
 def test_a_group_of_its_own_has_the_union() -> None:
@@ -328,6 +361,7 @@ def test_a_group_without_an_answer_is_left_out_before_training(
     assert "bills-of-sale: the target answered none of it in time" in capsys.readouterr().out
     answered.append("bills-of-sale")  # too late: the drafter goes on with the texts that it has
     assert trained(asked, traffic, lesson, *parts)[0] == ["union"]
+    assert "queries stay without an answer" in capsys.readouterr().out
 
 
 def test_the_first_answers_are_of_every_task(

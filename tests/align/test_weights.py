@@ -1,8 +1,6 @@
 """In which numbers a machine trains, and Muon in float32 beside PyTorch's, which multiplies in
 bfloat16."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """A deterministic stand-in for decoders.Engine: words are tokens, answers are arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from collect.queries import TASKS, Query
 from collect.replay.records import Replay, Written
@@ -56,6 +53,7 @@ class FakeBatch:
     hook: Any = None
     loses: str = ""
     costs_measured: int = 0
+    told: Costs | None = None
     answers: int = 1
 
     @contextmanager
@@ -130,6 +128,9 @@ class FakeBatch:
         vectors = np.zeros((len(prompts), 0), dtype=np.float32)
         return Written([answer(p, 7)[:4] for p in prompts], vectors, 0.5, 1.0, replays)
 
+    def go_on_with(self, costs: Costs) -> None:
+        self.told = costs
+
     @property
     def cost_table(self) -> Costs:
         self.costs_measured += 1
@@ -143,20 +144,6 @@ class FakeBatch:
 
 class Killed(BaseException):
     """Stands for a kill: nothing catches it."""
-
-
-@contextmanager
-def killed_at(batch: FakeBatch, moment: int) -> Iterator[None]:
-    """What runs in the block dies in the batch's call of that number."""
-
-    def kill(name: str, prompts: list[list[int]]) -> None:
-        if len(batch.calls) == moment:
-            raise Killed
-
-    batch.hook = kill
-    with pytest.raises(Killed):
-        yield
-    batch.hook = None
 
 
 class FakeEngine(fake_engine.FakeEngine):

@@ -1,7 +1,5 @@
 """Several answers at once: the rows of a load, and the table that is made of them."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 
@@ -12,7 +10,6 @@ import pytest
 from collect_fakes import ARMS, FakeEngine, make_queries, sweep
 from stored_tables import rows, rows_of, table_of
 
-from collect.queries import Query
 from collect.records import ArmInfo, OutcomeKey
 from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
@@ -50,18 +47,6 @@ def test_a_row_for_each_arm_temperature_and_load(tmp_path: Path) -> None:
     live = made[query, "ngram", 1, 7]  # its answers are its own
     assert [live[n] for n in NUMBERS] == [made[query, "ngram", 1, 0][n] for n in NUMBERS]
     assert made[query, "autoregressive", 1, 7]["rounds"] == 4
-
-
-def test_what_failed_alone_has_failed_beside_others(tmp_path: Path) -> None:
-    engine, queries = FakeEngine(), make_queries(1)
-    bad = engine.encode_chat([{"role": "user", "content": "poison"}])[0]
-    queries += [Query("bad", "qa", ("short poison",)), Query("long", "qa", ("word " * 100,))]
-    engine.batch.poison = {"hot small": bad}
-    report = sweep(engine, queries, tmp_path, OPTIONS)
-    errors = {key for key, row in rows(tmp_path, *LOADS).items() if row["error"]}
-    assert {key for key in errors if key[0] == "bad"} == {("bad", "small", 1.0, n) for n in (0, 7)}
-    assert sum(key[0] == "long" for key in errors) == 12
-    assert report.errors == len(errors) == 14
 
 
 def test_an_arm_that_fails_beside_others_alone() -> None:
@@ -134,14 +119,12 @@ def test_a_repetitive_answer_is_left_out_at_every_load(tmp_path: Path) -> None:
     assert {"qa-0@1", "qa-0@1x8"}.isdisjoint(table.query_ids) and "qa-0@0x8" in table.query_ids
 
 
-def test_summaries_name_the_load(folder: Path) -> None:
-    found = summarise_all(Collection.open(folder), "modelled")
-    loads = [(one.temperature, one.answers_at_once) for one in found]
-    assert loads == [(0, 1), (1, 1), (0, 8), (1, 8)]
-    assert summarise(Collection.open(folder), "modelled", 0.5, 1.0, 8) == found[3]
-    assert len(summarise_all(Collection.open(folder), "paper")) == 1
-    assert len(Collection.open(folder).outcomes_at(0.0, 7)) == 12
-    assert OutcomeKey("qa-0", 0.0, 7) in Collection.open(folder).outcomes
+def test_a_summary_of_a_load(folder: Path) -> None:
+    found = Collection.open(folder)
+    assert summarise(found, "modelled", 0.5, 1.0, 8) == summarise_all(found, "modelled")[3]
+    assert [one.temperature for one in summarise_all(found, "paper")] == [0]
+    assert len(found.outcomes_at(0.0, 7)) == 12
+    assert OutcomeKey("qa-0", 0.0, 7) in found.outcomes
 
 
 @pytest.mark.parametrize("wrong", [(8,), (0, 1), ()])

@@ -1,20 +1,22 @@
 """`collect` and `train` from the outside, with a fake engine behind `collect`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
+from collect_fakes import ARMS, FakeEngine, FakeRecipe, all_pairs, make_queries, pairs, sweep
 from commands import Draftpick
 from stored_tables import table_of
 
 from collect.sweeps.batch import SweepOptions
+from decoders.common.hashing import HashingEmbedder
 from policies import load
 from router.commands.collect import run as collect_run
 
@@ -299,3 +301,85 @@ def test_judged_by_another_reward_after_learning_from_few(
         (("--judge-by", "measured"), "collect again"),
     ):
         assert says in draftpick(*common, *wrong, code=2).err
+
+
+# -- a collection is opened once, and every file of it read once -----------------------------------
+
+
+@pytest.fixture(scope="module")
+def rewards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards, two temperatures and loads, and a space of its own."""
+    folder = tmp_path_factory.mktemp("collected") / "rewards"
+    options = SweepOptions(max_new_tokens=8, batch_size=12, temperatures=(0.0, 1.0), at_once=(1, 8))
+    engine = FakeEngine()
+    engine.arms["ngram"] = FakeRecipe("ngram", "neural", lossless=False)
+    sweep(engine, make_queries(6), folder, options, embedder=HashingEmbedder())
+    assert len(list(folder.rglob("*.parquet"))) == 7
+    return folder
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch, rewards: Path) -> Iterator[Counter[str]]:
+    """How often each file of the collection was read."""
+    found: Counter[str] = Counter()
+    read_table, read_text = pq.read_table, Path.read_text
+
+    def table(path: Any, *given: Any, **named: Any) -> Any:
+        found[Path(path).relative_to(rewards).as_posix()] += 1
+        return read_table(path, *given, **named)
+
+    def text(path: Path, *given: Any, **named: Any) -> str:
+        if rewards in path.parents:
+            found[path.relative_to(rewards).as_posix()] += 1
+        return read_text(path, *given, **named)
+
+    monkeypatch.setattr(pq, "read_table", table)
+    monkeypatch.setattr(Path, "read_text", text)
+    yield found
+
+
+TRAIN = ("train", "--policy", "best-fixed", "--no-guard")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        (*TRAIN, "--reward", "paper", "--repetitive", "without"),
+        (*TRAIN, "--reward", "paper", "--judge-by", "modelled"),
+        ("train", "--max-loss", "0.5", "--confidence", "0.5"),
+        ("headroom",),
+        ("collect", "--summary"),
+    ],
+    ids=" ".join,
+)
+def test_every_file_is_read_once(
+    asked: tuple[str, ...], rewards: Path, read: Counter[str], tmp_path: Path, draftpick: Draftpick
+) -> None:
+    if asked[0] == "train":
+        store = f"sqlite:///{tmp_path}/mlflow.db"
+        asked += ("--out", f"{tmp_path}/policy", "--tracking-uri", store, "--rewards")
+    draftpick(*asked, rewards)
+    assert max(read.values()) == 1 and len(read) in (7, 8)
+
+
+# -- `draftpick train --max-loss` ------------------------------------------------------------------
+
+
+def test_train_controls_the_risk(tmp_path: Path, draftpick: Draftpick) -> None:
+    rewards, engine = tmp_path / "rewards", FakeEngine()
+    engine.arms["ngram"] = FakeRecipe("ngram", "neural", lossless=False)
+    sweep(engine, make_queries(20), rewards, SweepOptions(max_new_tokens=8))
+    common: list[object] = ["train", "--rewards", rewards, "--out", tmp_path / "policy"]
+    common += ["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--max-loss", 0.2]
+    record = draftpick(*common, "--json").json["guarantee"]
+    assert (record["max_loss"], record["confidence"]) == (0.2, 0.95)
+    assert record["queries"] == 48  # half of the four fifths that are not held out
+    assert record["arm_losses"] == {"ngram": 0.5}  # of four words it writes two
+    rows = {row["name"]: row for row in record["choices"]}
+    assert rows["policy"]["loss"]["mean"] == 0 and rows["fixed/ngram"]["loss"]["mean"] == 0.5
+    shown = draftpick(*common, "--in-expectation").out
+    said = ("24 held-out queries at temperature 0", "best lossless (", "best controlled (")
+    assert all(words in shown for words in (*said, "No lossy arm"))
+    made = load(tmp_path / "policy")
+    assert made.origin.reward_name.startswith("modelled")
+    assert "temperature" in made.origin.features

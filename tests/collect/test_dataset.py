@@ -1,7 +1,5 @@
 """The folder on disk: locks, full disks, damage, and reading it back."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -67,7 +65,7 @@ def test_manifest_says_how_it_was_made(folder: Path) -> None:
 
 
 def test_two_writers_are_refused(folder: Path) -> None:
-    with Store(folder), pytest.raises(DraftpickError, match="another process is collecting"):
+    with Store(folder), pytest.raises(DraftpickError, match="another process is writing"):
         sweep(FakeEngine(), make_queries(3), folder, OPTIONS)
     sweep(FakeEngine(), make_queries(3), folder, OPTIONS)  # and free again afterwards
 
@@ -144,7 +142,7 @@ def test_folders_that_hold_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(DraftpickError, match="is not empty and holds no manifest"):
         sweep(FakeEngine(), make_queries(), tmp_path, OPTIONS)
-    with pytest.raises(DraftpickError, match="cannot write"):
+    with pytest.raises(DraftpickError, match="cannot be written"):
         sweep(FakeEngine(), make_queries(), tmp_path / "thesis.tex", OPTIONS)
 
 
@@ -299,7 +297,7 @@ def test_reward_table_says_no_clearly(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DraftpickError, match="without --measure"):
         table_of(folder, "measured")
     sweep(FakeEngine(), [Query("l", "qa", ("x " * 99,))], tmp_path / "lost", OPTIONS)
-    with pytest.raises(DraftpickError, match="holds no query with a reward yet"):
+    with pytest.raises(DraftpickError, match=r"with a reward yet .* l, \w+: the prompt has 99"):
         table_of(tmp_path / "lost")
 
 
@@ -315,6 +313,23 @@ def test_summary(folder: Path) -> None:
     text = at_eighty(render(summary, 80))
     assert text.count("0.750") >= len(TASKS) + 1 and "summarization" in text and "…" not in text
     assert "small" in text and "oracle" in text and len(render(summary, 200)) == 1
+
+
+def test_a_summary_leaves_out_settings_without_a_reward(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine, options = FakeEngine(), replace(OPTIONS, temperatures=(0.0, 1.0))
+
+    def fail(name: str, prompts: list[list[int]]) -> None:
+        if name.startswith(("sampled", "hot")):
+            raise RuntimeError("too hot")
+
+    engine.batch.hook = fail
+    sweep(engine, make_queries(1), tmp_path, replace(options, similarity=False))
+    assert main(["collect", "--summary", str(tmp_path), "--reward", "saved-passes"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "small 0.7" in said and "Note: at temperature 1 with 1 answers at once" in said
+    assert "too hot" in said
 
 
 def test_a_querys_group_travels_to_the_table(tmp_path: Path) -> None:

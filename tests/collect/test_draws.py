@@ -1,7 +1,5 @@
 """Several draws: answers that are drawn for one query at one temperature, and their mean."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collect_fakes import ARMS, FakeBatch, FakeEngine, killed_at, make_queries, sweep
+from collect_fakes import ARMS, FakeBatch, FakeEngine, make_queries, sweep
 from stored_tables import rows, rows_of, table_of
 
 from collect.queries import Query
 from collect.replay.records import Replay
-from collect.store import tables
 from collect.store.collection import Collection
 from collect.summary import summarise_all
 from collect.sweeps import conditions
@@ -100,26 +97,6 @@ def test_a_mean_over_draws_is_that_of_collections_made_apart(
     assert not np.allclose(together.rewards, apart[0].rewards)
 
 
-@pytest.mark.parametrize("moment", range(1, 40, 3))
-def test_killed_anywhere_then_resumed(tmp_path: Path, moment: int) -> None:
-    engine, queries = Varied(), make_queries(1)
-    options = replace(OPTIONS, batch_size=2)
-    with killed_at(engine.batch, moment):
-        sweep(engine, queries, tmp_path, options)
-    done = {key[0] for key in drawn_rows(tmp_path)}
-    assert set(drawn_rows(tmp_path)) == every_key([each for each in queries if each.id in done])
-    sweep(engine, queries, tmp_path, options)
-    assert set(drawn_rows(tmp_path)) == every_key(queries)
-    stored = tables.read_table(tmp_path, "queries", ("query_id",)).to_pylist()
-    assert sorted(row["query_id"] for row in stored) == sorted(each.id for each in queries)
-
-
-def test_another_number_of_draws_is_another_collection(folder: Path) -> None:
-    with pytest.raises(DraftpickError, match=r"draws \(there 3, now 5\)\. Use another --out"):
-        sweep(Varied(), make_queries(4), folder, replace(OPTIONS, draws=5))
-    assert sweep(Varied(), make_queries(4), folder, OPTIONS).collected == 0
-
-
 def test_an_arm_that_fails_on_one_draw_has_failed_there(tmp_path: Path) -> None:
     engine, queries = Varied(), make_queries(1)[:1]
     calls = []
@@ -140,10 +117,11 @@ def test_an_arm_that_fails_on_one_draw_has_failed_there(tmp_path: Path) -> None:
     assert filled.drawn is not None and not np.isnan(filled.drawn[:, 1]).any()
 
 
-def test_a_summary_says_how_many_draws(folder: Path) -> None:
+def test_a_summary_names_its_temperature_load_and_draws(folder: Path) -> None:
     found = summarise_all(Collection.open(folder), "modelled")
-    assert [(one.temperature, one.draws) for one in found[:2]] == [(0, 1), (1, 3)]
-    assert [one.optimistic for one in found[:2]] == [False, True]
+    assert [(one.temperature, one.answers_at_once, one.draws, one.optimistic) for one in found] == [
+        (0, 1, 1, False), (1, 1, 3, True), (0, 8, 1, False), (1, 8, 3, True)
+    ]  # fmt: skip
 
 
 def test_draws_take_the_oracle_s_noise_off(tmp_path: Path, folder: Path) -> None:

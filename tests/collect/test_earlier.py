@@ -1,8 +1,6 @@
 """Arms that draft from earlier answers: a collection's rows are those of a server that answers the
 queries one after the other, however they are batched and wherever a run was stopped."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,9 +1,8 @@
 """Engines' own drafting, replayed, against references that look at everything anew each round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
+from typing import Self
 
 import numpy as np
 import pytest
@@ -63,10 +62,10 @@ class Node:
     def __init__(self) -> None:
         self.count, self.children = 0, list[tuple[int, Node]]()
 
-    def child(self, token: int) -> Node | None:
+    def child(self, token: int) -> Self | None:
         return dict(self.children).get(token)
 
-    def grow(self, token: int) -> Node:
+    def grow(self, token: int) -> Self:
         found = self.child(token)
         if found is None:
             found = Node()

@@ -1,7 +1,5 @@
 """Every kind of arm, through a real engine: collected, rewarded, learned from, chosen, decoded."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

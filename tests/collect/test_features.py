@@ -1,7 +1,5 @@
 """Features of a request, by hand."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """`draftpick collect`: which options go together, without a command line, models or files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +57,9 @@ def test_a_summary() -> None:
         ({}, "say where to store the outcomes, for instance --out rewards"),
         ({"summary": OUT, "out": OUT}, "--summary only reads a collection; leave out --out"),
         ({"summary": OUT, "queries": [OUT]}, "--summary only reads a collection"),
-        ({"out": OUT, "engine": "dask"}, "unknown engine 'dask'"),
         ({"out": OUT, "ray_address": "auto"}, "add --engine ray"),
         ({"out": OUT, "temperatures": "1"}, "0 must be among the temperatures"),
-        ({"out": OUT, "temperatures": "hot"}, "temperatures are numbers"),
         ({"out": OUT, "at_once": "8"}, "1 must be the least"),
-        ({"out": OUT, "batch_size": 0}, "the batch size must be at least 1"),
     ],
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], words: str) -> None:

@@ -1,7 +1,5 @@
 """Both forms of query lines are read, and every mistake names its file and line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rewards against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

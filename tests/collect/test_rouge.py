@@ -1,7 +1,5 @@
 """Similarity of texts in any script, and what stored collections make of it."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

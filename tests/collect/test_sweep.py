@@ -1,7 +1,5 @@
 """A sweep: the rows it writes, what fails on the way, and going on after a kill."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from dataclasses import replace
@@ -28,11 +26,13 @@ from collect.queries import Query
 from collect.store import tables
 from collect.store.collection import Collection
 from collect.store.manifest import read_manifest
-from collect.sweeps.batch import SweepOptions
+from collect.sweeps.batch import Prompt, SweepOptions
+from collect.sweeps.on_ray import _Worker
 from collect.sweeps.progress import SweepProgress
 from collect.sweeps.ray_cluster import cores_each
-from collect.sweeps.run import batches
+from collect.sweeps.run import _describe_arms, batches
 from decoders.common.errors import DraftpickError
+from decoders.costs.measured import Costs
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
 
@@ -85,8 +85,6 @@ def test_only_the_first_turn_is_collected(tmp_path: Path) -> None:
 
 
 def test_batches_hold_like_lengths_in_a_seeded_order() -> None:
-    from collect.sweeps.batch import Prompt
-
     prompts = [Prompt(Query(str(n), "qa", ("?",)), [0] * n) for n in (5, 1, 4, 2, 3, 6)]
     groups = batches(prompts, 2, seed=1)
     assert sorted(sorted(len(p.ids) for p in g) for g in groups) == [[1, 2], [3, 4], [5, 6]]
@@ -141,9 +139,13 @@ def test_a_backend_that_loses_a_result_is_an_error_not_a_shift(tmp_path: Path) -
     assert not any(made[q.id, "autoregressive"]["error"] for q in queries)
 
 
+SEVERAL = replace(OPTIONS, temperatures=(0, 1), at_once=(1, 8), draws=3)
+
+
+@pytest.mark.parametrize(("options", "each"), [(OPTIONS, 1), (SEVERAL, 2 * (1 + 3))], ids=str)
 @pytest.mark.parametrize("step", range(1, 14))
 def test_killed_inside_any_write_then_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, options: SweepOptions, each: int
 ) -> None:
     """A kill between any two system calls of any write, with whatever that leaves on disk."""
     queries, calls = make_queries(2), Counter[str]()
@@ -167,11 +169,11 @@ def test_killed_inside_any_write_then_resumed(
         patch.setattr(os, "replace", dying_replace)
         patch.setattr(Path, "unlink", lambda *a, **k: None)  # a killed process cleans nothing up
         with pytest.raises(Killed):
-            sweep(FakeEngine(), queries, tmp_path / "out", OPTIONS)
-    done = set(pairs(tmp_path / "out"))
-    assert len(done) % len(ARMS) == 0  # whole queries only
-    sweep(FakeEngine(), queries, tmp_path / "out", OPTIONS)
-    assert pairs(tmp_path / "out") == all_pairs(queries)
+            sweep(FakeEngine(), queries, tmp_path / "out", options)
+    assert len(pairs(tmp_path / "out")) % (each * len(ARMS)) == 0  # whole queries only
+    sweep(FakeEngine(), queries, tmp_path / "out", options)
+    assert pairs(tmp_path / "out") == sorted(all_pairs(queries) * each)
+    assert len(rows(tmp_path / "out", "temperature", "running", "draw")) == 36 * each
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
@@ -195,9 +197,22 @@ def test_a_second_run_does_nothing_and_more_queries_are_added(tmp_path: Path) ->
     assert sweep(engine, make_queries(1), tmp_path, OPTIONS).collected == 0
     assert engine.batch.calls == []
     assert engine.batch.costs_measured == 1  # the first machine's costs stay
-    assert sweep(engine, make_queries(2), tmp_path, OPTIONS).collected == 6
+    elsewhere = FakeEngine()
+    assert sweep(elsewhere, make_queries(2), tmp_path, OPTIONS).collected == 6
+    costs = read_manifest(tmp_path).costs  # and arms draft by them
+    assert elsewhere.batch.told == engine.batch.told == costs
+    assert not elsewhere.batch.costs_measured
     assert pairs(tmp_path) == all_pairs(make_queries(2))
     assert len(read_manifest(tmp_path).sessions) == 3
+
+
+def test_a_worker_elsewhere_drafts_by_the_costs_that_it_is_told() -> None:
+    engine = FakeEngine()
+    worker = _Worker(lambda: (engine, engine.batch))
+    prompts = [Prompt(each, [1, 2]) for each in make_queries(1)]
+    arms, costs = _describe_arms(engine, ARMS), Costs((0.5,), {"small": 0.1})
+    assert len(worker.collect(prompts, arms, OPTIONS, costs).queries) == len(prompts)
+    assert engine.batch.told == costs and not engine.batch.costs_measured
 
 
 def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
@@ -210,6 +225,14 @@ def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
     assert "another --out" in str(caught.value)
     with pytest.raises(DraftpickError, match="arms"):
         sweep(FakeEngine(), make_queries(1), tmp_path, SweepOptions(("small",), 8))
+    sweep(FakeEngine(), make_queries(1), tmp_path / "several", SEVERAL)
+    for options, words in (
+        (replace(SEVERAL, draws=5), r"draws \(there 3, now 5\)\. Use another --out"),
+        (replace(SEVERAL, temperatures=(0, 0.7)), r"temperatures \(there \(0\.0, 1\.0\), now"),
+    ):
+        with pytest.raises(DraftpickError, match=words):
+            sweep(FakeEngine(), make_queries(1), tmp_path / "several", options)
+    assert sweep(FakeEngine(), make_queries(1), tmp_path / "several", SEVERAL).collected == 0
 
 
 def test_costs_of_another_machine_are_named_and_seconds_not_mixed(tmp_path: Path) -> None:
@@ -250,7 +273,8 @@ def test_unknown_arm_no_queries_bad_options(tmp_path: Path) -> None:
     with pytest.raises(DraftpickError, match="no queries"):
         sweep(FakeEngine(), [], tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    for wrong in ({"max_new_tokens": 0}, {"batch_size": 0}, {"temperature": 0.0}):
+    nothing: list[dict[str, Any]] = [{"max_new_tokens": 0}, {"batch_size": 0}]
+    for wrong in (*nothing, {"temperature": 0.0}, {"temperature": float("nan")}):
         with pytest.raises(DraftpickError):
             SweepOptions(**wrong)
 

@@ -1,7 +1,6 @@
 """Several temperatures: the rows, what fails on the way, and the table that is made of them."""
 
-from __future__ import annotations
-
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from collect.features import RequestContext, feature_vector
 from collect.queries import Query
 from collect.store import manifest, tables
 from collect.store.collection import Collection
-from collect.summary import summarise, summarise_all
+from collect.summary import summarise
 from collect.sweeps.batch import SweepOptions, seed_of
 from decoders.common.errors import DraftpickError, NoSuchName
 from policies import fit
@@ -74,36 +73,34 @@ def test_every_query_and_temperature_has_a_seed_of_its_own() -> None:
     assert len(set(seeds)) == 8
 
 
-def test_what_fails_at_a_temperature_fails_there_alone(tmp_path: Path) -> None:
+def test_what_fails_at_a_temperature_fails_there_alone_at_every_load(tmp_path: Path) -> None:
     engine, queries = FakeEngine(), make_queries(1)
     bad = engine.encode_chat([{"role": "user", "content": "poison"}])[0]
     worse = engine.encode_chat([{"role": "user", "content": "venom"}])[0]
     queries += [Query("bad", "qa", ("short poison",)), Query("worse", "qa", ("some venom",))]
     queries.append(Query("long", "qa", ("word " * 100,)))
     engine.batch.poison = {"hot small": bad, "sampled": worse}
-    report = sweep(engine, queries, tmp_path, OPTIONS)
-    made = rows(tmp_path, "temperature")
-    assert set(made) == every_key(queries)
-    errors = {key for key, row in made.items() if row["error"]}
+    report = sweep(engine, queries, tmp_path, replace(OPTIONS, at_once=(1, 8)))
+    made = rows(tmp_path, "temperature", "running")
+    assert set(made) == {(*key, running) for key in every_key(queries) for running in (0, 7)}
+    alone, errors = (
+        {key[:3] for key, row in made.items() if row["error"] and key[3] == running}
+        for running in (0, 7)
+    )
+    assert alone == errors
     assert {key for key in errors if key[0] == "bad"} == {("bad", "small", at) for at in HOT}
     # the autoregressive arm draws at temperature 1 for its similarity at temperature 0, too
     assert {key for key in errors if key[0] == "worse"} == {
         ("worse", "autoregressive", 0.0), *(("worse", arm, at) for arm in ARMS for at in HOT)
     }  # fmt: skip
     assert sum(key[0] == "long" for key in errors) == 9
-    assert report.errors == len(errors) == 2 + 7 + 9
-    assert made["bad", "small", 1.0]["rounds"] is None
+    assert report.errors == 2 * len(errors) == 2 * (2 + 7 + 9)
+    assert made["bad", "small", 1.0, 0]["rounds"] is None
     table, left_out = rows_of(tmp_path, "modelled")
-    assert (left_out.unembedded, left_out.failed) == (3, 2)
-    assert str(left_out) == "3 where the target failed, 2 where every arm failed"
+    assert (left_out.unembedded, left_out.failed) == (6, 4)
+    assert str(left_out) == "6 where the target failed, 4 where every arm failed"
     assert np.isnan(table.rewards[table.query_ids.index("bad@1"), 1])
     assert np.isnan(table.losses[table.query_ids.index("bad@1"), 1])
-
-
-def test_other_temperatures_are_another_collection(folder: Path) -> None:
-    with pytest.raises(DraftpickError, match=r"temperatures \(there \(0\.0, 0\.7, 1\.0\), now"):
-        sweep(FakeEngine(), make_queries(), folder, SweepOptions(max_new_tokens=8, batch_size=4))
-    assert sweep(FakeEngine(), make_queries(), folder, OPTIONS).collected == 0
 
 
 @pytest.mark.parametrize("wrong", [(), (1.0,), (0, -1), (0, float("nan")), (0, float("inf"))])
@@ -226,11 +223,3 @@ def test_loops_can_be_left_out(tmp_path: Path) -> None:
     assert hot.repetitive_share == 0
     with pytest.raises(NoSuchName, match="some"):
         rows_of(tmp_path, "modelled", repetitive="some")
-
-
-def test_a_summary_for_each_temperature(folder: Path) -> None:
-    found = summarise_all(Collection.open(folder), "saved-passes")
-    assert [each.temperature for each in found] == [0, 0.7, 1]
-    means = [each.arms["small"].mean["overall"] for each in found]
-    assert means == pytest.approx([0.75, 0.5, 0.5])
-    assert [each.temperature for each in summarise_all(Collection.open(folder), "paper")] == [0]

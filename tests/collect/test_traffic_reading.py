@@ -1,13 +1,13 @@
 """Logs of several shapes, and what of them becomes token ids."""
 
-from __future__ import annotations
-
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import page
 from tiny_models import tokenizer
 
 from collect.traffic.clusters import tasks_of
@@ -94,6 +94,36 @@ def test_every_shape_gives_the_same_answer(shape: str, tmp_path: Path, words: An
         assert answer.ended - answer.started == 2.0
 
 
+def test_lines_are_read_as_the_page_shows_and_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Any
+) -> None:
+    from openai.resources.chat.completions import Completions
+    from openai.types.chat import ChatCompletion
+
+    told = (
+        page("docs/engines/logs.md").partition("## Logs that are read\n")[2].partition("\n## ")[0]
+    )
+    (shown,) = re.findall(r"```jsonc\n(.*?)```", told, re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", told, re.DOTALL)
+    (answer,) = read(tmp_path, shown)
+    assert answer.temperature == 0 and answer.ended_by == "stop"
+    assert answer.asked == "Why is the sky blue?" and answer.ended - answer.started == 1.75
+    (tmp_path / "log.jsonl").unlink()
+    named = {"id": "c", "created": 1, "model": "m", "object": "chat.completion"}
+    whole = ChatCompletion.model_validate({**named, "choices": [CHOICE]})
+    monkeypatch.setattr(Completions, "create", lambda _, **request: whole)
+    monkeypatch.chdir(tmp_path)
+    exec(code, made := dict[str, Any]())
+    assert made["create"](model="m", **BODY) is whole
+    (written,) = read_logs([tmp_path / "log.jsonl"]).answers
+    assert 0 <= written.ended - written.started < 60
+    (ids,), (same,) = (
+        tokenised(each, words, (1,)).answers
+        for each in ([written], read(tmp_path, {"request": BODY, "response": RESPONSE}))
+    )
+    assert (ids.prompt, ids.ids, ids.limit) == (same.prompt, same.ids, same.limit)
+
+
 def test_token_ids_are_taken_as_they_are(tmp_path: Path, words: Any) -> None:
     choice = {"text": "sum", "token_ids": [2], "finish_reason": "length"}
     line = {
@@ -115,11 +145,26 @@ def test_an_answer_with_calls_is_what_the_template_writes(tmp_path: Path, words:
         "add {{ c.function.arguments.to }} </s> {% endfor %}{% endfor %}"
     )
     call = {"type": "function", "function": {"name": "add", "arguments": '{"to": "two"}'}}
-    said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    choice = {"message": said, "finish_reason": "tool_calls"}
-    answers = read(tmp_path, {"request": BODY, "response": {"choices": [choice]}})
-    (made,) = tokenised(answers, words, (1,)).answers
-    assert words.decode(made.ids) == "add two </s>"
+    for content in (None, "the sum"):
+        said = {"role": "assistant", "content": content, "tool_calls": [call]}
+        choice = {"message": said, "finish_reason": "tool_calls"}
+        answers = read(tmp_path, {"request": BODY, "response": {"choices": [choice]}})
+        (made,) = tokenised(answers, words, (1,)).answers
+        assert words.decode(made.ids).split()[-3:] == ["add", "two", "</s>"]
+        assert words.decode(made.ids).startswith(content or "add")
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_thoughts_are_a_part_of_the_answer(name: str, tmp_path: Path, words: Any) -> None:
+    """Of one that was cut before it said anything they are all of it."""
+    cut = {"role": "assistant", "content": None, name: "the sum is "}
+    whole = cut | {"content": "three"}
+    ids = words.encode("the sum is add three", add_special_tokens=False)  # a mark in between
+    lines = [exchange(CHAT, message=cut, finish_reason="length"), exchange(CHAT, message=whole)]
+    answers = read(tmp_path, *lines, exchange(CHAT, message=whole, token_ids=ids))
+    made = [tokenised([each], words, (1,)).answers[0] for each in answers]
+    texts = [words.decode(each.ids, skip_special_tokens=True) for each in made]
+    assert texts == ["the sum is", "the sum is three", "the sum is add three"]
 
 
 def test_what_cannot_be_put_into_tokens_is_counted(tmp_path: Path, words: Any) -> None:
@@ -129,6 +174,33 @@ def test_what_cannot_be_put_into_tokens_is_counted(tmp_path: Path, words: Any) -
     made = tokenised(answers, words, (1,))
     assert len(made.answers) == 1 and sum(made.left_out.values()) == 1
     assert read_logs([tmp_path]).without == 2
+
+
+def test_lines_are_numbered_as_they_stand(tmp_path: Path) -> None:
+    (answer,) = read(tmp_path, "", "", " ", exchange(CHAT))
+    assert answer.where.endswith("log.jsonl:4")
+
+
+QUOTES = (
+    "Received request c-9: prompt: None, params: max_tokens=3",
+    "Request c-9 details: prompt: None, prompt_token_ids: [1], y",
+    "Generated response c-9: output: None, finish_reason: stop",
+    "request: {",
+    "response: {",
+)
+
+
+@pytest.mark.parametrize("shape", [name for name in SHAPES if name.endswith(("log", "details"))])
+def test_words_of_a_log_in_a_text_are_a_text(shape: str, tmp_path: Path) -> None:
+    """Both a prompt and an answer may quote any line."""
+    for quote in QUOTES:
+        lines = [
+            line.replace("sum is three", f"{quote} x").replace("is the sum", f"{quote} ?")
+            for line in SHAPES[shape]
+        ]
+        (answer,) = read(tmp_path, *lines)
+        assert answer.answer["content"] == f"the {quote} x" and answer.asked == f"what {quote} ?"
+        assert answer.prompt_ids is None and answer.limit == 9
 
 
 def test_load_is_read_from_beginnings_and_ends(tmp_path: Path) -> None:

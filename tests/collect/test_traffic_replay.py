@@ -1,7 +1,5 @@
 """Arms replayed along logged answers do what they do when they decode, without the target."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from effort import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tiny_models import WORDS, target_model
 
+from collect.traffic.engine_rules.recipe import engine_rows
 from collect.traffic.logged import AbsentTarget, LoggedReplay, before_each, configurations
 from collect.traffic.records import KnownText
 from collect.traffic.replayed import mean_running, nearest
@@ -88,6 +87,31 @@ def test_an_answer_draws_on_those_that_were_complete() -> None:
     ]  # fmt: skip
 
 
+times = st.tuples(st.integers(0, 6), st.integers(0, 4)).map(lambda t: (float(t[0]), t[0] + t[1]))
+
+
+@given(st.lists(times, min_size=1, max_size=12))
+@example([(5.0, 10.0), (5.0, 5.0)])
+@example([(5.0, 5.0), (3.0, 5.0)])
+@examples(100)
+def test_answers_that_took_no_time_are_complete_before_others_begin(
+    spans: list[tuple[float, float]],
+) -> None:
+    texts = [KnownText([1], [1], None, span) for span in spans]
+    seen, given = list[int](), set[int]()
+    for at, complete in before_each(texts):
+        assert given.isdisjoint(complete) and set(complete) <= set(seen)
+        given |= set(complete)
+        begun = spans[at][0]
+        before = {n for n, (_, end) in enumerate(spans) if end <= begun and n != at}
+        alike = {n for n in before if spans[n] == spans[at]}  # in no order
+        assert before - alike <= given <= before
+        seen.append(at)
+    rules = engine_rows()
+    replay = LoggedReplay(AbsentTarget(8), None, rules)
+    assert all(replay.replay("vllm-suffix-24", texts, range(len(texts))))
+
+
 @pytest.mark.parametrize(
     ("arm", "says"),
     [
@@ -123,14 +147,11 @@ def running_slowly(spans: list[tuple[float, float]]) -> list[float]:
     made = []
     for start, end in spans:
         if end == start:
-            made.append(float(sum(s <= start < e for s, e in spans) or 1))
+            made.append(1.0 + sum(s <= start < e for s, e in spans))
             continue
         shared = sum(max(0.0, min(end, e) - max(start, s)) for s, e in spans)
         made.append(shared / (end - start))
     return made
-
-
-times = st.tuples(st.integers(0, 20), st.integers(0, 9)).map(lambda t: (float(t[0]), t[0] + t[1]))
 
 
 @given(st.lists(times, min_size=1, max_size=12))

@@ -1,7 +1,5 @@
 """Every backend over a tiny model."""
 
-from __future__ import annotations
-
 import torch
 from decoder_toys import CPU, FITS_INT4, FITS_ROWS, WINDOWS, Tiny, by_rows, native
 from replayed import traced

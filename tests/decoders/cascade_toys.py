@@ -1,7 +1,5 @@
 """Cascades of toy models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from decoder_toys import max_gram, reduced

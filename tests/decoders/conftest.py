@@ -1,7 +1,5 @@
 """Tiny models, made once: random weights, saved as ordinary transformers folders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

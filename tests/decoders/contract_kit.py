@@ -1,7 +1,5 @@
 """Every method on every backend, for suites that hold for all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache

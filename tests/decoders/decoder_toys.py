@@ -1,11 +1,10 @@
 """Helpers of the decoder tests: tiny models, small drafters, chance that walks every outcome."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +93,9 @@ def save_tiny(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> Non
     model.save_pretrained(folder)
 
 
+@cache
 def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The same one for the same folder, which nobody may change."""
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
 

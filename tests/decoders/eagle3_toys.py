@@ -1,8 +1,6 @@
 """Random EAGLE-3 heads in the form of the package `speculators`, and their drafts by another road:
 from scratch at every token, float64, nothing kept."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Engines over tiny models, and answers that are written together."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Toy drafters of every kind over three tokens, and what is sampled from the target with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Tiny random models of many families, as transformers builds them from a config."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Random models in GGUF files, of any kinds of blocks, as llama.cpp's converter lays them out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A fast tokenizer of bytes and a few pairs of them, and a toy target over it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

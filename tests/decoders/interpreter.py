@@ -7,8 +7,6 @@ for before Triton was first imported. Most of its time goes into what a compiler
 are therefore made once here, and what nothing reads is not made.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from functools import cache

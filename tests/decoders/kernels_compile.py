@@ -4,8 +4,6 @@ A process of its own, as other tests have Triton interpret. With `-s` it prints 
 fused kernels takes.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tempfile
@@ -21,6 +19,7 @@ from decoders.backends.cuda import fused_kernels, fused_launch, race_kernel, rou
 from decoders.backends.cuda import row_kernels as kernels
 
 SHARED = 227 * 1024  # bytes that one program may have
+SMALL = 99 * 1024  # the same on GPUs for desktops
 TOKENS = 16  # at once: the more, the more registers
 SIZES = {  # hidden, heads, kv_heads, head_dim, mlp, vocab: SmolLM2's and those of a Llama of 1.2B
     "135M": (576, 9, 3, 64, 1536, 49152),
@@ -48,7 +47,7 @@ def test_the_kernels_of_passes(kind: str) -> None:
     of_each: list[tuple[Any, dict[str, Any]]] = [
         (kernels._add_norm, {"BLOCK": 1024, "ADD": True}),
         (kernels._place, {"HEADS": 9, "BLOCK": 16} | heads),
-        (kernels._attend, {"GROUP": 3, "ROWS": 16, "BLOCK": kernels.KEYS} | heads),
+        (kernels._attend, {"GROUP": 3, "ROWS": 16, "BLOCK": 64} | heads),
         (kernels._gated, {"BLOCK": 1024}),
     ]
     whole = {"rows": "*i64", "positions": "*i64", "lengths": "*i32"}
@@ -90,7 +89,41 @@ def test_the_kernels_that_pick(scores: str, named: bool) -> None:
         assert "ptx" in compiled(kernel, constants, {"logits_ptr": scores} | wide).asm
 
 
-def fits(kernel: Any, constants: dict[str, Any], types: dict[str, str]) -> None:
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+@pytest.mark.parametrize("head_dim", [128, 256])
+def test_attention_of_wide_heads_fits_small_gpus(head_dim: int, kind: str) -> None:
+    wide = {"KV": 2, "D": head_dim}
+    aligned = ("queries", "room", "rows", "lengths", "made", "capacity")
+    known = dict.fromkeys(aligned, f"*{kind}") | {"rows": "*i64", "lengths": "*i32"}
+    keys = kernels.keys_of(head_dim, 2 if kind == "bf16" else 4)
+    made = compiled(
+        kernels._attend, {"GROUP": 6, "ROWS": 16, "BLOCK": keys, **wide},
+        known | {"capacity": "i32", "scale": "fp32"},
+        {(kernels._attend.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+        num_warps=4, num_stages=3,
+    )  # fmt: skip
+    assert made.metadata.shared <= SMALL
+    if kind == "bf16":
+        for shared in (SMALL, fused_launch.SHARED):
+            attention({"HEADS": 12, "KV_HEADS": 2, "D": head_dim}, shared)
+
+
+def attention(heading: dict[str, Any], shared: int) -> None:
+    """The fused kernel, on a GPU with so many bytes of shared memory."""
+    span = fused_launch.span_of(heading["D"], shared)
+    splits = triton.next_power_of_2(fused_launch.splits_of(8192, span))
+    constants = {
+        **heading, "PDL": True, "MOST": splits, "ROWS": fused_launch.ROWS, "SPAN": span,
+        "AT_ONCE": fused_launch.AT_ONCE, "num_warps": fused_launch.READERS,
+    }  # fmt: skip
+    types = dict.fromkeys(("part_ptr", "top_ptr", "sum_ptr"), "*fp32")
+    types |= {"start_ptr": "*i64", "count_ptr": "*i32"}
+    fits(fused_kernels._attend, constants, types, shared)
+
+
+def fits(
+    kernel: Any, constants: dict[str, Any], types: dict[str, str], shared: int = SHARED
+) -> None:
     """Registers that are too few go to memory, of which a few are let pass."""
     warps = constants.pop("num_warps", 4)
     pointers = [name for name in kernel.arg_names if name.endswith("_ptr")]
@@ -107,7 +140,7 @@ def fits(kernel: Any, constants: dict[str, Any], types: dict[str, str]) -> None:
     assert found is not None, told
     registers, stack = map(int, found.groups())
     print(f"{kernel.__name__}: {registers} registers, {made.metadata.shared} B shared")
-    assert stack <= 64 and made.metadata.shared <= SHARED, told
+    assert stack <= 64 and made.metadata.shared <= shared, told
 
 
 @pytest.mark.parametrize("how", range(3), ids=["bfloat16", "int8", "int4"])
@@ -131,14 +164,7 @@ def test_the_fused_kernels(model: str, how: int) -> None:
     heading = {"HEADS": heads, "KV_HEADS": kv_heads, "D": head_dim}
     rows = (heads + 2 * kv_heads) * head_dim
     product(fused_kernels._queries_keys_values, rows, d, **heading, BIASED=True)
-    splits = triton.next_power_of_2(fused_launch.splits_of(8192))
-    attending = {
-        **heading, "PDL": True, "MOST": splits, "ROWS": fused_launch.ROWS,
-        "SPAN": fused_launch.SPAN, "AT_ONCE": fused_launch.AT_ONCE,
-        "num_warps": fused_launch.READERS,
-    }  # fmt: skip
-    types = dict.fromkeys(("part_ptr", "top_ptr", "sum_ptr"), "*fp32")
-    fits(fused_kernels._attend, attending, {**types, "start_ptr": "*i64", "count_ptr": "*i32"})
+    attention(heading, fused_launch.SHARED)
     product(fused_kernels._added, d, mlp, NORM=False, RESIDUAL=True)
     block = triton.next_power_of_2(d)
     fits(fused_kernels._normed, {"K": d, "BLOCK": block, "PDL": True}, {})

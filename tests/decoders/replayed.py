@@ -4,8 +4,6 @@ It stands in for CUDA graphs on a CPU. What a graph on a GPU could not record, a
 host, is refused here too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

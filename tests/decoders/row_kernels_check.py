@@ -4,8 +4,6 @@ A process of its own, as Triton reads TRITON_INTERPRET when it is first imported
 interpreter runs the kernels, on CUDA they run as they are.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Small tokenizers of every kind; tokens hold parts of characters where the kind has those."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Models whose tokens are all bytes and all pairs of bytes, so that ids tell where a text is split
 before it is merged; and texts that are split differently."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,7 @@
 """Tiny T5-like models and transformers' answers to compare with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +63,7 @@ def save_tiny_t5(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> 
     model.save_pretrained(folder)
 
 
+@cache
 def seq2seq_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     return AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype).eval()
 
@@ -73,6 +73,7 @@ def seq2seq(folder: Path, dtype: torch.dtype = torch.float32) -> HFSeq2SeqBacken
     return HFSeq2SeqBackend(model, context=96)
 
 
+@cache
 def cut_model(folder: Path, layers: int, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """transformers' own exit: the model with its first decoder layers alone."""
     return AutoModelForSeq2SeqLM.from_pretrained(

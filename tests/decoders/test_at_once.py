@@ -1,13 +1,11 @@
 """What decoding costs, alone and where several answers are written at once: passes, drafts, and
 what a round takes beside them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import count
 from math import ceil
@@ -105,6 +103,38 @@ def test_arms_that_go_by_costs_draft_less_beside_others(
             assert len(set(drafted)) == 1
         else:
             assert drafted[2] <= ceil(least * most) and drafted[2] < drafted[0], arm
+
+
+def test_costs_of_a_folder_are_gone_on_with(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is measured, arms draft by them at every load, and a length that learns does so at
+    each by itself."""
+    length = {"kind": "adaptive", "k": 4}
+    drafter = engine.arms["cell"].drafter  # type: ignore[attr-defined]
+    arm = recipe(name="adaptive", kind="recurrent", drafter=drafter, length=length)
+    engine.arms["adaptive"] = arm
+    monkeypatch.setattr("collect.replay.batch.costs_of", None)
+    flat, draft_s = (1.0,) * 6, dict.fromkeys(engine.arms, 0.1)
+    at_once = {2: Costs(flat, dict.fromkeys(engine.arms, 4.0)), 8: Costs((1.0, 8.0), draft_s)}
+    costs = Costs(flat, draft_s, at_once)
+    prompt, answer = [3, 1, 4, 1, 5, 9, 2, 6], [3, 1, 4, 1, 5, 9, 2, 6] * 3
+
+    def rounds(loads: Sequence[int]) -> dict[tuple[str, int], list[int]]:
+        batch = Batch(engine, at_once=(1, 2, 8))
+        batch.go_on_with(costs)
+        assert batch.cost_table is costs
+        found = {}
+        for answers in loads:
+            for name in ("copy", "both", "adaptive"):
+                with batch.at_batch_size(answers):
+                    (made,) = batch.replay(name, [prompt], [answer], len(answer))
+                found[name, answers] = made.widths
+        return found
+
+    made = rounds((1, 2, 8))
+    assert made == rounds((8, 2, 1))
+    assert all(made[arm, 1] != made[arm, 8] for arm in ("copy", "both", "adaptive"))
 
 
 @pytest.mark.usefixtures("once")
@@ -246,6 +276,21 @@ def test_what_a_verifier_takes_is_counted_for_every_answer(
         one = costs.of_answers(answers)
         assert one.overhead_s("cell", 0.0) == pytest.approx(answers, abs=0.01)
         assert one.overhead_s("cell", 1.0) == pytest.approx(answers, abs=0.01)
+
+
+def test_as_many_rounds_are_timed_of_every_arm(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many tokens each gives, and though passes are slow, so that they are few."""
+    found = list[OverheadTimer]()
+
+    def noted(*given: Any) -> OverheadTimer:
+        found.append(OverheadTimer(*given))
+        return found[-1]
+
+    monkeypatch.setattr(rounds, "OverheadTimer", noted)
+    assert {*rounds.alone(engine, Costs((1.0,) * 6, {}))[0]} == set(ARMS)
+    assert [len(each.found) for each in found] == [rounds.MIN_ROUNDS] * 2 * len(ARMS)
 
 
 @pytest.mark.usefixtures("once")

@@ -1,7 +1,5 @@
 """A prompt's attention, in blocks of positions, is attention: against PyTorch's in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """What `--backend auto` does with rounded weights and bfloat16 on a CPU; what `--dtype auto` is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What every backend promises, asked of all of them; and native passes beside transformers'."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Beams and scores are transformers', in fewer passes; what is drafted changes neither."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

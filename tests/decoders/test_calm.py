@@ -1,7 +1,5 @@
 """CALM beside a plain account of it that keeps no cache, and its limits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Arms that are cascades: their YAML, its mistakes, and what is built of it."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from typing import Any

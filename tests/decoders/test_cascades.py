@@ -1,8 +1,6 @@
 """Drafters made of drafters. The target's own ids and distribution, whatever the nest;
 and what a nest drafts, against a plain recursion without any cache."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from cascade_toys import V, hierarchy, seeds, toy, vertical

@@ -1,8 +1,6 @@
 """What a checkpoint may lack or hold: weights that are not all there, weights in a form that cannot
 be run, configs that leave to transformers' defaults what they do not say."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from decoders.backends.llama.contents import needed
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
+from decoders.backends.recurrent.head import require_size
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.methods.max_gram.next_token_table import NextTokenTable
 from decoders.models import targets
@@ -239,6 +238,28 @@ def test_heads_and_tables(
     broken = changed(tmp_path / "made", tmp_path / "broken", harm(tensor), file)
     with pytest.raises(Damaged, match=tensor):
         load(broken)
+
+
+@pytest.mark.parametrize(
+    "config", ["{}", "[]", "{", '{"hidden": 32, "exit_layer": 1, "width": 16}', "null"]
+)
+def test_a_config_of_another_form_is_told(config: str, tiny: Tiny, tmp_path: Path) -> None:
+    target = LlamaBackend.load(tiny(), CPU, torch.float32)
+    cell, made = tmp_path / "cell", tmp_path / "exit"
+    for folder in (cell, made):
+        folder.mkdir()
+    RecurrentCell(CellConfig(32, 16)).save(cell)
+    Adapter.begin(target, AdapterConfig(1)).save(made)
+    for folder in (cell, made):
+        (folder / "config.json").write_text(config)
+    loads: list[Callable[[], Any]] = [
+        lambda: RecurrentCell.load(cell, CPU, torch.float32),
+        lambda: require_size(cell, 32),
+        lambda: Adapter.load(made, target),
+    ]
+    for load in loads:
+        with pytest.raises(Damaged, match=r"config\.json is no config of such a drafter"):
+            load()
 
 
 # -- stored in a form that cannot be run --------------------------------------------------------

@@ -1,7 +1,5 @@
 """llguidance behind its seam: the protocol's promises, and answers of the loop under it."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

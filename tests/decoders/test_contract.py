@@ -1,8 +1,7 @@
 """What every way to answer promises, asked of each on each backend, as an arm of an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,9 +41,22 @@ from decoders.testing.tokenizers import Letters
 from decoders.testing.toys import ListedLengths, Streamed, job, run
 
 
+class Rounds(Streamed):
+    """Told of each round, and keeps how much of its draft was accepted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[int] = []
+
+    def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
+        assert 0 <= accepted <= drafted and not self.ended
+        self.parts.append(ids)
+        self.taken.append(accepted)
+
+
 def answer(engine: Engine, name: str, prompt: list[int], request: Request) -> DecodeResult:
     """An answer whose books are in order, whatever the strategy."""
-    streamed = Streamed()
+    streamed = Rounds()
     result = engine.decode(name, prompt, request, streamer=streamed)
     assert streamed.prompt == prompt and streamed.ids == result.ids and streamed.ended
     assert (result.arm, result.prompt_ids) == (name, prompt)
@@ -57,6 +69,9 @@ def answer(engine: Engine, name: str, prompt: list[int], request: Request) -> De
         assert result.target_calls <= 1 + result.rounds
     assert (result.draft_work > 0) <= (result.draft_calls > 0)
     strategy = engine.strategy(name)
+    if isinstance(strategy, SpeculativeDecoding) and not request.stop:
+        assert sum(streamed.taken) == result.accepted
+        assert len(streamed.taken) == result.rounds + 1
     if isinstance(strategy, SpeculativeDecoding) and result.finish_reason == "length":
         assert result.accepted + result.rounds + 1 == len(result.ids)
         assert read == result.rounds + result.drafted
@@ -335,7 +350,7 @@ def pair(
     """Engines whose draft models are the target itself, and what likes least what it likes best."""
     folder = tiny_t5() if request.param == "hf-seq2seq" else tiny()
     load = seq2seq_model if request.param == "hf-seq2seq" else transformers_model
-    against = load(folder)
+    against = deepcopy(load(folder))
     against.config.tie_word_embeddings = False
     head = -against.get_output_embeddings().weight.detach().clone()
     against.lm_head = torch.nn.Linear(head.shape[1], head.shape[0], bias=False)

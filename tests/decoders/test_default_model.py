@@ -1,7 +1,5 @@
 """Lossless on the real default target: every shipped arm's ids equal transformers' greedy ids."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

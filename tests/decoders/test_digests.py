@@ -1,7 +1,5 @@
 """Files are known by all that they hold, which is read once."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A drafter over a part of the target's vocabulary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

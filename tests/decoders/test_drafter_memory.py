@@ -1,8 +1,6 @@
 """Drafters load when first used, idle ones give way where memory runs out, and nothing of it is
 charged to an answer."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path

@@ -1,8 +1,6 @@
 """EAGLE-3 heads: drafts beside those worked out from scratch, on both backends, chains and
 trees; distributions; and what does not fit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -161,6 +159,21 @@ def test_tokens_that_the_target_has_not_read_go_on_from_its_own_states(
     assert rest == whole[2:]
 
 
+def test_drafts_before_the_target_has_read_depend_on_nothing_earlier(
+    folder: Path, tmp_path: Path
+) -> None:
+    """As inside a cascade, after a prompt of one token."""
+    target = native(folder)
+    head = Eagle3Head.load(save_head(tmp_path / "head", seed=3), target, target.layers)
+    used, fresh = (Eagle3Backend(target, head) for _ in range(2))
+    target.prefill(PROMPT)
+    used.prefill(PROMPT)
+    for model in (target, used):
+        model.truncate(0)
+    ids = torch.tensor([5, 7, 2])
+    torch.testing.assert_close(used.extend(ids), fresh.extend(ids))
+
+
 def test_a_tree_s_branches_are_chains_of_their_own(folder: Path, tmp_path: Path) -> None:
     """Each node's likeliest child is what a chain through it would draft next."""
     head = save_head(tmp_path / "head", seed=3)
@@ -223,7 +236,9 @@ def test_sampled_answers_follow_the_target_s_law(
 def test_it_is_a_backend_of_trees(folder: Path, tmp_path: Path) -> None:
     target = native(folder)
     head = save_head(tmp_path / "head", kept=KEPT)
-    backend = Eagle3Backend(target, Eagle3Head.load(head, target, target.layers))
+    one = Eagle3Head.load(head, target, target.layers)
+    assert Eagle3Head.load(head, target, target.layers) is one  # they share its weights
+    backend = Eagle3Backend(target, one)
     assert isinstance(backend, TreeBackend)
     target.prefill(PROMPT)
     backend.prefill(PROMPT)
@@ -236,13 +251,6 @@ def test_it_is_a_backend_of_trees(folder: Path, tmp_path: Path) -> None:
         backend.extend(torch.tensor([2, 2]), [0, 2])
     with pytest.raises(ValueError, match="cannot truncate"):
         backend.truncate(12)
-
-
-def test_heads_of_one_model_share_weights(folder: Path, tmp_path: Path) -> None:
-    target = native(folder)
-    head = save_head(tmp_path / "head")
-    one = Eagle3Head.load(head, target, target.layers)
-    assert Eagle3Head.load(head, target, target.layers) is one
 
 
 @pytest.mark.parametrize("rounding", ["int8", "int4"])

@@ -1,8 +1,7 @@
 """Keys and values in 8 bits: what they lose, and that answers stay those of one model."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,15 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collect.replay.batch import Batch
+from collect.replay.registry import adapter_of
 from decoders import Engine
 from decoders.backends.llama.eight_bits import decoded, encoded, width
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.continuous_batching import ContinuousBatch
+from decoders.costs.measured import Costs
 from decoders.earlier.prefixes import PrefixStore
 from decoders.models import targets
 from decoders.records import Request
 
+FLAT = Costs((1.0,) * 6, {"exit": 0.1})
 LONG = [1 + (i * i + 3) % 13 for i in range(200)]
 
 
@@ -100,6 +102,18 @@ def test_every_arm_writes_what_plain_decoding_writes(tiny: Tiny, places: dict[st
     assert engine.target_fingerprint.endswith("+kv8")
     collected = Batch(engine).target([PROMPT * 4, PROMPT], 20)
     assert collected.ids[0] == plain, "a collection reads them like this too"
+
+
+def test_an_exit_is_replayed_along_what_it_reads(tiny: Tiny, places: dict[str, Path]) -> None:
+    """Keys and values of its target's lower layers, which are rounded."""
+    whole = engine_over(native(tiny(max_position_embeddings=256), torch.float64), places)
+    for engine, batched in ((whole, True), (engine_of(tiny, places), False)):
+        strategy: Any = engine.strategy("exit")
+        adapter: Any = adapter_of(strategy.drafter)
+        assert (adapter.stack is not None) is batched
+        made = engine.decode("exit", PROMPT * 4, Request(20))
+        (found,) = Batch(engine, FLAT).replay("exit", [PROMPT * 4], [made.ids], 20)
+        assert (found.rounds, found.accepted) == (made.rounds, made.accepted)
 
 
 def test_they_are_kept_for_later_prompts(tiny: Tiny, places: dict[str, Path]) -> None:

@@ -1,8 +1,6 @@
 """Endpoint arms against small servers on this machine: what they are asked, what they give, and
 what becomes of a dead one."""
 
-from __future__ import annotations
-
 import json
 import time
 import traceback
@@ -33,7 +31,7 @@ HELLO = chat_ids([{"role": "user", "content": "why is the sky blue"}])
 def engine_over(clock: Any = time.monotonic, **bodies: dict[str, Any]) -> EndpointEngine:
     """Arms of these names and fields."""
     usual = {"kind": "endpoint", "model": "m"}
-    return EndpointEngine({n: recipe(name=n, **usual, **b) for n, b in bodies.items()}, clock)
+    return EndpointEngine({n: recipe(name=n, **usual | b) for n, b in bodies.items()}, clock)
 
 
 def engine_of(server: FakeEndpoint, clock: Any = time.monotonic, **body: Any) -> EndpointEngine:
@@ -51,7 +49,7 @@ def test_an_answer_has_its_text_tokens_times_and_price(server: FakeEndpoint) -> 
     assert result.text == "WHY IS THE SKY BLUE" == engine.tokenizer.decode(result.ids)
     assert (len(result.ids), result.rounds, result.finish_reason) == (5, 4, "eos")
     assert (result.prompt_tokens, result.cost) == (5, pytest.approx(60e-6))
-    assert result.prefill_s >= 0.01 and result.decode_s >= 0.04
+    assert result.prefill_s >= 0.01 and result.prefill_s + result.decode_s >= 0.05
     assert result.mean_accepted == 1.0
 
 
@@ -114,12 +112,12 @@ def test_arms_of_one_server_differ_by_their_fields(server: FakeEndpoint) -> None
 
 
 def test_a_conversation_may_change_between_arms_of_one_server(server: FakeEndpoint) -> None:
-    """Whichever of them answers, its server has read it."""
+    """Whichever of them answers, its server has read it; another model has not."""
     asked = [{"role": "user", "content": "why " * 1000}]
     chat = [*asked, {"role": "assistant", "content": "WHY"}, *asked]
-    elsewhere = FakeEndpoint(port=9)
-    for second, kept in ((server, None), (elsewhere, "a")):
-        engine = engine_over(a={"url": server.url}, b={"url": second.url})
+    same, elsewhere = {"url": server.url}, {"url": FakeEndpoint(port=9).url}
+    for second, kept in ((same, None), (elsewhere, "a"), ({**same, "model": "other"}, "a")):
+        engine = engine_over(a=same, b=second)
         engine.conversations.answered(asked, "a")
         assert engine.kept(chat_ids(chat)) == kept
 
@@ -480,6 +478,13 @@ def test_a_proxy_that_cannot_be_used_is_told(proxy: str, monkeypatch: pytest.Mon
     with pytest.raises(DraftpickError, match="see to HTTP_PROXY") as error:
         engine_of(FakeEndpoint())
     assert "canary" not in str(error.value)
+
+
+def test_a_path_is_asked_as_it_is_written(server: FakeEndpoint) -> None:
+    engine = engine_of(server, url=server.url.replace("/v1", "/org%2Fmodel/v1/"))
+    with pytest.raises(DraftpickError, match="HTTP 404"):
+        engine.decode("a", engine.encode_text("hi"), Request(8))
+    assert server.paths == ["/org%2Fmodel/v1/chat/completions"]
 
 
 def test_a_query_in_the_address_stays_behind_the_path(server: FakeEndpoint) -> None:

@@ -1,7 +1,5 @@
 """The engine: arms built on demand, prompts checked and reused, answers streamed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.models import targets
 from decoders.records import Request, Sampling
-from decoders.testing.toys import Streamed, ToyBackend
+from decoders.testing.toys import ToyBackend
 
 K = {"k": 3}
 COPY = {"kind": "max_gram", "length": K, "shortest": 1}
@@ -121,26 +119,12 @@ def test_what_others_read_is_not_taken_for_ours(engine: Engine) -> None:
 
 
 def test_a_transformers_streamer(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is put, and when, is in test_contract.py and below."""
+    """What is put, and when, is in test_contract.py."""
     from transformers import TextStreamer
 
     streamer = TextStreamer(engine.tokenizer, skip_prompt=True, skip_special_tokens=True)
     result = engine.decode("small", PROMPT, Request(14), streamer=streamer)
     assert capsys.readouterr().out.split() == result.text.split() != []
-
-
-@pytest.mark.parametrize("arm", ["autoregressive", "small", "copy", "exit"])
-def test_a_round_streamer_is_told_what_was_drafted(engine: Engine, arm: str) -> None:
-    class Rounds(Streamed):
-        def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
-            assert 0 <= accepted <= drafted and not self.ended
-            self.parts.append(ids)
-            taken.append(accepted)
-
-    rounds, taken = Rounds(), list[int]()
-    result = engine.decode(arm, PROMPT, Request(14), streamer=rounds)
-    assert rounds.prompt == PROMPT and rounds.ids == result.ids and rounds.ended
-    assert sum(taken) == result.accepted and len(taken) == result.rounds + 1
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs(engine: Engine) -> None:

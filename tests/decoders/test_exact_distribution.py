@@ -1,8 +1,6 @@
 """The law of whole answers to the last digit: every draw and every acceptance walked, through the
 shipped loop, by the clocks of places and in turn."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,8 +26,6 @@ from exactness import (
     tree,
     widened,
 )
-from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
-from torch import Tensor
 
 from decoders.lengths import FixedLength
 from decoders.methods.plain.drafter import NullDrafter
@@ -175,19 +171,6 @@ def test_a_llama_s_distribution(name: str, length: str, sampling: str, tiny: Tin
     strategy = speculative(ON_A_MODEL[name](target), LENGTHS[length]())
     asked, read = Request(most, SAMPLINGS[sampling]), lambda ids: fresh.prefill(ids).logits
     assert distribution_error(target, strategy, PROMPT, asked, next_logits=read) < EXACT
-
-
-def test_a_t5_s_distribution(tiny_t5: Tiny) -> None:
-    folder = tiny_t5(seed=1, **EXIT_T5)
-    target, source = seq2seq(folder, torch.float64), [1, 2, 0]
-    logits = from_scratch(seq2seq_model(folder, torch.float64), source)
-    asked = Request(MOST, Sampling(1.2, top_k=2))  # few outcomes, each of many slow passes
-    strategy = speculative(recurrent(target, 2), 2)
-
-    def read(ids: list[int]) -> Tensor:
-        return logits([target.start_id, *ids[len(source) :]])
-
-    assert distribution_error(target, strategy, source, asked, next_logits=read) < EXACT
 
 
 # -- the check itself can fail --------------------------------------------------------------------

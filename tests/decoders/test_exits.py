@@ -1,8 +1,7 @@
 """What every backend promises of its exits: decoders and encoder-decoders, beside transformers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +51,14 @@ class Model:
         return after
 
 
-@pytest.fixture(params=["llama", "t5", "mt5", "umt5"])
+@pytest.fixture(scope="module", params=["llama", "t5", "mt5", "umt5"])
 def model(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> Model:
     kind = request.param
     folder = tiny() if kind == "llama" else tiny_t5(kind, seed=4, num_decoder_layers=3)
     return Model(kind, folder)
 
 
-def same(one: Tensor, other: Tensor, near: float = 1e-10) -> None:
-    close(one, other, near)
-
-
+same = partial(close, near=1e-10)
 NEAR = 1e-5  # transformers' decoders turn positions in float32
 
 
@@ -99,11 +95,11 @@ def test_what_ran_ahead_is_rolled_back(model: Model) -> None:
 
 def test_states_at_the_exit_are_transformers_own(model: Model) -> None:
     target, states = model.load(2), model.states(2, 9, 2)
-    same(target.lower(2, ids(9, 2)), states[-2:], NEAR)
-    same(target.exit_hidden(2, 0, len(states)), states, NEAR)
+    close(target.lower(2, ids(9, 2)), states[-2:], NEAR)
+    close(target.exit_hidden(2, 0, len(states)), states, NEAR)
     if model.kind == "llama":
         several = target.lower_batch(torch.tensor([PROMPT, PROMPT]), 2)
-        same(several[1], states[:-2], NEAR)
+        close(several[1], states[:-2], NEAR)
 
 
 def test_an_exit_opened_again_and_one_that_cannot_be(model: Model) -> None:
@@ -128,7 +124,7 @@ def test_exits_take_turns(model: Model, order: tuple[int, ...]) -> None:
         target.lower(layer, ids(9, 2))
     same(target.extend(ids(9, 2, 6)), plain.extend(ids(9, 2, 6)))
     for layer in (1, 2):
-        same(target.exit_hidden(layer, 0, start + 3), model.states(layer, 9, 2, 6), NEAR)
+        close(target.exit_hidden(layer, 0, start + 3), model.states(layer, 9, 2, 6), NEAR)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 3])

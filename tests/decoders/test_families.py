@@ -1,8 +1,6 @@
 """Model families, windows and experts among them: their own ids, whatever drafts, and logits that
 do not know what was rejected before; by transformers, and natively where they have a row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GGUF files known by name: whole or not at all, and a fetch that was stopped goes on."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Without a GPU Triton's interpreter runs them, a program after the other.
 """
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -213,10 +211,38 @@ def test_a_split_may_read_several_spans(monkeypatch: pytest.MonkeyPatch) -> None
     made = []
     for splits in (3, 2, 1):
         launch = importlib.import_module("decoders.backends.cuda.fused_launch")
-        monkeypatch.setattr(launch, "splits_of", lambda _, splits=splits: splits)
+        monkeypatch.setattr(launch, "splits_of", lambda *_, splits=splits: splits)
         made.append(fused_layers(shape, weights).through(h, 0, 2, at(600), 0).clone())
     assert off(made[1], made[0]) < 1e-2
     assert off(made[2], made[0]) < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("held", "spans"), [(99 << 10, [256, 128, 64]), (163 << 10, [256, 256, 64])]
+)
+def test_attention_takes_as_much_shared_memory_as_a_gpu_has(
+    held: int, spans: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has = SimpleNamespace(shared_memory_per_block_optin=held)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    shared = fused.launcher(torch.device("cuda")).shared
+    launch = importlib.import_module("decoders.backends.cuda.fused_launch")
+    assert [launch.span_of(d, shared) for d in (64, 128, 256)] == spans
+
+
+@pytest.mark.slow
+def test_a_gpu_with_less_shared_memory_reads_fewer_keys_at_once() -> None:
+    shape, weights = model(4, 2)
+    rope, h = rope_tables(shape, DEVICE, DTYPE), states(2, shape.hidden)
+    made = []
+    for shared in (99 << 10, 9 << 10):
+        launch = replace(fused.launcher(DEVICE), shared=shared)
+        layers = FusedLayers(shape, weights, rope, room(shape), WIDEST, launch)
+        made.append((layers._scratch.span, layers.through(h, 0, 2, at(600), 0).clone()))
+    (whole, one), (less, other) = made
+    assert (whole, less) == (256, 128)
+    assert off(other, one) < 1e-2
 
 
 @pytest.mark.slow
@@ -300,8 +326,9 @@ def test_answers_do_not_depend_on_the_draft(tiny: Tiny, exits: bool) -> None:
 def test_final_states_come_with_the_logits(tiny: Tiny) -> None:
     backend = pair(tiny)[1]
     backend.prefill(PROMPT)
-    read = backend.recorded.extend(torch.tensor([7, 2], device=DEVICE), backend.length)
-    assert off(linear(read.states, backend.weights.head), read.logits) < 0.01
+    ids = torch.tensor([7, 2], device=DEVICE)
+    logits, states = backend.recorded.extend(ids, backend.length)
+    assert off(linear(states, backend.weights.head), logits) < 0.01
 
 
 # -- a recurrent drafter's blocks -----------------------------------------------------------------
@@ -352,6 +379,16 @@ def test_a_fused_head_takes_the_steps_of_the_plain_one(
     assert off(FusedHead(head).advance(one, token), head.advance(one, token)) < 0.02
     narrow = RecurrentCell(CellConfig(hidden=64, width=40)).to(DEVICE, DTYPE)
     assert not fits(RecurrentHead(target, narrow.requires_grad_(False), vocab))
+
+
+def test_a_triton_that_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fused.broken(DEVICE) is None
+
+    def without_a_compiler(device: torch.device) -> None:
+        raise RuntimeError("Failed to find C compiler.\nSet CC")
+
+    monkeypatch.setattr(fused, "launcher", without_a_compiler)
+    assert fused.broken.__wrapped__(DEVICE) == "RuntimeError: Failed to find C compiler."
 
 
 def test_what_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

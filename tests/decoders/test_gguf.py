@@ -1,7 +1,5 @@
 """GGUF files as they are: what they say and hold, and models that run on their own blocks."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from importlib import import_module

@@ -2,8 +2,6 @@
 end an answer, positions, heads. Splits are held to llama.cpp's own (llama_splits.json, made by
 `make engines`)."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

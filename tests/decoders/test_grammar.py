@@ -1,11 +1,9 @@
 """Answers that a grammar binds: token-by-token constrained decoding, whatever is drafted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -74,7 +72,7 @@ class ToyGrammar:
         self.at = to
         return True
 
-    def copy(self) -> ToyGrammar:
+    def copy(self) -> Self:
         return replace(self)
 
 

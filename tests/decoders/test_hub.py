@@ -1,7 +1,5 @@
 """What is fetched of a hub's model: whatever transformers reads of it, and no other weights."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A hybrid takes, round by round, what promises more; its distribution is walked in
 test_exact_distribution.py, its promises as an arm in test_contract.py."""
 
-from __future__ import annotations
-
 import pytest
 from decoder_toys import CPU, greedy, hybrid
 

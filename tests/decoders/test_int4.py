@@ -4,8 +4,6 @@ CUDA's operators cannot be run here. Their interface is asked of PyTorch's own s
 what they are given means the right numbers, of their definition written out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

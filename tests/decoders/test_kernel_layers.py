@@ -4,8 +4,6 @@ That their passes are those of ordinary attention, and a token's bits the same i
 test_row_attention.py, for the models that use them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """How many tokens to draft."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +14,7 @@ from transformers.generation.candidate_generator import AssistedCandidateGenerat
 from decoders.costs.pass_costs import best_length
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.lengths import MEASURED, RETRY, AdaptiveLength, FixedLength, ScheduledLength
+from decoders.protocols import DraftLength
 from decoders.records import StepStats
 
 
@@ -149,26 +148,16 @@ def test_reading_what_was_missed_is_no_part_of_a_tokens_price() -> None:
     assert 0 in drafted and drafted[-1] == 4
 
 
-def test_a_round_without_a_draft_teaches_nothing() -> None:
-    rule = AdaptiveLength(6)
-    before = rule.next(), rule._right, rule._tried
-    rule.observe(StepStats(0, 0, 0.0, 0.01))
-    assert (rule.next(), rule._right, rule._tried) == before
-
-
-def test_a_new_query_starts_from_the_prior() -> None:
-    rule = AdaptiveLength(6)
-    start = rule._right, rule._tried
-    played(rule, 9, lambda k, _: 0)
+@pytest.mark.parametrize("rule", [AdaptiveLength(6), FixedLength(3, 0.5), ScheduledLength(4)])
+def test_no_draft_teaches_nothing_and_a_new_query_begins_anew(rule: DraftLength) -> None:
+    first = rule.next(), rule.min_confidence
+    for _ in range(50):
+        rule.observe(StepStats(0, 0, 0.0, 0.01))
+    assert (rule.next(), rule.min_confidence) == first
+    for _ in range(9):
+        rule.observe(StepStats(3, 0, 0.0, 0.0))  # what a draft costs stays known
     rule.reset()
-    assert (rule._right, rule._tried) == start
-
-
-def test_a_fixed_length_stays() -> None:
-    rule = FixedLength(3, 0.5)
-    rule.observe(StepStats(3, 0, 1.0, 1.0))
-    rule.reset()
-    assert (rule.next(), rule.min_confidence) == (3, 0.5)
+    assert (rule.next(), rule.min_confidence) == first
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(1, 20), st.integers(0, 20))))

@@ -1,7 +1,5 @@
 """Log-probabilities of an answer's tokens: the target's own, however the tokens were drafted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The loop's traps and its books: drafts in vain, sitting out, prompt windows, counts, clocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What followed the longest earlier match, by hand-made cases and against a plain search."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

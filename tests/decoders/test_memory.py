@@ -1,7 +1,5 @@
 """What a model is said to need is what it takes, and running out is told with the numbers."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import sys

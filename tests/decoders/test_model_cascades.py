@@ -1,7 +1,5 @@
 """Sequential cascades: their exact distributions, their limiting cases, and what always holds."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A model whose scores are nan answers nothing: an error of that query alone, whatever the arm."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -1,8 +1,6 @@
 """Arms that ship for a known model: found by its name or by its file, whose drafters are never
 fetched unasked."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The second is what makes bfloat16 answers the same whichever arm wrote them.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """What passes cost by width: measured once, kept, and used to end drafts where it pays."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No text can write a special token: those that it spells are encoded as text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

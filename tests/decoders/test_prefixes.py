@@ -1,8 +1,6 @@
 """What is kept of prompts: later ones that begin alike are not read again, their answers stay the
 same, and nobody's are another's."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The likeliest of many tokens, and the one whose clock rings first: numbers, law, kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any

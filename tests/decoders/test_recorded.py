@@ -3,8 +3,6 @@
 On a CPU the passes are traced instead of recorded as CUDA graphs (`replayed.traced`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -170,6 +168,23 @@ def test_the_context_is_not_overrun(tiny: Tiny) -> None:
     with pytest.raises(DraftpickError, match="96"):
         backend.draft(torch.tensor([1]), 3, 16)
     assert len(backend.draft(torch.tensor([1]), 2, 16)) == 2
+
+
+@pytest.mark.parametrize(("context", "tokens"), [(100, 80), (300, 260)])
+def test_a_recorded_prompt_ends_where_a_lowered_context_does(
+    tiny: Tiny, context: int, tokens: int
+) -> None:
+    """What it is filled up with would lie beyond the states that are kept, or beyond the cache."""
+    plain, backend = (
+        LlamaBackend.load(tiny(max_position_embeddings=1024), CPU, torch.float64, context)
+        for _ in range(2)
+    )
+    backend.record_passes(traced)
+    prompt = [i % 13 for i in range(tokens)]
+    for model in (plain, backend):
+        model.open_exit(1)
+    close(backend.prefill(prompt).logits, plain.prefill(prompt).logits)
+    close(backend.exit_hidden(1, 0, tokens), plain.exit_hidden(1, 0, tokens))
 
 
 @pytest.mark.parametrize("inferring", [False, True])

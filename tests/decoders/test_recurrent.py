@@ -1,8 +1,6 @@
 """The recurrent drafter: steps beside the trained cell's, rounds beside those from scratch,
 distributions, recordings, verifiers, and what does not fit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps of a recurrent drafter by the kernels in C++, beside ordinary operations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS, Tiny, greedy, random_cell

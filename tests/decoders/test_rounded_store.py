@@ -1,7 +1,5 @@
 """Rounded weights that were kept: the same bits, never another model's, never damaged ones."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 On a CPU they are traced instead of recorded as CUDA graphs (`replayed.traced`).
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import weakref
@@ -21,6 +19,8 @@ from hypothesis import strategies as st
 from replayed import placed, traced
 
 from decoders.arms import recipe
+from decoders.backends.batched.row_passes import kernels_for
+from decoders.backends.cuda import fused, rounds, runs_triton, use_kernels
 from decoders.backends.cuda.device_loop import DeviceLoop
 from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.cuda.rounds import RoundSampling
@@ -43,7 +43,7 @@ from decoders.protocols import Drafter, DraftLength
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.filters import chosen
-from decoders.sampling.race import pick
+from decoders.sampling.race import ON_CUDA, pick
 from decoders.sampling.randomness import Generator
 from decoders.testing.chance import Walk
 from decoders.testing.toys import ListedLengths, autoregressive, job, run, speculative
@@ -221,7 +221,7 @@ def test_it_ends_where_the_answer_ends(most: int, tiny: Tiny) -> None:
 
 def test_a_draft_model_reads_what_it_sat_out() -> None:
     """As far as the host knows it, and the most that there may be of rounds on their way."""
-    behind = DrafterLag()
+    behind = DrafterLag(WIDEST)
     assert behind.unread(2, 2) == 1  # it has read the prompt
     for _ in range(3):
         behind.launched(0, 0)
@@ -232,6 +232,50 @@ def test_a_draft_model_reads_what_it_sat_out() -> None:
     behind.read(3, own=False)
     assert behind.unread(2, 2) == 4
     assert behind.unread(7, 0) == 0 and behind.unread(15, 0) == 4  # else too much to read at once
+
+
+def test_a_draft_model_reads_what_it_sat_out_of_a_short_prompt() -> None:
+    """No more than there is, and all of it once there is enough; in few shapes."""
+    model = Chain(lambda line, k, unread: line.ids[:k], parameters=1, read=lambda ids: None)
+    model.reset([5, 3])
+    assert model.next(4, {}) == (4, 2)
+    assert model.next(4, {}) == (4, 4)  # of the four tokens that there are at least
+    for _ in range(2):
+        model.learn((4, 4), 0, 0)
+    for _ in range(6):
+        model.next(0, {})
+        model.learn((0, 0), 0, 0)
+    assert model.next(4, {}) == (4, 7)  # of eleven
+    model.learn((4, 7), 0, 4)
+    assert model.next(4, {}) == (4, 2)
+    assert model.next(4, {}) == (4, WIDEST)
+
+
+def test_a_model_beside_copies_is_asked_after_an_answer_at_the_end(tiny: Tiny) -> None:
+    """Where no draft fits, so that none could be timed."""
+    target, _ = recorded(tiny())
+    made = strategy("copies or a cell", target, tiny, True)
+    run(target, made, (PROMPT * 4)[: target.context - 4], Request(2))
+    run(target, made, PROMPT, Request(2))
+    writer = made.writer(job(target, PROMPT, Request(2)))
+    assert isinstance(writer, DeviceLoop) and writer.rounds is not None
+    assert {drafted for _, drafted, _ in writer.rounds.seconds} == {*range(SHORT_COPY + 1)}
+
+
+def test_a_draft_s_time_is_beyond_a_plain_round_s_that_reads_as_much(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A longer sequence has recordings of its own, of which a plain one need not be launched."""
+    times = map(float, itertools.count())
+    monkeypatch.setattr(rounds, "_seconds", lambda *_: next(times))
+    target, _ = recorded(tiny(max_position_embeddings=400))
+    made = speculative(MaxGramDrafter(CPU), 5)
+    run(target, made, PROMPT, Request(3))
+    writer = made.writer(job(target, PROMPT, Request(3)))
+    assert isinstance(writer, DeviceLoop) and writer.rounds is not None
+    assert writer.rounds.seconds == {(0,): 0.0, (5,): 1.0}
+    run(target, made, PROMPT * 11, Request(3))
+    assert writer.rounds.seconds == {(0,): 2.0, (5,): 3.0}
 
 
 def test_no_round_goes_past_the_context(tiny: Tiny) -> None:
@@ -397,6 +441,25 @@ def test_copies_that_do_not_pay_are_tried_now_and_then() -> None:
     assert copies.next(16, seconds) == (15,)  # accepted whole
     copies.learn((15,), 0, 9)
     assert copies.next(16, seconds) == (7,)  # and pays now
+
+
+@pytest.mark.parametrize("reason", [None, "no C compiler"])
+def test_kernels_are_launched_where_they_run_alone(
+    reason: str | None, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In rounds, in passes that answers share, and where tokens are picked."""
+    pytest.importorskip("triton")
+    cuda, (target, _) = torch.device("cuda"), recorded(tiny())
+    monkeypatch.setattr(fused, "broken", lambda device: reason)
+    monkeypatch.setattr(ON_CUDA, "pick", None)
+    use_kernels(cuda)
+    assert (ON_CUDA.pick is None) == (reason is not None)
+    shape = replace(target.shape, head_dim=16)
+    assert kernels_for(shape, target.weights.layers, cuda) == (reason is None)
+    assert not kernels_for(shape, target.weights.layers, CPU)
+    monkeypatch.setattr(rounds, "runs_triton", lambda device: runs_triton(cuda))
+    made = rounds.RecordedRounds(target, Copies(1, 3), target.context)
+    assert (made._accept is rounds.accept) == (made._copy is None) == (reason is not None)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -4,8 +4,6 @@ What a token sees is told by a number of positions and some bits; that is compar
 float64, and with PyTorch's own by the models that use it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

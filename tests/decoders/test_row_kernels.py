@@ -1,7 +1,5 @@
 """The Triton kernels: what they compute, and that they compile for a GPU where there is none."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

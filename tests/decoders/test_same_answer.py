@@ -1,8 +1,6 @@
 """One promise: the same prompt, seed and settings give the same answer, whatever drafts and whoever
 else is answered."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

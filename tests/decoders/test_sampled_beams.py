@@ -1,7 +1,5 @@
 """Sampled beams: k drawn answers, the best by its score."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable

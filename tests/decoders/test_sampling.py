@@ -1,7 +1,5 @@
 """Filters, seeds and wishes: each means what it means in transformers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -9,10 +7,12 @@ import torch
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from decoders.common.errors import DraftpickError
 from decoders.records import Request, Sampling
-from decoders.sampling.filters import penalise, probabilities, seen_mask
+from decoders.sampling.filters import cooled, penalise, probabilities, seen_mask
 from decoders.testing.chance import transformers_filters
 
 samplings = st.builds(
@@ -51,6 +51,26 @@ def test_ties_at_the_top_k_boundary_stay_as_in_transformers() -> None:
     sampling = Sampling(1.0, top_k=2)
     theirs = transformers_filters(sampling)(torch.tensor([[0]]), logits)
     torch.testing.assert_close(probabilities(logits, sampling), theirs.softmax(-1))
+
+
+class DividesAsOnCUDA(TorchFunctionMode):
+    """By a number of the host as a GPU does: times its reciprocal."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in (Tensor.__truediv__, Tensor.div) and not isinstance(args[1], Tensor):
+            return args[0] * (1 / torch.full((), args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+def test_filtered_scores_have_the_bits_of_a_division_on_a_gpu_too() -> None:
+    """As in recorded rounds, whose temperature is a tensor."""
+    logits, sampling = torch.randn(4, 1000), Sampling(0.7, top_k=900)
+    scores = cooled(logits, sampling)
+    with DividesAsOnCUDA():
+        assert not torch.equal(logits / 0.7, logits / torch.full((), 0.7))
+        assert torch.equal(cooled(logits, sampling), scores)
 
 
 def test_half_precision_logits_are_sampled_in_single() -> None:

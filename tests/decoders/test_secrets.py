@@ -1,7 +1,5 @@
 """What is shown of keys and passwords: nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from collect.align.card import command

@@ -1,7 +1,5 @@
 """T5-like models through the same loop, beside transformers and to the last digit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from backend_toys import close
-from decoder_toys import Tiny, max_gram
+from decoder_toys import Tiny, max_gram, recurrent
 from t5_toys import EXIT_T5, from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
@@ -124,6 +122,7 @@ DRAFTERS: dict[str, Callable[[HFSeq2SeqBackend, Tiny], Drafter]] = {
     "max-gram": lambda target, tiny_t5: max_gram(shortest=1, source_apart=True),
     "tree": lambda target, tiny_t5: TreeDrafter(small(tiny_t5), None, (2,), 96),
     "exit": lambda target, tiny_t5: few(target),
+    "recurrent": lambda target, tiny_t5: recurrent(target, 2),
     "exit-reduced": lambda target, tiny_t5: few(target, DraftVocab([0, 2], 3)),
 }
 
@@ -144,6 +143,7 @@ DRAFTERS: dict[str, Callable[[HFSeq2SeqBackend, Tiny], Drafter]] = {
         ("exit", "all", "sits-out", ()),
         ("exit", "plain", "fixed", ()),
         ("exit-reduced", "plain", "fixed", ()),
+        ("recurrent", "all", "fixed", ()),
     ],
 )
 def test_the_distribution_is_the_target_s(

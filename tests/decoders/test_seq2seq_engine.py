@@ -1,9 +1,8 @@
 """An encoder-decoder from its folder to its text: arms, limits, chat, refusals, the command."""
 
-from __future__ import annotations
-
 import json
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def arms_file(tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "arms.yaml"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine(folder: Path, arms_file: Path) -> Engine:
     return Engine.load(str(folder), arms_file, dtype="float32", device="cpu")
 
@@ -129,7 +128,7 @@ def test_drafters_of_the_other_kind_are_refused(
 def test_what_a_backend_does_not_take_is_named(tiny_t5: Tiny) -> None:
     with pytest.raises(DraftpickError, match=r"cannot run model: .*T5"):
         targets.load_backend(tiny_t5(), CPU, torch.float32, "native")
-    model = seq2seq_model(tiny_t5())
+    model = deepcopy(seq2seq_model(tiny_t5()))
     with pytest.raises(DraftpickError, match="HFSeq2SeqBackend"):
         HFBackend(model)
     model.set_attn_implementation("flex_attention")

@@ -1,7 +1,5 @@
 """Early exits: an encoder-decoder drafts with its first decoder layers, and runs none twice."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

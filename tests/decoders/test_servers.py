@@ -1,7 +1,5 @@
 """Streams of every server in the table, in every combination of pieces."""
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Iterator, Mapping

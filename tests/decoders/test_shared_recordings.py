@@ -3,8 +3,6 @@
 The first row has rounds of its own, which are written ahead of the host.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ids to bytes to text, piece by piece: held to transformers' own decoding and to llama.cpp's."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Final states that backends hand on: what the head reads, however they were computed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A server's steps, and what passes cost by them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path
@@ -85,8 +83,9 @@ def test_a_server_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert all(asked["ignore_eos"] for asked in server.asked)
 
 
-def test_a_step_is_the_time_between_two_tokens_of_an_answer() -> None:
-    with listening(server := FakeEndpoint(words=lambda prompt: [" a"] * 16)):
+@pytest.mark.parametrize("named", ["content", "reasoning_content"])
+def test_a_step_is_the_time_between_two_tokens_of_an_answer(named: str) -> None:
+    with listening(server := FakeEndpoint(words=lambda prompt: [" a"] * 16, named=named)):
         assert step_s(client(), server_at(server.url, "m"), 1, 16) == 0.25
 
 
@@ -104,7 +103,20 @@ def test_servers_that_cannot_be_timed(server: FakeEndpoint, says: str) -> None:
         sweep(client(), server_at(server.url, "m"), [1], 16, repeats=1)
 
 
-@pytest.mark.parametrize("url", ["nowhere", "ftp://x", "http://", "http://me:pw@x/v1"])
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("http://h:8000", "http://h:8000/v1"),
+        ("http://h:8000/", "http://h:8000/v1"),
+        ("http://h:8000/v2", "http://h:8000/v2"),
+        ("http://h:8000?x=1", "http://h:8000/v1?x=1"),
+    ],
+)
+def test_an_address_needs_no_path(url: str, asked: str) -> None:
+    assert server_at(url).url == asked
+
+
+@pytest.mark.parametrize("url", ["nowhere", "ftp://x", "http://", "http://[x", "http://me:pw@x/v1"])
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(DraftpickError, match="cannot be asked: url"):
         server_at(url)

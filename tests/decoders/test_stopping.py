@@ -1,7 +1,5 @@
 """Where an answer ends, and stop strings beside transformers' own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

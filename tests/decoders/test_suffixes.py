@@ -1,8 +1,6 @@
 """The index of earlier texts against a plain search, what it votes for by hand-made cases, and that
 nothing of one user reaches another."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import pairwise

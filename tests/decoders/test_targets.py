@@ -1,7 +1,5 @@
 """From a name to a model, and what is said where there is none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -54,7 +52,9 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DraftpickError, match="no CUDA device"):
         targets.device_of("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert targets.device_of("auto").type == targets.device_of("cuda:1").type == "cuda"
+    assert targets.device_of("auto").type == targets.device_of("cuda:0").type == "cuda"
+    with pytest.raises(DraftpickError, match=r"first GPU .* not on cuda:1.*CUDA_VISIBLE_DEVICES"):
+        targets.device_of("cuda:1")
 
 
 def test_dtypes() -> None:

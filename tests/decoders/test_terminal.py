@@ -1,7 +1,5 @@
 """Tables that break no figure, and progress where there is no terminal."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,8 +1,6 @@
 """The cost models against simulations of what they model, and against the paper's own table; and
 `draftpick theory`, which prints them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Threads while other processes keep the cores busy."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

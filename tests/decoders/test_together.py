@@ -1,7 +1,5 @@
 """Answers that share the target's passes are those that each would be alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,7 @@ import torch
 from backend_toys import close
 from decoder_toys import CPU, Tiny, native
 from effort import examples
-from engine_toys import PROMPT, PROMPTS, Asked, Gone, arms, together
+from engine_toys import PROMPT, PROMPTS, Asked, arms, together
 from hypothesis import given
 from hypothesis import strategies as st
 from replayed import traced
@@ -107,28 +105,6 @@ def test_no_draft_waits_while_prompts_are_read(
     prompts = [PROMPT, [3, *MANY], [4, *MANY]]  # the second drafts while the third is read
     together(batch, [Asked("cell", prompt, Request(30)) for prompt in prompts])
     assert len(waiting) >= 7 and not any(waiting)
-
-
-def test_an_answer_that_fails_harms_no_other(engine: Engine) -> None:
-    batch = ContinuousBatch(engine, 3)
-    kept = Asked("both", PROMPT, Request(20))
-    expected = kept.alone(engine)
-
-    gone = Asked("exit", PROMPTS[1], Request(20), leaves=4)
-
-    def leave(engine: Engine) -> None:
-        with pytest.raises(Gone):
-            gone.answer(engine)
-
-    batch.begin(batch.slots[0], leave)
-    batch.begin(batch.slots[1], kept.answer)
-    together(batch)
-    assert kept.result is not None and kept.result.ids == expected
-    assert len(gone.written) < 20
-    again = Asked("exit", PROMPTS[3], Request(15))
-    alone = again.alone(engine)
-    together(batch, [again])
-    assert again.result is not None and again.result.ids == alone
 
 
 def test_what_an_answer_raises_comes_out_of_step(engine: Engine) -> None:

@@ -1,7 +1,5 @@
 """Draft models with another tokenizer than the target's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterable

@@ -6,8 +6,6 @@ every course that the loop can take, so that an answer's distribution is the pro
 ones. The rules are written here again, on lists of floats and in the papers' words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

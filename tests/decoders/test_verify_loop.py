@@ -1,7 +1,5 @@
 """Every verifier in the loop: books, ends, streams and seeds; BiLD beside its paper's algorithm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from math import log

@@ -1,7 +1,5 @@
 """Rules as functions of distributions: sums, budgets, ties and the ends of their ranges."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

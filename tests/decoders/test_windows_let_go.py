@@ -1,7 +1,5 @@
 """Layers with windows give back the memory of what lies far behind them; nothing reads it after."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Many answers at once: each is what it would be alone, whatever is written beside it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Named models: what is damaged is not used, what fails leaves nothing behind."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Other people's servers as processes of their own, from the environments of `make engines`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

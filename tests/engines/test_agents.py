@@ -1,8 +1,6 @@
 """Agent libraries against the server, by the environment of `make engines`: a toy model that calls
 tools twice and then says `ok`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

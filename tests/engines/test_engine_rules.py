@@ -1,7 +1,5 @@
 """Engines' own drafting is replayed as the engines draft."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

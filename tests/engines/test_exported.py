@@ -1,7 +1,5 @@
 """Commands of `draftpick export`, started: llama.cpp's server, vLLM's; SGLang reads its options."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

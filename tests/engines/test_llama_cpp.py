@@ -1,8 +1,6 @@
 """What is stored of llama.cpp is its own: splits of texts, texts of tokens, and chances of small
 models' tokens."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Load by guidellm, by the environment of `make engines`: its figures beside the server's own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What becomes of an endpoint arm when a real server fails: llama.cpp's and vLLM's, provoked."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """EAGLE-3 heads beside the package `speculators`, whose form they have."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The proposer in vLLM itself, by the environment of `make engines`: minutes on two cores."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

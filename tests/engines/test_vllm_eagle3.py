@@ -1,7 +1,5 @@
 """A head that `draftpick align` trains, in vLLM: minutes on two cores."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

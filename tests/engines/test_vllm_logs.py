@@ -1,7 +1,5 @@
 """What is said of vLLM from its answers alone, and what it does: minutes on two cores."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """vLLM's own server on the default target, in the environment of `make engines`."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,6 @@
 """Run by the environment of `make engines` with a server's address: OpenAI's Agents SDK, a loop of
 tools, the same streamed, and an answer of a type. Prints what came of them as JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -2,8 +2,6 @@
 the same streamed, and answers of a type by a call and by a JSON schema. Prints what came of them as
 JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -5,8 +5,6 @@
 Prints its options of speculative decoding as a JSON object.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 

@@ -6,8 +6,6 @@ Run by a Python that has the package. Each case is a folder in OUT with the head
 `given.safetensors` (features [n, count * d] and ids [n + 1]) and `drafts.json`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

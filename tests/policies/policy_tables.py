@@ -1,7 +1,5 @@
 """Synthetic reward tables whose truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

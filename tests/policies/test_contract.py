@@ -1,7 +1,5 @@
 """One contract, held by every policy that ships."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gains by costs that were measured several times: their bounds include what these differ by."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

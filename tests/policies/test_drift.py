@@ -1,7 +1,5 @@
 """The world changes half-way through 2,000 requests, in three ways (`benchmarks/drift.py`)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

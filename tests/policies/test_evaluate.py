@@ -1,7 +1,5 @@
 """Values are exact, failures are left out, references are what they say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

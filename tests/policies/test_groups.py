@@ -1,15 +1,28 @@
 """Queries of one source are not independent: what a table's groups change, and what they leave."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from policy_tables import ARMS, separable, table, with_features
 from scipy.stats import binom, t
 
+from benchmarks import error_rates
 from policies import PolicyError, RewardTable, fixed_policy, report
+from policies.evaluation import bootstrap, bounds
+from policies.evaluation.bootstrap import (
+    group_index,
+    group_means,
+    group_sums,
+    interval,
+    ratio,
+    resample,
+    resampled_sums,
+)
 from policies.evaluation.bounds import gain_of, resamples
 from policies.evaluation.units import Units, independent, units_of
 from policies.risk_control.bounds import Risk
@@ -173,3 +186,118 @@ def test_a_guarantee_says_of_how_many_sources_it_is() -> None:
     assert "150 calibration queries of 75 sources" in str(policy.guarantee)
     with pytest.raises(PolicyError, match=r"needs at least 59 sources of queries .* 50 sources"):
         fit_risk_control(in_groups(data.rows(range(200)), 2), lossless=[ARMS[0]])
+
+
+# -- the bootstrap that every interval is drawn by -------------------------------------------------
+
+
+def test_sums_in_blocks_are_the_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = np.random.default_rng(1).normal(size=(30, 3))
+    counts = resample(30, seed=4, resamples=50)
+    assert (counts.sum(axis=1) == 30).all()
+    monkeypatch.setattr(bootstrap, "BLOCK", 30 * 7)
+    np.testing.assert_allclose(resampled_sums(columns, 4, 50), counts @ columns)
+    for call in (lambda: resample(3, 0, 0), lambda: resampled_sums(columns, 0, 0)):
+        with pytest.raises(PolicyError, match="at least 1, not 0"):
+            call()
+
+
+def test_an_interval_is_of_the_figures_that_have_a_value() -> None:
+    drawn = ratio(np.arange(101.0), np.r_[0.0, np.ones(100)])
+    assert np.isnan(drawn[0])
+    assert interval(drawn, 0.98) == pytest.approx((1.99, 99.01))
+    assert np.isnan(interval(drawn[:1])).all()
+
+
+def test_groups_are_in_the_order_in_which_they_come() -> None:
+    index = group_index(["b", "a", "b", "c"])
+    assert index.tolist() == [0, 1, 0, 2]
+    np.testing.assert_array_equal(group_sums(np.array([1.0, 2, 3, 4]), index), [4, 2, 4])
+    rows = np.array([[1.0, 2], [3, 4], [5, 6], [7, 8]])
+    np.testing.assert_array_equal(group_means(rows, index), [[3, 4], [3, 4], [7, 8]])
+    assert group_sums(np.zeros(0), group_index([])).shape == (0,)
+
+
+# -- a smaller table: queries in proportion, inside of a larger one --------------------------------
+
+
+def of_tasks(tasks: list[str], rows: int = 1) -> RewardTable:
+    """`rows` rows a query."""
+    n = len(tasks) * rows
+    made = table(np.zeros((n, 2)), np.arange(2.0 * n).reshape(-1, 2))
+    of = np.repeat(np.arange(len(tasks)), rows)
+    return replace(made, tasks=[tasks[i] for i in of], groups=[str(i) for i in of])
+
+
+@given(
+    st.lists(st.sampled_from("xyz"), min_size=1, max_size=40),
+    st.integers(1, 3),
+    st.integers(0, 9),
+    st.data(),
+)
+def test_so_many_whole_queries_and_nested(
+    tasks: list[str], rows: int, seed: int, data: st.DataObject
+) -> None:
+    whole = of_tasks(tasks, rows)
+    more = data.draw(st.integers(1, len(tasks)))
+    fewer = data.draw(st.integers(1, more))
+    large, small = subsample(whole, more, seed), subsample(whole, fewer, seed)
+    assert len(set(large.groups)) == more and len(large) == more * rows
+    assert len(set(small.groups)) == fewer and set(small.query_ids) <= set(large.query_ids)
+    for task in set(tasks):  # a task's share is kept but for one query
+        had, kept = tasks.count(task), small.tasks.count(task) / rows
+        assert abs(kept - fewer * had / len(tasks)) <= len(set(tasks))
+
+
+def test_every_task_in_its_proportion() -> None:
+    whole = of_tasks(["x"] * 60 + ["y"] * 30)
+    counts = [subsample(whole, 30, seed).tasks.count("x") for seed in range(30)]
+    assert max(abs(count - 20) for count in counts) <= 2
+
+
+def test_another_seed_takes_others() -> None:
+    whole = of_tasks(["x"] * 50)
+    assert subsample(whole, 10, 0).groups != subsample(whole, 10, 1).groups
+
+
+@pytest.mark.parametrize("queries", [0, -1, 4])
+def test_a_number_that_cannot_be(queries: int) -> None:
+    with pytest.raises(PolicyError, match="1 to 3, or collect more"):
+        subsample(of_tasks(["x"] * 3), queries, 0)
+
+
+# -- made-up tables whose truth is known -----------------------------------------------------------
+
+
+TABLES = 100
+
+
+@pytest.fixture(scope="module")
+def resampled_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "resample", lru_cache(maxsize=16)(bootstrap.resample))
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("resampled_once")
+@pytest.mark.parametrize("shape", [s for s in error_rates.SHAPES if s != "losses in 2%"])
+@pytest.mark.parametrize("n", error_rates.SIZES)
+def test_bounds(shape: str, n: int) -> None:
+    wrong, power = error_rates.bound_errors(shape, n, 300, names=["in use"])["in use"]
+    assert 300 * wrong <= binom.ppf(0.999, 300, 0.05)
+    assert n < 300 or power > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("resampled_once")
+@pytest.mark.parametrize("what", error_rates.DECISIONS)
+@pytest.mark.parametrize("each", sorted({made[0] for made in error_rates.KINDS.values()}))
+def test_decisions(what: str, each: int) -> None:
+    """Kinds of as many queries a source, which are resampled alike, are tried side by side."""
+    kinds = {kind: made for kind, made in error_rates.KINDS.items() if made[0] == each}
+    wrong = dict.fromkeys(kinds, 0)
+    for seed in range(TABLES):
+        for kind, made in kinds.items():
+            wrong[kind] += error_rates.DECISIONS[what](seed, *made)
+    assert wrong and max(wrong.values()) <= binom.ppf(0.999, TABLES, 0.05), wrong

@@ -1,7 +1,5 @@
 """The guard: noise is never mistaken for a gain, and a gain is kept with honest bounds."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import cache, lru_cache

@@ -1,7 +1,5 @@
 """Headroom: what there is to gain, on tables where it is known, and what is said about it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,9 +1,8 @@
 """The learners learn: better than any fixed arm, close to the oracle, undisturbed by failures."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,26 +179,57 @@ def test_ridge_shrinks_to_the_best_fixed_arm() -> None:
 
 
 @pytest.mark.parametrize("arms", [1, 3])
-def test_a_strength_is_judged_by_refits_without_each_group(arms: int) -> None:
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_strength_is_judged_by_refits_without_each_group(arms: int, weighted: bool) -> None:
     """The closed form against refitting: groups of one to four rows, means included."""
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(24), rng.integers(1, 5, size=24))
     queries = rng.normal(size=(24, 10))
     x = queries[groups] + 0.1 * rng.normal(size=(len(groups), 10))
     y = x[:, :arms] + rng.normal(size=(24, arms))[groups] + 0.1 * rng.normal(size=(len(x), arms))
+    often = rng.integers(1, 9, size=len(x)) if weighted else np.ones(len(x))
+    often = often / often.mean()
 
     def error(strength: float) -> float:
-        total = []
+        total = 0.0
         for group in range(24):
             seen, out = groups != group, groups == group
-            slope = Ridge(alpha=strength).fit(x[seen], y[seen])
+            slope = Ridge(alpha=strength).fit(x[seen], y[seen], sample_weight=often[seen])
             off = y[out] - slope.predict(x[out]).reshape(-1, arms)
-            total.append(off - off.mean(axis=1, keepdims=True) if arms > 1 else off)
-        return float(np.square(np.concatenate(total)).mean())
+            off = off - off.mean(axis=1, keepdims=True) if arms > 1 else off
+            total += float((often[out, None] * np.square(off)).sum())
+        return total
 
-    _, chosen = ridge_weights(x - x.mean(axis=0), y - y.mean(axis=0), None, groups.tolist())
+    x_mean, y_mean = (np.average(each, axis=0, weights=often) for each in (x, y))
+    found, chosen = ridge_weights(x - x_mean, y - y_mean, None, groups.tolist(), 7 * often)
     assert chosen == min(GRID, key=error)
+    theirs = Ridge(alpha=chosen).fit(x, y, sample_weight=often).coef_
+    np.testing.assert_allclose(found, np.reshape(theirs, found.shape), atol=1e-8)
     assert chosen not in (GRID[0], GRID[-1])
+
+
+NETWORK = {"epochs": 30, "lr": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("exact", NETWORK),
+        ("reinforce", NETWORK),
+        ("reinforce", NETWORK | {"keep_best": True}),
+        ("regression", {}),
+        ("regression", NETWORK | {"model": "mlp"}),
+        ("logistic", {}),
+    ],
+)
+def test_weights_decide_where_inputs_do_not(name: str, options: dict[str, Any]) -> None:
+    """Each of two arms is best on every other row, and what is read says nothing of it."""
+    rewards = np.tile(np.eye(2), (60, 1))
+    data = table(np.ones((120, 3), dtype=np.float32), rewards)
+    for best in range(2):
+        weights = np.where(np.arange(120) % 2 == best, 5.0, 1.0)
+        policy = policies.fit(name, replace(data, weights=weights), **options).policy
+        assert policy.distribution(data.embeddings[:1]).argmax() == best
 
 
 def test_a_query_in_several_rows_is_not_remembered() -> None:

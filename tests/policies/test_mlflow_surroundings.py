@@ -1,7 +1,5 @@
 """MLflow where a caller has runs of its own, and in folders with names of every kind."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from functools import partial

@@ -1,7 +1,5 @@
 """Policies that learn while they serve: beliefs, choices, and what holds them back."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """A policy's choice leaves the cores to the model's passes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Who may take the champion's place, and by how much the others fall short."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace

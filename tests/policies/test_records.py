@@ -1,7 +1,5 @@
 """Reward tables check themselves, and equal content has an equal digest."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Percent where a reward has a zero that means something, else what it means."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A policy folder is whole or refused, and survives a kill between any two writes."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A training run in MLflow: complete, loadable by every kind of URI, refused early."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """A router over the fake engine, and a few questions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Lines of a log, without a model or a router."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

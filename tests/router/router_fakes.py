@@ -1,7 +1,5 @@
 """A policy over the arms of the fake engine, turns of its answers, and a narrow terminal."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

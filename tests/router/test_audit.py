@@ -1,12 +1,10 @@
 """The audit finds a server that corrupts one answer in fifty, and does not accuse one that only
 breaks ties."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +43,7 @@ class Model(FakeEndpoint):
     noise: float = 0.0
     logprobs: bool = True
     breaks_calls: bool = False
-    takes_tools: bool = True
+    takes_tools: int = 200
     law: tuple[float, ...] = (0.4, 0.3, 0.2, 0.05, 0.05)
     shaky: bool = False
     prints: str = ""
@@ -57,8 +55,8 @@ class Model(FakeEndpoint):
         self.replies = self.reply
 
     def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        if "tools" in body and not self.takes_tools:
-            return 400, {"error": {"message": "no tools here"}}
+        if "tools" in body and self.takes_tools != 200:
+            return self.takes_tools, {"error": {"message": "no tools here"}}
         return 200, self.answer(body)
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -163,8 +161,13 @@ def test_a_corruption_among_ties_is_found(capsys: pytest.CaptureFixture[str]) ->
 def test_broken_calls_are_found(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = audited(Model(breaks_calls=True), capsys, "--limit", "5")
     assert code == 1 and found["broken"] == 6
-    code, found = audited(Model(takes_tools=False), capsys, "--limit", "5")
-    assert code == 0 and "no tools here" in found["refused"]["tools"] and found["answers"] == 11
+    for status in (400, 500):
+        plain, some = Model(takes_tools=status), ("--limit", "5")
+        code, found = audited(Model(takes_tools=status), capsys, *some, plain=plain)
+        assert code == 0 and "no tools here" in found["refused"]["tools"] and found["answers"] == 11
+    assert audited(Model(takes_tools=400), capsys, *some)[0] == 0
+    code, found = audited(Model(takes_tools=500), capsys, *some)  # with drafts alone
+    assert code == 2 and "HTTP 500 (no tools here)" in found["error"]
 
 
 def test_a_server_that_does_not_repeat_itself_is_no_measure(
@@ -212,11 +215,22 @@ def test_without_log_probabilities_texts_can_be_compared(
     silent = Model(logprobs=False)
     code, found = audited(Model(), capsys, plain=silent)
     assert code == 2 and "gives no log-probabilities" in found["error"]
+    code, found = audited(silent, capsys, "--limit", "5")
+    assert code == 2 and "gives no log-probabilities" in found["error"]
     some = ("--texts", "--limit", "40")
     code, found = audited(Model(logprobs=False), capsys, *some, plain=silent)
     assert code == 0 and found["verdicts"]["same"] == found["answers"] > 40
     code, found = audited(Model(logprobs=False, corrupts=20), capsys, *some, plain=silent)
     assert code == 1 and found["verdicts"]["unknown"] >= 2
+
+
+def test_where_one_server_says_nothing_of_its_tokens_nothing_is_judged() -> None:
+    spelled, silent = said("The", " cat"), Said("The dog", (), (), "stop")
+    for pair in ((spelled, silent), (silent, spelled), (silent, Said("The", (), (), "stop"))):
+        assert parting(*pair, 0.02).verdict == "unknown"
+    called = replace(spelled, text="", calls=(("f", "{}"),))
+    assert parting(called, Said("", (("f", "[]"),), (), "stop"), 0.02).verdict == "unknown"
+    assert parting(said("The"), Said("", (), (), "stop"), 0.02).verdict == "fault"  # it ended
 
 
 def test_answers_without_log_probabilities_may_part_as_often_as_ties() -> None:
@@ -259,6 +273,11 @@ def test_drafts_are_switched_off_by_a_field(capsys: pytest.CaptureFixture[str]) 
         ((), "name what answers without drafts"),
         (("--plain-body", "[1]"), "--plain-body is a JSON object"),
         (("--plain-url", "http://127.0.0.1:1/v1/"), "is the audited server itself"),
+        (("--plain-url", "http://127.0.0.1:1"), "is the audited server itself"),
+        (("--body", '{"a": 1}', "--plain-body", '{"a": 1}'), "is the audited server itself"),
+        (("--plain-body", '{"temperature": 1}'), "temperature is set by every request"),
+        (("--plain-body", '{"a": 1}', "--body", '{"tools": []}'), "tools is set by every request"),
+        (("--plain-url", "http://127.0.0.1:2", "--draws", "1"), "--draws is 0 or at least 2"),
         (("--plain-url", "http://127.0.0.1:2", "--temperature", "0"), "--temperature of sampled"),
     ],
 )
@@ -459,4 +478,8 @@ def test_broken_answers() -> None:
     assert not broken(whole, tools) and broken(half, tools)
     assert broken(Said("", (("g", "{}"),), (), "stop"), tools)
     assert not broken(Said("", (("f", "{"),), (), "length"), tools)
-    assert broken(Said("[", (), (), "stop"), {"response_format": {}})
+    for text, whole in (("[", False), ('{"a": 1', False), ('{"a": 1}', True)):
+        message = {"content": text, "reasoning_content": "{ hm"}
+        thinking = said_in({"choices": [{"message": message, "finish_reason": "stop"}]}, "it")
+        for each in (thinking, Said(text, (), (), "stop")):
+            assert broken(each, {"response_format": {}}) is not whole

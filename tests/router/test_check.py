@@ -1,7 +1,5 @@
 """`draftpick check`: on stand-ins for servers, and on made-up windows."""
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import dataclass, field, replace
@@ -90,13 +88,37 @@ def test_drafts_are_counted(engine: str, draftpick: Draftpick) -> None:
     assert {each["at_once"] for each in made["steps"]} == {1, 2, 4}
 
 
+def test_thoughts_are_timed_and_a_key_may_have_any_letters(
+    draftpick: Draftpick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_KEY", "schlüssel")
+    with listening(server := Server(named="reasoning_content")):
+        how = ("--api-key-env", "THE_KEY", "--seconds", 0, "--json")
+        made = draftpick("check", server.url, *how).json
+    assert made["counts"]["rounds"] > 300 and made["steps"][0]["step_s"] > 0.0004
+    assert server.heads[0]["Authorization"].encode("latin-1").decode() == "Bearer schlüssel"
+
+
 def test_one_that_does_not_draft_is_told_how(draftpick: Draftpick, tmp_path: Path) -> None:
     with listening(server := Server(engine="llama.cpp")):
+        server.step_s = lambda prompt: 0.002  # answers overlap, however busy the machine is
         how = ("--seconds", 0, "--at-once", 3, "--out", tmp_path / "report.json")
         shown = draftpick("check", server.url, *how).out
     assert "does not draft" in shown and "With 3 answers at once" in shown
     assert "--spec-type ngram-simple --spec-ngram-simple-size-n 8" in shown
     assert json.loads((tmp_path / "report.json").read_text())["running"] == 3
+
+
+def test_no_question_is_asked_again(draftpick: Draftpick, tmp_path: Path) -> None:
+    """A server may have the answer in mind: it would be accepted whole."""
+    texts = [f"why {i}" for i in range(4 + 2 * 12)]
+    lines = [json.dumps({"id": text, "task": "qa", "turns": [text]}) for text in texts]
+    (tmp_path / "many.jsonl").write_text("\n".join(lines))
+    with listening(server := Server(drafted=4, accepted=2)):
+        shown = draftpick("check", server.url, "--queries", tmp_path / "many.jsonl").out
+    asked = [each["messages"][0]["content"] for each in server.asked if "messages" in each]
+    assert sorted(asked) == sorted(texts)
+    assert "Note: it ended when its questions were used up" in shown
 
 
 LLAMA = '{"error":{"code":501,"message":"not supported. Start it with `--metrics`"}}'

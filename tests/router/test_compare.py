@@ -1,21 +1,24 @@
 """`draftpick compare`: what fell is found, and what did not is not accused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from collect_fakes import FakeEngine, make_queries, sweep
 from commands import Draftpick
 from effort import FULL
 from log_lines import DecisionLog, decision
 
+from collect.store.tables import OUTCOMES_SCHEMA, read_table
+from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
 from router.logs.record import Result, Text
-from router.specbench.compare import FEWEST, Measured, compared
+from router.specbench.compare import FEWEST, Measured, compared, read_measured
 from router.specbench.compare_logs import read_sides
 
 
@@ -107,6 +110,33 @@ def test_a_draft_length_that_was_chosen_is_no_fall(
 ) -> None:
     """Of 30 drafted tokens 16 were accepted before."""
     assert fell(drafting("recurrent", 30, 16), drafting("recurrent", *after)) == accused
+
+
+@pytest.mark.parametrize(("accepting", "accused"), [(20, True), (4, False)])
+def test_nothing_accepted_any_more_is_a_fall(accepting: int, accused: bool) -> None:
+    """Unless few sources had any before."""
+    nan = float("nan")
+    before, after = (
+        [
+            replace(each, sums=(nan, nan, 40.0, 16.0 * (n < some), nan, 10.0))
+            for n, each in enumerate(drafting("cell", 40, 0))
+        ]
+        for some in (accepting, 0)
+    )
+    (acceptance,) = (each for each in compared(before, after) if each.figure == "acceptance")
+    assert acceptance.fell is accused and (acceptance.high == 0) is accused
+
+
+def test_answers_of_a_collection_whose_tokens_are_unknown_have_no_speed(tmp_path: Path) -> None:
+    """They are no answers of 0 tokens, though they took time."""
+    options = SweepOptions(max_new_tokens=8, measure=True)
+    sweep(FakeEngine(), make_queries(1), tmp_path / "rows", options)
+    made = read_table(tmp_path / "rows", "outcomes").to_pylist()
+    none = [row | {"measured_tokens": None} for row in made]
+    (path,) = (tmp_path / "rows" / "outcomes").iterdir()
+    pq.write_table(pa.Table.from_pylist(none, schema=OUTCOMES_SCHEMA), path)
+    found = read_measured(tmp_path / "rows")
+    assert found and all(np.isnan(each.sums[0]) and each.sums[1] > 0 for each in found)
 
 
 def test_few_sources_say_nothing() -> None:
@@ -224,8 +254,15 @@ def test_a_log_of_one_policy_wants_another(tmp_path: Path, draftpick: Draftpick)
     path = log(tmp_path / "log", {"old": {"sql": 20}})
     told = draftpick("compare", path, code=2).err
     assert "by one set of arms and one policy; name what" in told
-    told = draftpick("compare", report(tmp_path / "a.json", 0.01), code=2).err
-    assert "is not a logged decision; name a folder" in told
+
+
+def test_a_collection_is_no_log(tmp_path: Path, draftpick: Draftpick) -> None:
+    logged, report_ = log(tmp_path / "log", {"old": {"sql": 20}}), report(tmp_path / "a.json", 0.01)
+    for sides in ((logged, report_), (report_, logged)):
+        assert "name two of these, or two logs" in draftpick("compare", *sides, code=2).err
+    assert f"name what {report_} is to be" in draftpick("compare", report_, code=2).err
+    (file,) = logged.glob("*.jsonl")
+    assert "Nothing fell" in draftpick("compare", file, file).out
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no"])

@@ -1,17 +1,18 @@
 """At 80 columns every table shows all its figures, each in one piece."""
 
-from __future__ import annotations
-
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from policy_tables import table, with_features
 from rich.console import Console
 from router_fakes import FakePolicy, at_eighty
+from typer.testing import CliRunner
 
 from collect.sweeps.progress import SweepProgress
 from decoders.common.terminal import progress
@@ -21,6 +22,7 @@ from decoders.testing.fake_engine import FakeEngine
 from policies import RewardTable
 from policies.selection.headroom import headroom
 from policies.tracking.run import Task, train_run
+from router.cli import make_app
 from router.commands.arms import arms_table
 from router.commands.headroom import headroom_tables
 from router.commands.models import acceptance, megabytes, millions, models_json, models_tables
@@ -116,3 +118,33 @@ def test_the_progress_of_a_collection_fits() -> None:
     line = drawn.getvalue().splitlines()[-2]
     assert "1960/12880 answers, 10000 tokens/s, 7 errors" in line and "left" in line
     assert "\u2026" not in line
+
+
+# -- every `--help`: a paragraph, examples, options ------------------------------------------------
+
+
+GROUP: Any = typer.main.get_command(make_app())
+COMMANDS = [(), *((name,) for name in sorted(GROUP.commands))]
+
+
+@pytest.mark.parametrize("command", ["generate", "serve"])
+def test_log_text_says_all_that_it_keeps(command: str) -> None:
+    words = " ".join(CliRunner().invoke(make_app(), [command, "--help"]).stdout.split())
+    assert "(system prompt and earlier turns too)" in words
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: "".join(command) or "draftpick")
+def test_help_is_a_paragraph_examples_and_options(command: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(make_app(), [*command, "--help"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0
+    usage, paragraph, examples, *rest = result.stdout.strip().split("\n\n")
+    assert usage.startswith("Usage: ")
+    assert len(paragraph) <= 400 and len(paragraph.splitlines()) <= 3, paragraph
+    heading, *lines = examples.splitlines()
+    assert heading.strip() in ("Example:", "Examples:")
+    own = " ".join(("draftpick", *command))
+    assert any(line.strip().startswith(own) for line in lines)
+    assert any(part.startswith("Options:") for part in rest)
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert not re.search(r"\{\w+\.\w+", result.stdout), "a list of names was not filled in"
+    assert command or all(name in result.stdout for name in GROUP.commands)

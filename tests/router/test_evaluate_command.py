@@ -1,12 +1,10 @@
 """`draftpick evaluate`: logs of a router whose truth is known, and tables."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -63,7 +61,7 @@ class Reading(policies.BasePolicy):
         return {"most": np.array([self.most])}
 
     @classmethod
-    def rebuild(cls, origin: Any, settings: Any, arrays: Any) -> Reading:
+    def rebuild(cls, origin: Any, settings: Any, arrays: Any) -> Self:
         return cls(float(arrays["most"][0]))
 
 
@@ -474,9 +472,6 @@ def test_a_full_table_gives_the_exact_value(
         ([], "either --logs FOLDER or --rewards DIR"),
         (["--logs", "a", "--rewards", "b"], "either --logs FOLDER or --rewards DIR"),
         (["--rewards", "b"], "needs --policy"),
-        (["--logs", "nowhere"], "there is no log at nowhere"),
-        (["--logs", ".", "--seed", "-1"], "--seed"),
-        (["--logs", ".", "--policy", "nowhere"], "no policy at nowhere"),
     ],
 )
 def test_a_users_mistake_is_one_sentence(

@@ -1,7 +1,5 @@
 """Arms in the words of vLLM, SGLang and llama.cpp, and what is said of those that have none."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -76,6 +74,7 @@ def test_what_an_engine_does_otherwise_is_said() -> None:
         "adaptive": arm("adaptive", **{**DRAFT, "length": {"kind": "adaptive", "k": 4}}),
         "doubting": arm("doubting", **{**DRAFT, "length": {"k": 4, "min_confidence": 0.4}}),
         "bounded": arm("bounded", **DRAFT, context_to=4096),
+        "window": arm("window", **DRAFT, prompt_window=256),
     }
     arms["branches"] = arm("branches", **HEAD, branch=[2])
     arms["suffixes"] = arm("suffixes", kind="suffix", width=2)
@@ -102,6 +101,12 @@ def test_what_an_engine_does_otherwise_is_said() -> None:
     assert found["bounded"].differs == (
         "contexts above 4096 tokens (`context_to`) have drafts too",
     )
+    assert found["window"].differs == (
+        "the draft model reads all of a prompt, not its last 256 tokens",
+    )
+    hybrid = {**ARMS["hybrid"], "model": {**GGUF, "prompt_window": 9}}
+    (both,) = exported("llama.cpp", {"hybrid": arm("hybrid", **hybrid)})[0].values()
+    assert "the draft model reads all of a prompt, not its last 9 tokens" in both.differs
     assert exported("llama.cpp", {"gguf": arm("gguf", **GGUF)})[0]["gguf"].differs == ()
 
 

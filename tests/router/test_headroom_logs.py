@@ -1,11 +1,11 @@
 """`draftpick headroom --from-logs`: from a log to figures and tables."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from commands import Draftpick
@@ -146,6 +146,8 @@ def test_few_conversations_give_figures_without_a_choice(headroom: Draftpick) ->
         (("--reward", "measured"), "'measured' is not known of logs"),
         (("--reward", "modelled"), "needs what passes cost"),
         (("--embedder", "hashing"), "--embedder is for REWARDS"),
+        (("--alpha", "0.7"), "--alpha is for REWARDS"),
+        (("--by", "colour"), "unknown feature 'colour'"),
         (("--out", "x.txt"), "a .png, .svg or .pdf file, not x.txt"),
         (("rewards",), "give either REWARDS or --from-logs"),
     ],
@@ -154,6 +156,31 @@ def test_options_that_do_not_go_together(
     more: tuple[str, ...], says: str, headroom: Draftpick
 ) -> None:
     assert says in headroom("--arms", "ngram-4", *more, code=2).err
+
+
+@pytest.mark.parametrize(
+    ("arm", "more", "says"),
+    [
+        ({"kind": "suffix", "width": 2}, (), "drafts trees"),
+        ({"kind": "max_gram"}, ("--reward", "measured"), "'measured' is not known of logs"),
+        ({"kind": "max_gram"}, ("--reward", "nice"), "unknown reward 'nice'"),
+    ],
+)
+def test_mistakes_are_told_before_passes_are_timed(
+    place: Path, tmp_path: Path, draftpick: Draftpick, monkeypatch: pytest.MonkeyPatch,
+    arm: dict[str, Any], more: tuple[str, ...], says: str,
+) -> None:  # fmt: skip
+    timed = Mock()
+    monkeypatch.setattr("router.engines.logs.replaying.timed_costs", timed)
+    (tmp_path / "arms.yaml").write_text(json.dumps({"arms": {"a": arm}}))
+    log = ("--from-logs", place / "log.jsonl", "--target", place / "words")
+    told = draftpick("headroom", *log, "--config", tmp_path / "arms.yaml", *more, code=2).err
+    assert says in told and not timed.called
+
+
+def test_options_of_logs_need_logs(draftpick: Draftpick) -> None:
+    told = draftpick("headroom", "rewards", "--limit", 9, "--clusters", 2, code=2).err
+    assert "--clusters, --limit need --from-logs FILE" in told
 
 
 def test_a_draft_model_needs_its_cost(

@@ -1,7 +1,5 @@
 """Routers that learn, and logs that teach: on an engine whose arms differ in tokens a round."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from router.logs.rows import NO_FAULT
 from router.logs.writer import DecisionLog
 from router.routing.learning import UNIT_ROWS, Learning
 from router.routing.router import Router
-from router.training.learn import replay
+from router.training.learn import LearnOutcome, _lines, replay
 
 ARMS = list(TOKENS_A_ROUND)
 
@@ -270,6 +268,13 @@ def test_the_interval_is_called_what_it_is(
     words = "--logs", tmp_path / "log", "--policy", saved, "--out", tmp_path / "new"
     told = " ".join(draftpick("learn", *words).err.split())
     assert "gain over it since the last change: " in told and said in told
+
+
+def test_no_gain_is_told_where_nothing_followed_a_change() -> None:
+    policy = learner()
+    policy._state.control = policy._state.control.again()
+    found = LearnOutcome("saved-passes", 1, 1, 1, {}, {}, {}, policy.status, [])
+    assert not any("gain" in line for line in _lines(found))
 
 
 def test_a_log_of_other_arms_is_refused(tmp_path: Path, saved: Path, draftpick: Draftpick) -> None:

@@ -1,7 +1,5 @@
 """The log of decisions: what a line holds, and that nothing which happens to it breaks a reader."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

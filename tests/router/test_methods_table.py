@@ -1,7 +1,5 @@
 """benchmarks/methods.py: the table of all methods, on a toy target."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,4 +77,8 @@ def test_the_whole_page_and_going_on(
     engine.asked.clear()
     methods.main(arguments)
     assert engine.asked == [], "a finished run asks nothing again"
+    assert out.read_text() == page
+    monkeypatch.setattr(ToyEngine, "timed_by", "another machine")
+    methods.main([*arguments, "--no-ask"])
+    assert engine.asked == []
     assert out.read_text() == page

@@ -1,7 +1,5 @@
 """The policy that ships for a known model, or prompt lookup until one does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

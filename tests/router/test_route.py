@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +9,7 @@ from policy_tables import table, with_features
 from router_fakes import FakePolicy
 
 from collect.features import RequestContext, feature_vector
+from collect.queries import shipped
 from decoders.common.errors import DraftpickError
 from decoders.records import Request, Sampling
 from decoders.testing.fake_engine import FakeEngine
@@ -149,3 +148,20 @@ def test_where_the_shipped_policy_does_not_fit_its_best_arm_answers(
     assert router.generate("abcd").arm == arms[1]
     said = capsys.readouterr().err
     assert "the policy that ships does not fit" in said and f"goes to {arms[1]}" in said
+
+
+# -- the policy that ships, on the default target --------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_shipped_policy_tells_sql_and_json_from_other_questions() -> None:
+    """By the prompt alone: of the test's queries, with schemas and shapes of their own."""
+    router = Router.from_pretrained()
+    taken: dict[str, list[str]] = {}
+    for query in shipped("test"):
+        answer = router.generate(query.turns[0], max_new_tokens=1)
+        taken.setdefault(query.task, []).append(answer.arm)
+    for task, arms in taken.items():
+        share = arms.count("hybrid-data") / len(arms)
+        assert share >= 0.8 if task in ("sql", "json") else share <= 0.2, (task, arms)
+    assert Request().sampling.greedy

@@ -1,7 +1,5 @@
 """Several policies in one benchmark: each a row, its draws its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +22,11 @@ REQUEST = Request(16, seed=0)
 
 
 class Always(FakePolicy):
-    """Takes one arm; `name` tells two of them apart."""
+    """Takes one arm; `fingerprint` tells two of them apart."""
 
     def __init__(self, arm: str) -> None:
         super().__init__()
-        self.arm, self.name = arm, f"always {arm}"
+        self.arm, self.fingerprint = arm, f"always {arm}"
 
     def distribution(self, x: Any) -> Any:
         return np.array([[float(arm == self.arm) for arm in self.arms]])

@@ -1,7 +1,5 @@
 """Golden numbers, worked out by hand beside each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +9,7 @@ from router_fakes import RESULT, make_turn
 
 from collect.sweeps.repetition import is_repetitive
 from router.specbench.bench import accept_lengths
+from router.specbench.corpus_bleu import ngram_counts
 from router.specbench.metrics import Pair, bootstrap, cell, official_speedup, speedup
 from router.specbench.quality import bleu, exact_match, final_number, quality, rouge_2, rouge_l
 from router.specbench.records import Answer, Row, Turn
@@ -208,6 +207,17 @@ def test_quality_measures() -> None:
 def test_bleu_is_sacrebleus(texts: list[str], references: list[str], found: float) -> None:
     """As sacrebleu 2.6.0 has `corpus_bleu(texts, [references]).score / 100`."""
     assert bleu(texts, references) == pytest.approx(found, abs=1e-12)
+
+
+def test_any_of_several_accepted_answers_counts() -> None:
+    assert exact_match("The answer is 3.", "3 | 4") == exact_match("#### 4", "3 | 4") == 1.0
+    assert exact_match("5", "3 | 4") == 0.0
+    first, second = "the cat sat on the mat today", "a cat was sitting there"
+    assert bleu([first, second], [f"{first} | {second}"] * 2) == 1.0
+    # n-grams of any answer, and the length of the nearest, of two as near the shorter
+    mixed = ngram_counts("the cat sat there", [first, second])
+    assert mixed[:4] == [4, 2, 1, 0] and mixed[-2:] == [4, 5]
+    assert ngram_counts("a b c d", ["a b c d e", "a b c"])[-1] == 3
 
 
 @pytest.mark.parametrize(

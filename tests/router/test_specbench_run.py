@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +10,9 @@ import pytest
 from collect_fakes import Killed
 from router_fakes import FakePolicy
 
+import policies
 from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.locks import sole_writer
 from decoders.common.machine import Look
 from decoders.records import Request, Sampling
 from decoders.testing.fake_engine import FakeEngine
@@ -24,7 +24,7 @@ from router.specbench.candidates import policy_label
 from router.specbench.compare import compared, read_measured
 from router.specbench.journal import read_rows
 from router.specbench.records import Row
-from router.specbench.run import Asker
+from router.specbench.run import Asker, choose_methods
 
 REQUEST = Request(max_new_tokens=16)
 HARDWARE = {"cpu": "none"}
@@ -178,6 +178,8 @@ def test_a_stopped_run_is_summed_up_without_asking_and_goes_on_with_more_questio
     rest = [question for question in asked if question.id not in {q.id for q in few}]
     with pytest.raises(DraftpickError, match="none of these questions"):
         specbench(router, rest, REQUEST, out, ask=False)
+    with sole_writer(out), pytest.raises(DraftpickError, match="another process is writing"):
+        bench(router, question_file, out)
     assert bench(router, question_file, out)["questions"] == len(read_rows(out)) == 6
     fresh = "".join(text for _, text in engine.calls)
     assert "Guten" not in fresh, "what was asked before is not asked again"
@@ -345,14 +347,31 @@ def test_a_limit_spreads_over_categories_and_grows(question_file: Path) -> None:
     assert select(queries, None, seed=0) == queries
 
 
+@pytest.mark.parametrize("task", ["note", "choices"])
+def test_a_task_that_a_summary_has_no_place_for(task: str, tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps({"id": "a", "task": task, "turns": ["?"]}))
+    with pytest.raises(DraftpickError, match=f"no task may be called '{task}'"):
+        load_questions([path])
+
+
+@pytest.mark.parametrize("arm", ["routed", "oracle"])
+def test_an_arm_that_is_named_like_another_row(arm: str, engine: FakeEngine) -> None:
+    engine.tokens_a_round = engine.tokens_a_round | {arm: 2}
+    with pytest.raises(DraftpickError, match=f"the arm '{arm}' is named like another row"):
+        choose_methods(Router(engine, None), None)
+
+
 def test_a_task_of_which_no_question_is_there(question_file: Path) -> None:
     with pytest.raises(DraftpickError):
         load_questions([question_file], tasks=["rag"])
 
 
-def test_a_policy_label_changes_with_its_files(tmp_path: Path) -> None:
+def test_a_policy_label_changes_with_its_content(tmp_path: Path) -> None:
+    one, two = (policies.fixed_policy(PAIR, arm) for arm in PAIR)
     (tmp_path / "policy.json").write_text("{}")
-    before = policy_label(tmp_path)
+    before = policy_label(tmp_path, one)
     (tmp_path / "policy.json").write_text("[]")
-    assert policy_label(tmp_path) != before
-    assert policy_label("models:/x@champion") == "models:/x@champion"
+    assert policy_label(tmp_path, one) != before
+    labels = [policy_label("models:/x@champion", policy) for policy in (one, two, two)]
+    assert labels[0] != labels[1] == labels[2]  # as after a promotion

@@ -1,7 +1,5 @@
 """How many drafted tokens pay in a step, and what a step costs."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -50,6 +48,20 @@ def test_what_a_step_costs_is_found_and_found_again() -> None:
 
     assert run(0.1, 0.002) == pytest.approx((0.1, 0.002), rel=0.1)
     assert run(0.05, 0.004) == pytest.approx((0.05, 0.004), rel=0.15)
+
+
+def test_a_load_that_comes_at_once_and_stays_is_believed() -> None:
+    costs = StepCosts()
+    for _ in range(400):
+        costs.observe(1, 0.059)
+    for _ in range(7):
+        costs.observe(64, 0.045 + 0.014 * 64)
+    assert costs.usual == pytest.approx(0.059)  # held up so far
+    for _ in range(60):
+        costs.observe(64, 0.045 + 0.014 * 64)
+    assert costs.line == pytest.approx((0.045, 0.014), rel=0.05)
+    chances = [[0.5, 0.25, 0.12]] * 64
+    assert slots(chances, costs.line) == [0] * 64
 
 
 def test_steps_that_are_all_alike_teach_nothing_of_a_token_more() -> None:

@@ -1,7 +1,5 @@
 """A draft model in the proposer: the same model as target and drafter drafts what is accepted."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -19,7 +17,7 @@ from tiny_models import WORDS, target_model
 from vllm_stand_in import Asked, Batch, answers, vllm_config
 
 from collect.embedders import load_embedder
-from decoders.backends.batched.slots import BatchSlots
+from decoders.backends.batched.slots import BatchSlots, SlotBackend
 from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from policies import fit_regression
@@ -144,6 +142,37 @@ def test_a_policy_may_read_the_text_of_the_prompt(folder: Path, tmp_path: Path) 
         ids = np.array(tokenizer(text)["input_ids"], dtype=np.int32)
         choice = one._chooser.choose(ids, 1, np.random.default_rng(0))
         assert choice.arm == arm and choice.embedding.shape == (hashing.dimension,)
+
+
+def test_an_arm_that_is_chosen_again_has_read_the_text(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[int]()
+    prefill = SlotBackend.prefill
+
+    def counted(self: SlotBackend, ids: list[int]) -> Any:
+        read.append(len(ids))
+        return prefill(self, ids)
+
+    monkeypatch.setattr(SlotBackend, "prefill", counted)
+    one = proposer(folder, tmp_path, drafting(folder) | {"decide_every": 3})
+    asked = [Asked(str(at), [5 + at, 6, 7], 20) for at in range(3)]
+    answers(Batch(asked, 2, random.Random(1), 0, model=model_of(folder)), one)
+    assert one.failures == 0 and read == [3, 3, 3]
+
+
+def test_what_a_proposer_does_not_do_with_a_model_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = drafting(folder)
+    options["arms"]["draft"]["prompt_window"] = 9
+    with pytest.raises(DraftpickError, match="leave `prompt_window` out"):
+        proposer(folder, tmp_path, options)
+    monkeypatch.setenv("DRAFTPICK_CACHE", str(tmp_path / "none"))
+    options = drafting("qwen2.5-coder-0.5b-instruct")
+    options["arms"]["draft"]["fetch"] = False
+    with pytest.raises(DraftpickError, match="which is not on disk"):
+        proposer(folder, tmp_path, options)
 
 
 def test_a_model_of_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The proposer against a stand-in for vLLM: the same answers, and decisions real and logged."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys
@@ -29,6 +27,7 @@ from policies.records import ANY, RewardTable
 from router.engines.vllm import Proposer
 from router.engines.vllm.choosing import KNOWN
 from router.engines.vllm.engine import sampling_fault
+from router.engines.vllm.rows import ArmDrafter
 from router.logs.judge import judge
 from router.logs.reader import read_log
 
@@ -124,12 +123,14 @@ def test_the_arm_that_was_drawn_drafts(tmp_path: Path, made: list[Proposer]) -> 
 
 
 @pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("every", [0, 4])
 def test_answers_of_others_are_drafted_from_only_where_they_are_shared(
-    tmp_path: Path, made: list[Proposer], share: bool
+    tmp_path: Path, made: list[Proposer], share: bool, every: int
 ) -> None:
-    """The second answer is the first one's text, which nothing in its own prompt foretells."""
+    """The second answer is the first one's text, which nothing in its own prompt foretells. Each is
+    kept once, though its arm was chosen anew."""
     options = {"arms": {"suffix": {"kind": "suffix", "by_cost": False, "length": {"k": 5}}},
-               "policy": "suffix", "share_answers": share}  # fmt: skip
+               "policy": "suffix", "share_answers": share, "decide_every": every}  # fmt: skip
     one = proposer(tmp_path, options, made)
     story = [3 + at for at in range(40)]
 
@@ -141,6 +142,23 @@ def test_answers_of_others_are_drafted_from_only_where_they_are_shared(
     first, second = asked
     assert first.answer == second.answer[: len(first.answer)] and one.failures == 0
     assert first.accepted == 0 and (second.accepted > 25) == share
+    one._end_all()
+    kept = one._drafters["suffix"]._earlier
+    assert kept is None or (kept.added, kept.tokens) == (2, sum(len(each.ids) for each in asked))
+
+
+def test_an_answer_that_goes_on_after_a_pause_is_kept_once(
+    tmp_path: Path, made: list[Proposer]
+) -> None:
+    options = {"arms": {"suffix": {"kind": "suffix"}}, "policy": "suffix", "share_answers": True}
+    one = proposer(tmp_path, options, made)
+    ids = np.arange(130, dtype=np.int32)[None]
+    for length in (101, 102, 103):
+        one.propose([[length - 1]], np.array([length]), ids)
+        if length > 101:
+            one._end_all()
+    kept = one._drafters["suffix"]._earlier
+    assert one.failures == 0 and (kept.added, kept.tokens) == (2, 64 + 2 + 64 + 1)
 
 
 def test_rules_read_the_length_and_the_load(tmp_path: Path, made: list[Proposer]) -> None:
@@ -199,7 +217,9 @@ def test_a_trained_policy_chooses_by_what_it_knows(tmp_path: Path, made: list[Pr
     assert one._chooser.choose(np.zeros(100), 1, rng).arm == "copy"
 
 
-def test_a_policy_learns_while_it_serves(tmp_path: Path, made: list[Proposer]) -> None:
+def test_a_policy_learns_while_it_serves(
+    tmp_path: Path, made: list[Proposer], capfd: pytest.CaptureFixture[str]
+) -> None:
     whole = table(KNOWN)
     bare = replace(whole, embedder=ANY, embeddings=np.zeros((120, 0), dtype=np.float32))
     policy = fit_thompson(bare).policy
@@ -209,40 +229,54 @@ def test_a_policy_learns_while_it_serves(tmp_path: Path, made: list[Proposer]) -
     answers(Batch(asked(60), 8, random.Random(1)), one)
     one.close()
     assert one.failures == 0
+    capfd.readouterr()
     again = proposer(tmp_path, options, made)
     assert again._chooser.policy.status.requests > 30  # it goes on from where it was
+    told = capfd.readouterr().err
+    assert f"{tmp_path / 'learned'} goes on to learn" in told and "policy is not read" in told
     rows = read_log(tmp_path / "log").decisions
     assert {each.choice for each in rows} == {"drawn"} and len({each.policy for each in rows}) == 1
+    with pytest.raises(DraftpickError, match="explores on its own; leave `explore` out"):
+        proposer(tmp_path, {**options, "explore": 0.1})
 
 
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
-class Broken:
-    by_cost = False
+class Broken(ArmDrafter):
+    """fails: the method that does."""
 
-    def draft(self, requests: Any, most: Any) -> Any:
-        raise RuntimeError("no luck")
+    def __init__(self, fails: str) -> None:
+        def fail(*_: Any) -> Any:
+            raise RuntimeError("no luck")
 
-    def learn(self, request: Any, draft: Any) -> None: ...
-
-    def forget(self, request: Any) -> None: ...
+        setattr(self, fails, fail)
 
 
-def test_a_drafter_that_fails_costs_drafts_and_nothing_else(
-    tmp_path: Path, made: list[Proposer], capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("fails", ["draft", "learn", "forget"])
+def test_a_drafter_that_fails_costs_its_drafts_and_nothing_else(
+    tmp_path: Path, made: list[Proposer], capfd: pytest.CaptureFixture[str], fails: str
 ) -> None:
-    one = proposer(tmp_path, ALWAYS, made)
-    one._drafters["copy"] = Broken()
-    requests = asked(6)
-    answers(Batch(requests, 3, random.Random(0)), one)
+    """A line for each request: the arm's own say that it failed, the others what they gave."""
+    one = proposer(tmp_path, {**ALWAYS, "explore": 0.6, "seed": 3}, made)
+    one._drafters["copy"] = Broken(fails)
+    requests = asked(40)
+    answers(Batch(requests, 6, random.Random(0), 0), one)
     one.close()
-    assert all(each.answer == plain(each.prompt, each.most) for each in requests)
-    assert one.failures > 10
+    for each in requests:
+        whole = plain(each.prompt, each.most)
+        assert each.answer[: len(whole)] == whole
     told = capfd.readouterr().err
     assert told.count("warning") == 1 and "(no luck)" in told
+    assert 0 < one.failures <= 40
     rows = read_log(tmp_path / "log").decisions
-    assert rows and {each.outcome.error for each in rows} <= {"RuntimeError", None}
+    assert len(rows) == len({each.group for each in rows}) == 40
+    short = [each.outcome for each in rows if each.arm == "short"]
+    assert sum(each.drafted or 0 for each in short) == sum(each.drafted for each in requests) > 10
+    for each in rows:
+        failed = each.arm == "copy" and fails != "forget" and each.outcome.new_tokens is None
+        assert each.outcome.failed == failed and (each.outcome.error == "RuntimeError") == failed
+    assert any(each.outcome.failed for each in rows) == (fails != "forget")
 
 
 @pytest.mark.parametrize(
@@ -342,6 +376,13 @@ def test_options_and_engine_are_checked_before_a_start(
     else:
         assert "autoregressive, copy, short by rules" in check.check(place)
         assert check.check().startswith("without options: autoregressive, copy by rules")
+        (tmp_path / "a file").touch()
+        for wrong, told in (
+            ({"learn": "l"}, "--policy thompson"),
+            ({"log": "a file"}, "is a file"),
+        ):
+            with pytest.raises(DraftpickError, match=told):
+                check.check(Path(written(tmp_path, {**ALWAYS, **wrong})))
         neural = {"draft": {"kind": "neural", "drafter": "draft-general"}}
         with pytest.raises(DraftpickError, match="name it after the file"):
             check.check(Path(written(tmp_path, {"arms": neural})))

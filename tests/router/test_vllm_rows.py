@@ -1,7 +1,5 @@
 """Which request a row holds, though rows move and requests are alike."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

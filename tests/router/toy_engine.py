@@ -1,7 +1,5 @@
 """A real engine over a toy target in float64: lossless arms agree with it to the last token."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -4,8 +4,6 @@ preempts, verifies drafts, and hands a proposer the arrays that vLLM 0.32 does.
 The model is a function of the text, so plain decoding's answers are known.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Callable, Sequence

@@ -66,8 +66,11 @@ class EarlyExitReplay(StackedReplay):
 
     @property
     def stack(self) -> Stack | None:
+        """None also where its target rounds the keys and values that the exit reads."""
         head = self.drafter.head
-        return Stack.of_exit(head) if type(head) is AdapterHead else None
+        if type(head) is not AdapterHead or head.target.eight_bits:
+            return None
+        return Stack.of_exit(head)
 
     @property
     def parts(self) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """One pass over new tokens of many sequences, every one at a position of its own.
 
 Three ways to the same states: PyTorch's operations, anywhere; and kernels that read no more of a
-row than it has, on CUDA those of row_kernels.py, where Triton is there and the model has the usual
+row than it has, on CUDA those of row_kernels.py, where Triton runs and the model has the usual
 shape, on a CPU those in C++, of a model whose weights lie in blocks for them (cpp/layers.py).
 Nothing is read on the host, so that the first two may be recorded as CUDA graphs.
 """
@@ -9,8 +9,6 @@ Nothing is read on the host, so that the first two may be recorded as CUDA graph
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
 from types import ModuleType
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from ..cpp.layers import KernelLayers, unsupported_reason
 from ..cpp.row_attention import AttentionSpans
+from ..cuda import runs_triton
 from ..llama.attention import attend, attention_masks, rounded
 from ..llama.kv import KVCache
 from ..llama.model import (
@@ -37,20 +36,10 @@ from ..weights.packed import linear
 POWERS = (16, 32, 64, 128, 256)  # head sizes that a tile of a kernel can have
 
 
-@cache
-def kernels() -> ModuleType | None:
-    """The Triton kernels, None where Triton is not installed."""
-    if find_spec("triton") is None:
-        return None
-    from ..cuda import row_kernels
-
-    return row_kernels
-
-
 def kernels_for(shape: Shape, layers: Sequence[LayerWeights], device: torch.device) -> bool:
     """Whether the kernels run such a model."""
     usual = shape.head_dim in POWERS and not_as_llama(shape, layers) is None
-    return device.type == "cuda" and usual and kernels() is not None
+    return usual and runs_triton(device)
 
 
 class RowPasses:
@@ -65,7 +54,11 @@ class RowPasses:
         fast: bool,
     ) -> None:
         self._shape, self._layers, self._rope, self._cache = shape, layers, rope, cache
-        self._fast = kernels() if fast else None
+        self._fast: ModuleType | None = None
+        if fast:
+            from ..cuda import row_kernels
+
+            self._fast = row_kernels
         fits = (
             cache.all.device.type == "cpu" and layers and unsupported_reason(shape, layers) is None
         )

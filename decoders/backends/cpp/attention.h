@@ -8,8 +8,6 @@
 
 #pragma once
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -234,7 +232,7 @@ std::vector<Reading> readings_of(const int64_t* rows, const int64_t* begins, con
                                  int64_t tokens) {
   std::vector<Reading> made;
   for (int64_t token = 0; token < tokens; ++token) {
-    TORCH_CHECK(begins[token] >= 0 && bits[token] > 0);
+    CHECK(begins[token] >= 0 && bits[token] > 0);
     const int64_t end = begins[token] + 64 - __builtin_clzll(bits[token]);
     if (made.empty() || made.back().row != rows[token] || made.back().begin != begins[token])
       made.push_back({rows[token], begins[token], end, token, 0});
@@ -256,7 +254,7 @@ struct Plan {
       : readings(readings_of(rows, begins, p.bits, tokens)) {
     int64_t all = 0;
     for (const Reading& r : readings) {
-      TORCH_CHECK(r.row >= 0 && r.row < of_rows && r.end <= of_positions);
+      CHECK(r.row >= 0 && r.row < of_rows && r.end <= of_positions);
       int64_t low = p.lows ? *std::min_element(p.lows + r.first, p.lows + r.first + r.count) : 0;
       low = low / BLOCK * BLOCK;
       for (int64_t plane = 0; plane < p.kv; ++plane)
@@ -267,8 +265,8 @@ struct Plan {
 
 void attend(const Pass& p, const Plan& plan) {
   const std::vector<int64_t>& work = plan.work;
-  const int64_t shares = std::min<int64_t>(at::get_num_threads(), work.size());
-  at::parallel_for(0, shares, 1, [&](int64_t first, int64_t last) {
+  const int64_t shares = std::min<int64_t>(get_num_threads(), work.size());
+  parallel_for(0, shares, 1, [&](int64_t first, int64_t last) {
     Room own;
     for (size_t i = 0; i < work.size(); ++i) {
       const int64_t middle = ((i ? work[i - 1] : 0) + work[i]) / 2;
@@ -279,16 +277,17 @@ void attend(const Pass& p, const Plan& plan) {
   });
 }
 
-void check_places(std::initializer_list<at::Tensor> columns, int64_t tokens) {
-  for (const at::Tensor& each : columns)
-    TORCH_CHECK(each.scalar_type() == at::kLong && each.is_contiguous() && each.numel() == tokens);
+void check_places(std::initializer_list<Tensor> columns, int64_t tokens) {
+  for (const Tensor& each : columns)
+    CHECK(each.scalar_type() == kLong && each.is_contiguous() && each.numel() == tokens);
 }
 
-// Of one kind of layer, [N].
-void check_lows(const at::Tensor& lows, const at::Tensor& begins) {
-  check_places({lows}, begins.numel());
+// [N], or [K, N] of K kinds of layers.
+void check_lows(const Tensor& lows, const Tensor& begins) {
+  const int64_t n = begins.numel();
+  CHECK(lows.scalar_type() == kLong && lows.is_contiguous() && lows.size(-1) == n);
   const auto *low = lows.const_data_ptr<int64_t>(), *begin = begins.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < lows.numel(); ++i) TORCH_CHECK(low[i] >= 0 && low[i] <= begin[i]);
+  for (int64_t i = 0; i < lows.numel(); ++i) CHECK(low[i] >= 0 && low[i] <= begin[i % n]);
 }
 
 // q: [H, N, D]. room: [B, 2 KV, S, D], keys and then values of each row, S a multiple of STEP; in 8
@@ -297,22 +296,19 @@ void check_lows(const at::Tensor& lows, const at::Tensor& begins) {
 // from there on the i-th where its i-th bit is set, one at least. scale: of scores; none is 1 /
 // sqrt(D). cap: as of Pass. lows: int64 [N], the first positions that tokens' windows hold, not above
 // their begins; none without windows. sinks: bfloat16 [H], as of Pass. Gives [N, H * D].
-at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Tensor& rows,
-                       const at::Tensor& begins, const at::Tensor& bits,
-                       std::optional<double> scale, double cap,
-                       const std::optional<at::Tensor>& lows,
-                       const std::optional<at::Tensor>& sinks) {
-  TORCH_CHECK(q.dim() == 3 && q.scalar_type() == at::kBFloat16 && q.stride(2) == 1);
-  TORCH_CHECK(room.dim() == 4 && room.stride(3) == 1);
+Tensor attend_rows(const Tensor& q, const Tensor& room, const Tensor& rows, const Tensor& begins,
+                   const Tensor& bits, std::optional<double> scale, double cap,
+                   const std::optional<Tensor>& lows, const std::optional<Tensor>& sinks) {
+  CHECK(q.dim() == 3 && q.scalar_type() == kBFloat16 && q.stride(2) == 1);
+  CHECK(room.dim() == 4 && room.stride(3) == 1);
   const int64_t heads = q.size(0), tokens = q.size(1), d = q.size(2), kv = room.size(1) / 2;
-  TORCH_CHECK(d > 0 && d % 32 == 0 && eight_bits::fits(room, d) && room.size(2) % STEP == 0);
-  TORCH_CHECK(kv > 0 && room.size(1) == 2 * kv && heads % kv == 0);
+  CHECK(d > 0 && d % 32 == 0 && eight_bits::fits(room, d) && room.size(2) % STEP == 0);
+  CHECK(kv > 0 && room.size(1) == 2 * kv && heads % kv == 0);
   check_places({rows, begins, bits}, tokens);
   if (lows) check_lows(*lows, begins);
   if (sinks)
-    TORCH_CHECK(sinks->scalar_type() == at::kBFloat16 && sinks->is_contiguous() &&
-                sinks->numel() == heads);
-  at::Tensor out = at::empty({tokens, heads * d}, q.options());
+    CHECK(sinks->scalar_type() == kBFloat16 && sinks->is_contiguous() && sinks->numel() == heads);
+  Tensor out = empty({tokens, heads * d}, kBFloat16);
   const Pass p{(const uint16_t*)q.const_data_ptr(),
                (const uint16_t*)room.const_data_ptr(),
                (uint16_t*)out.data_ptr(),

@@ -22,12 +22,12 @@ using products::Matrix;
 constexpr int64_t OF_CELL = 4, OF_BLOCK = 5;  // tensors
 
 struct Block {
-  const at::Tensor& norm;
+  const Tensor& norm;
   Matrix gate_up, down;
 };
 
 struct Cell {
-  const at::Tensor &embedding, &embed_norm, &norm;
+  const Tensor &embedding, &embed_norm, &norm;
   Matrix head;
   std::vector<Block> blocks;
   int64_t d;
@@ -36,7 +36,7 @@ struct Cell {
 
   // embedding: [V, d]. weights: norm of the embedding [d], that in front of the head [d], the head;
   // of each block its norm [d], gate and up [2 w, 2 d] (then [2 w, d]), down [d, w].
-  Cell(const at::Tensor& embedding, at::TensorList weights, double eps)
+  Cell(const Tensor& embedding, Tensors weights, double eps)
       : embedding(embedding),
         embed_norm(weights[0]),
         norm(weights[1]),
@@ -45,14 +45,14 @@ struct Cell {
         eps(eps) {
     for (size_t i = OF_CELL; i < weights.size(); i += OF_BLOCK)
       blocks.push_back({weights[i], {weights[i + 1], weights[i + 2]}, {weights[i + 3], weights[i + 4]}});
-    for (const at::Tensor& each : {embedding, embed_norm, norm})
-      TORCH_CHECK(each.scalar_type() == at::kBFloat16 && each.is_contiguous() && each.size(-1) == d);
-    TORCH_CHECK(d % LANES == 0 && head.inputs() == d && !blocks.empty());
+    for (const Tensor& each : {embedding, embed_norm, norm})
+      CHECK(each.scalar_type() == kBFloat16 && each.is_contiguous() && each.size(-1) == d);
+    CHECK(d % LANES == 0 && head.inputs() == d && !blocks.empty());
     for (const Block& block : blocks) {
       const int64_t inputs = &block == &blocks.front() ? 2 * d : d;
-      TORCH_CHECK(block.norm.numel() == d && block.norm.scalar_type() == at::kBFloat16);
-      TORCH_CHECK(block.gate_up.inputs() == inputs && block.down.outputs() == d);
-      TORCH_CHECK(block.gate_up.outputs() == 2 * block.down.inputs());
+      CHECK(block.norm.numel() == d && block.norm.scalar_type() == kBFloat16);
+      CHECK(block.gate_up.inputs() == inputs && block.down.outputs() == d);
+      CHECK(block.gate_up.outputs() == 2 * block.down.inputs());
     }
   }
 
@@ -67,7 +67,7 @@ struct Cell {
         uint16_t* to = x.data() + row * inputs;
         norms::norm_row(states + row * d, data(block.norm), d, eps, to);
         if (first) {
-          TORCH_CHECK(tokens[row] >= 0 && tokens[row] < embedding.size(0));
+          CHECK(tokens[row] >= 0 && tokens[row] < embedding.size(0));
           norms::norm_row(data(embedding) + tokens[row] * d, data(embed_norm), d, eps, to + d);
         }
       }
@@ -92,21 +92,20 @@ struct Cell {
   }
 };
 
-void check(const at::Tensor& states, const at::Tensor& tokens, int64_t d) {
-  TORCH_CHECK(states.scalar_type() == at::kBFloat16 && states.dim() == 2 && states.size(1) == d);
-  TORCH_CHECK(tokens.scalar_type() == at::kLong && tokens.dim() == 1 && tokens.is_contiguous());
+void check(const Tensor& states, const Tensor& tokens, int64_t d) {
+  CHECK(states.scalar_type() == kBFloat16 && states.dim() == 2 && states.size(1) == d);
+  CHECK(tokens.scalar_type() == kLong && tokens.dim() == 1 && tokens.is_contiguous());
 }
 
 // states [n, d], tokens int64 [n] -> the next states, and logits [n, N].
-std::tuple<at::Tensor, at::Tensor> cell_step(const at::Tensor& states, const at::Tensor& tokens,
-                                             const at::Tensor& embedding, at::TensorList weights,
-                                             double eps) {
+std::tuple<Tensor, Tensor> cell_step(const Tensor& states, const Tensor& tokens,
+                                     const Tensor& embedding, Tensors weights, double eps) {
   Cell cell(embedding, weights, eps);
   check(states, tokens, cell.d);
   const int64_t rows = states.size(0);
-  TORCH_CHECK(tokens.size(0) == rows);
-  at::Tensor next = states.clone(at::MemoryFormat::Contiguous);
-  at::Tensor logits = at::empty({rows, cell.head.outputs()}, states.options());
+  CHECK(tokens.size(0) == rows);
+  Tensor next = copied(states);
+  Tensor logits = empty({rows, cell.head.outputs()}, kBFloat16);
   if (!rows) return {next, logits};
   cell.advance((uint16_t*)next.data_ptr(), tokens.const_data_ptr<int64_t>(), rows);
   cell.score((const uint16_t*)next.const_data_ptr(), rows, (uint16_t*)logits.data_ptr());
@@ -116,34 +115,33 @@ std::tuple<at::Tensor, at::Tensor> cell_step(const at::Tensor& states, const at:
 // From a state [1, d], reads `unread` int64 [u], then drafts k tokens, of which choose(logits, names)
 // says which row of the head each is; int64 [k] of what `ids` int64 [N] calls the rows.
 template <typename Choose>
-at::Tensor drafts(const at::Tensor& state, const at::Tensor& unread, const at::Tensor& ids, int64_t k,
-                  const at::Tensor& embedding, at::TensorList weights, double eps,
-                  const Choose& choose) {
+Tensor drafts(const Tensor& state, const Tensor& unread, const Tensor& ids, int64_t k,
+              const Tensor& embedding, Tensors weights, double eps, const Choose& choose) {
   Cell cell(embedding, weights, eps);
   check(state, unread, cell.d);
   check(state, ids, cell.d);
   const int64_t count = unread.size(0), rows = cell.head.outputs();
-  TORCH_CHECK(state.size(0) == 1 && count > 0 && k > 0 && ids.size(0) == rows);
+  CHECK(state.size(0) == 1 && count > 0 && k > 0 && ids.size(0) == rows);
   const int64_t *tokens = unread.const_data_ptr<int64_t>(), *names = ids.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < rows; ++i) TORCH_CHECK(names[i] >= 0 && names[i] < embedding.size(0));
-  const at::Tensor now = state.clone(at::MemoryFormat::Contiguous);
+  for (int64_t i = 0; i < rows; ++i) CHECK(names[i] >= 0 && names[i] < embedding.size(0));
+  const Tensor now = copied(state);
   auto* at = (uint16_t*)now.data_ptr();
   for (int64_t i = 0; i + 1 < count; ++i) cell.advance(at, tokens + i, 1);
   int64_t token = tokens[count - 1];
-  at::Tensor drafted = at::empty({k}, unread.options());
+  Tensor drafted = empty({k}, kLong);
   std::vector<uint16_t> logits(rows);
   for (int64_t i = 0; i < k; ++i) {
     cell.advance(at, &token, 1);
     cell.score(at, 1, logits.data());
-    drafted.data_ptr<int64_t>()[i] = token = names[choose(logits.data(), names)];
+    drafted.mutable_data_ptr<int64_t>()[i] = token = names[choose(logits.data(), names)];
   }
   return drafted;
 }
 
 // Each by its clocks, the first at `place`; the likeliest at no heat.
-at::Tensor cell_pick(const at::Tensor& state, const at::Tensor& unread, const at::Tensor& ids,
-                     int64_t k, double heat, int64_t key, int64_t place, const at::Tensor& embedding,
-                     at::TensorList weights, double eps) {
+Tensor cell_pick(const Tensor& state, const Tensor& unread, const Tensor& ids,
+                 int64_t k, double heat, int64_t key, int64_t place, const Tensor& embedding,
+                 Tensors weights, double eps) {
   return drafts(state, unread, ids, k, embedding, weights, eps,
                 [&](const uint16_t* logits, const int64_t* names) {
     int64_t picked;

@@ -3,8 +3,6 @@
 
 #pragma once
 
-#include <c10/util/BFloat16.h>
-
 #include <cmath>
 #include <cstring>
 
@@ -21,14 +19,14 @@ constexpr float MOST = 127;
 inline int64_t width(int64_t d) { return d + d / GROUP * 2; }
 
 // Whether a room, whose last size is of a head of d numbers, is of bfloat16 or in 8 bits.
-inline bool fits(const at::Tensor& room, int64_t d) {
-  const bool eight = room.scalar_type() == at::kChar;
-  if (!eight && room.scalar_type() != at::kBFloat16) return false;
+inline bool fits(const Tensor& room, int64_t d) {
+  const bool eight = room.scalar_type() == kChar;
+  if (!eight && room.scalar_type() != kBFloat16) return false;
   return room.size(-1) == (eight ? width(d) : d);
 }
 
-inline int8_t* bytes_of(const at::Tensor& room) {
-  return room.scalar_type() == at::kChar ? (int8_t*)room.data_ptr() : nullptr;
+inline int8_t* bytes_of(const Tensor& room) {
+  return room.scalar_type() == kChar ? (int8_t*)room.data_ptr() : nullptr;
 }
 
 inline float step_of(const int8_t* from, int64_t d, int64_t group) {

@@ -88,37 +88,37 @@ struct Experts {
 
 // router: bfloat16 [E, d]. gate_up, down: values and table of E matrices each, below each other.
 // biases: bfloat16 [E], [E, 2 f] and [E, d], of the router and of these, nothing for none.
-Experts experts_of(const at::Tensor& router, const at::Tensor& gate_up, const at::Tensor& gate_table,
-                   const at::Tensor& down, const at::Tensor& down_table, int64_t taken,
-                   bool whole, at::TensorList biases) {
+Experts experts_of(const Tensor& router, const Tensor& gate_up, const Tensor& gate_table,
+                   const Tensor& down, const Tensor& down_table, int64_t taken,
+                   bool whole, Tensors biases) {
   file_products::check_matrix(gate_up, gate_table);
   file_products::check_matrix(down, down_table);
   const Experts made{data(router), router.size(0), taken, whole,
                      file_products::matrix_of(gate_up, gate_table),
                      file_products::matrix_of(down, down_table),
                      data(biases[0]), data(biases[1]), data(biases[2])};
-  TORCH_CHECK(router.dim() == 2 && router.scalar_type() == at::kBFloat16 && router.is_contiguous());
-  TORCH_CHECK(made.count > 0 && taken > 0 && taken <= made.count);
-  TORCH_CHECK(made.gate_up.parts % made.count == 0 && made.down.parts % made.count == 0);
+  CHECK(router.dim() == 2 && router.scalar_type() == kBFloat16 && router.is_contiguous());
+  CHECK(made.count > 0 && taken > 0 && taken <= made.count);
+  CHECK(made.gate_up.parts % made.count == 0 && made.down.parts % made.count == 0);
   const auto first = made.part(made.gate_up, 0), last = made.part(made.down, 0);
-  TORCH_CHECK(first.inputs() == router.size(1) && last.outputs() == router.size(1));
-  TORCH_CHECK(first.outputs() == 2 * last.inputs() && router.size(1) % LANES == 0);
+  CHECK(first.inputs() == router.size(1) && last.outputs() == router.size(1));
+  CHECK(first.outputs() == 2 * last.inputs() && router.size(1) % LANES == 0);
   const int64_t sizes[] = {1, first.outputs(), last.outputs()};
   for (int i = 0; i < 3; ++i)
-    TORCH_CHECK(!biases[i].numel() || biases[i].numel() == made.count * sizes[i]);
+    CHECK(!biases[i].numel() || biases[i].numel() == made.count * sizes[i]);
   return made;
 }
 
 // x bfloat16 [N, d] -> [N, d]
-at::Tensor expert_rows(const at::Tensor& x, const at::Tensor& router, const at::Tensor& gate_up,
-                       const at::Tensor& gate_table, const at::Tensor& down,
-                       const at::Tensor& down_table, int64_t taken, bool whole, int64_t how,
-                       at::TensorList biases) {
-  TORCH_CHECK(how >= SILU && how <= CLAMPED && biases.size() == 3);
-  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
+Tensor expert_rows(const Tensor& x, const Tensor& router, const Tensor& gate_up,
+                   const Tensor& gate_table, const Tensor& down,
+                   const Tensor& down_table, int64_t taken, bool whole, int64_t how,
+                   Tensors biases) {
+  CHECK(how >= SILU && how <= CLAMPED && biases.size() == 3);
+  CHECK(x.dim() == 2 && x.scalar_type() == kBFloat16 && x.is_contiguous());
   const Experts of = experts_of(router, gate_up, gate_table, down, down_table, taken, whole, biases);
-  TORCH_CHECK(x.size(1) == router.size(1));
-  at::Tensor made = at::empty_like(x);
+  CHECK(x.size(1) == router.size(1));
+  Tensor made = empty(x.sizes(), kBFloat16);
   of.answer(data(x), x.size(0), x.size(1), (Activation)how, (uint16_t*)made.data_ptr());
   return made;
 }

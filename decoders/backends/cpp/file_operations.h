@@ -45,7 +45,7 @@ struct Matrix {
     if (any[false]) rounded.round(x, rows, inputs());
     if (any[true]) whole.round(x, rows, inputs());
     const int64_t width = outputs();
-    at::parallel_for(0, width / OUTS, 1, [&](int64_t first, int64_t last) {
+    parallel_for(0, width / OUTS, 1, [&](int64_t first, int64_t last) {
       int64_t begin = 0;
       for (int64_t i = 0; i < parts; ++i) {
         const int64_t *own = table + 4 * i, blocks = own[1] / OUTS, end = begin + blocks;
@@ -65,10 +65,10 @@ struct Matrix {
   }
 };
 
-inline void check_matrix(const at::Tensor& values, const at::Tensor& table) {
-  TORCH_CHECK(values.dim() == 1 && values.scalar_type() == at::kByte && values.is_contiguous());
-  TORCH_CHECK(table.dim() == 2 && table.size(1) == 4 && table.size(0) > 0);
-  TORCH_CHECK(table.scalar_type() == at::kLong && table.is_contiguous());
+inline void check_matrix(const Tensor& values, const Tensor& table) {
+  CHECK(values.dim() == 1 && values.scalar_type() == kByte && values.is_contiguous());
+  CHECK(table.dim() == 2 && table.size(1) == 4 && table.size(0) > 0);
+  CHECK(table.scalar_type() == kLong && table.is_contiguous());
   const auto* each = table.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < table.size(0); ++i, each += 4) {
     int64_t needed = -1;
@@ -77,36 +77,36 @@ inline void check_matrix(const at::Tensor& values, const at::Tensor& table) {
       if (each[2] % (GROUP * Kind::GROUPS) == 0)
         needed = each[1] / OUTS * (each[2] / (GROUP * Kind::GROUPS)) * OF_BLOCK<Kind>;
     });
-    TORCH_CHECK(needed >= 0 && each[1] % OUTS == 0 && each[2] == table.const_data_ptr<int64_t>()[2]);
-    TORCH_CHECK(each[3] >= 0 && each[3] + needed <= values.numel());
+    CHECK(needed >= 0 && each[1] % OUTS == 0 && each[2] == table.const_data_ptr<int64_t>()[2]);
+    CHECK(each[3] >= 0 && each[3] + needed <= values.numel());
   }
 }
 
-inline Matrix matrix_of(const at::Tensor& values, const at::Tensor& table) {
+inline Matrix matrix_of(const Tensor& values, const Tensor& table) {
   return {values.const_data_ptr<uint8_t>(), table.const_data_ptr<int64_t>(), table.size(0)};
 }
 
 // x [rows, inputs], values and table as of Matrix -> [rows, outputs]
-at::Tensor file_blocks(const at::Tensor& x, const at::Tensor& values, const at::Tensor& table) {
+Tensor file_blocks(const Tensor& x, const Tensor& values, const Tensor& table) {
   check_matrix(values, table);
   const Matrix matrix = matrix_of(values, table);
-  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
-  TORCH_CHECK(x.size(1) == matrix.inputs());
-  at::Tensor out = at::empty({x.size(0), matrix.outputs()}, x.options());
+  CHECK(x.dim() == 2 && x.scalar_type() == kBFloat16 && x.is_contiguous());
+  CHECK(x.size(1) == matrix.inputs());
+  Tensor out = empty({x.size(0), matrix.outputs()}, kBFloat16);
   matrix.times((const uint16_t*)x.const_data_ptr(), x.size(0), (uint16_t*)out.data_ptr());
   return out;
 }
 
 // The weights of some outputs, ids [n] -> float32 [n, inputs].
-at::Tensor file_rows(const at::Tensor& values, const at::Tensor& table, const at::Tensor& ids) {
+Tensor file_rows(const Tensor& values, const Tensor& table, const Tensor& ids) {
   check_matrix(values, table);
-  TORCH_CHECK(ids.dim() == 1 && ids.scalar_type() == at::kLong && ids.is_contiguous());
+  CHECK(ids.dim() == 1 && ids.scalar_type() == kLong && ids.is_contiguous());
   const Matrix matrix = matrix_of(values, table);
   const int64_t inputs = matrix.inputs(), outputs = matrix.outputs();
-  at::Tensor made = at::empty({ids.size(0), inputs}, values.options().dtype(at::kFloat));
+  Tensor made = empty({ids.size(0), inputs}, kFloat);
   const auto* of = ids.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < ids.size(0); ++i) TORCH_CHECK(of[i] >= 0 && of[i] < outputs);
-  at::parallel_for(0, ids.size(0), 1, [&](int64_t first, int64_t last) {
+  for (int64_t i = 0; i < ids.size(0); ++i) CHECK(of[i] >= 0 && of[i] < outputs);
+  parallel_for(0, ids.size(0), 1, [&](int64_t first, int64_t last) {
     for (; first < last; ++first) {
       int64_t id = of[first];
       const int64_t* own = matrix.table;
@@ -115,7 +115,7 @@ at::Tensor file_rows(const at::Tensor& values, const at::Tensor& table, const at
         using Kind = decltype(kind);
         const int64_t bytes = inputs / (GROUP * Kind::GROUPS) * OF_BLOCK<Kind>;
         read_row<Kind>(matrix.values + own[3] + id / OUTS * bytes, inputs, id % OUTS,
-                       made.data_ptr<float>() + first * inputs);
+                       made.mutable_data_ptr<float>() + first * inputs);
       });
     }
   });
@@ -134,16 +134,16 @@ int64_t file_bytes(int64_t kind, int64_t outputs, int64_t inputs) {
 }
 
 // A file's rows uint8 [outputs, bytes] into blocks, at `to`; rows up to a whole block are 0.
-void file_lay_out(const at::Tensor& rows, int64_t kind, int64_t inputs, const at::Tensor& to) {
+void file_lay_out(const Tensor& rows, int64_t kind, int64_t inputs, const Tensor& to) {
   const int64_t outputs = rows.size(0), bytes = file_bytes(kind, outputs, inputs);
-  TORCH_CHECK(rows.dim() == 2 && rows.scalar_type() == at::kByte && rows.stride(1) == 1);
-  TORCH_CHECK(to.scalar_type() == at::kByte && to.is_contiguous() && to.numel() == bytes);
-  auto* at_first = to.data_ptr<uint8_t>();
+  CHECK(rows.dim() == 2 && rows.scalar_type() == kByte && rows.stride(1) == 1);
+  CHECK(to.scalar_type() == kByte && to.is_contiguous() && to.numel() == bytes);
+  auto* at_first = to.mutable_data_ptr<uint8_t>();
   of_kind(kind, [&](auto one) {
     using Kind = decltype(one);
     const int64_t blocks = inputs / (GROUP * Kind::GROUPS), width = blocks * Kind::FILE_BYTES;
-    TORCH_CHECK(rows.size(1) == width && rows.is_contiguous());
-    at::parallel_for(0, (outputs + OUTS - 1) / OUTS, 1, [&](int64_t first, int64_t last) {
+    CHECK(rows.size(1) == width && rows.is_contiguous());
+    parallel_for(0, (outputs + OUTS - 1) / OUTS, 1, [&](int64_t first, int64_t last) {
       for (; first < last; ++first) {
         const uint8_t* from = rows.const_data_ptr<uint8_t>() + first * OUTS * width;
         std::vector<uint8_t> filled;

@@ -72,7 +72,7 @@ struct Rounded {
       const int64_t top = rows * i / count, end = rows * (i + 1) / count;
       tiles.push_back({top, end - top, inputs.data() + top * groups});
     }
-    at::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
+    parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
       for (; first < last; ++first) {
         const Tile& tile = tiles[first];
         Inputs* to = inputs.data() + tile.top * groups;

@@ -74,7 +74,7 @@ struct WholeRounded {
       const int64_t top = rows * i / count, end = rows * (i + 1) / count;
       tiles.push_back({top, end - top, inputs.data() + top * blocks});
     }
-    at::parallel_for(0, rows, 1, [&](int64_t first, int64_t last) {
+    parallel_for(0, rows, 1, [&](int64_t first, int64_t last) {
       for (const WholeTile& tile : tiles)
         for (int64_t row = std::max(first, tile.top); row < std::min(last, tile.top + tile.rows);
              ++row)

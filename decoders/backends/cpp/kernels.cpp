@@ -1,8 +1,6 @@
 // The operations of the headers beside this file, for processors with AVX2 or AVX-512 and for 64-bit
 // Arm. With AMX they multiply on tiles, else by vectors.
 
-#include <torch/library.h>
-
 #include "attention.h"
 #include "cell.h"
 #include "layers.h"
@@ -10,14 +8,14 @@
 #include "products.h"
 #include "race.h"
 
-TORCH_LIBRARY_FRAGMENT(draftpick, library) {
+STABLE_TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def("int4_blocks(Tensor x, Tensor values, Tensor grid) -> Tensor");
   library.def("int8_blocks(Tensor x, Tensor values, Tensor scale) -> Tensor");
   library.def("bf16_blocks(Tensor x, Tensor values) -> Tensor");
   library.def("file_blocks(Tensor x, Tensor values, Tensor table) -> Tensor");
   library.def("file_rows(Tensor values, Tensor table, Tensor ids) -> Tensor");
   library.def("file_lay_out(Tensor rows, int kind, int inputs, Tensor(a!) to) -> ()");
-  library.def("file_bytes", &file_products::file_bytes);
+  library.def("file_bytes(int kind, int outputs, int inputs) -> int");
   library.def(
       "attend_rows(Tensor q, Tensor room, Tensor rows, Tensor begins, Tensor bits, "
       "float? scale=None, float cap=0, Tensor? lows=None, Tensor? sinks=None) -> Tensor");
@@ -49,22 +47,27 @@ TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def("norm_rows(Tensor x, Tensor weight, float eps) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(draftpick, CPU, library) {
-  library.impl("int4_blocks", &products::int4_blocks);
-  library.impl("int8_blocks", &products::int8_blocks);
-  library.impl("bf16_blocks", &products::bf16_blocks);
-  library.impl("file_blocks", &file_products::file_blocks);
-  library.impl("file_rows", &file_products::file_rows);
-  library.impl("file_lay_out", &file_products::file_lay_out);
-  library.impl("attend_rows", &attention::attend_rows);
-  library.impl("run_layers", &layers::run_layers);
-  library.impl("expert_rows", &layers::expert_rows);
-  library.impl("turn_rows", &layers::turn_rows);
-  library.impl("add_norm_rows", &layers::add_norm_rows);
-  library.impl("gate_rows", &layers::gate_rows);
-  library.impl("cell_step", &cell::cell_step);
-  library.impl("pick_rows", &race::pick_rows);
-  library.impl("pick_chain", &race::pick_chain);
-  library.impl("cell_pick", &cell::cell_pick);
-  library.impl("norm_rows", &norms::norm_rows);
+STABLE_TORCH_LIBRARY_IMPL(draftpick, CPU, library) {
+  library.impl("int4_blocks", TORCH_BOX(&products::int4_blocks));
+  library.impl("int8_blocks", TORCH_BOX(&products::int8_blocks));
+  library.impl("bf16_blocks", TORCH_BOX(&products::bf16_blocks));
+  library.impl("file_blocks", TORCH_BOX(&file_products::file_blocks));
+  library.impl("file_rows", TORCH_BOX(&file_products::file_rows));
+  library.impl("file_lay_out", TORCH_BOX(&file_products::file_lay_out));
+  library.impl("attend_rows", TORCH_BOX(&attention::attend_rows));
+  library.impl("run_layers", TORCH_BOX(&layers::run_layers));
+  library.impl("expert_rows", TORCH_BOX(&layers::expert_rows));
+  library.impl("turn_rows", TORCH_BOX(&layers::turn_rows));
+  library.impl("add_norm_rows", TORCH_BOX(&layers::add_norm_rows));
+  library.impl("gate_rows", TORCH_BOX(&layers::gate_rows));
+  library.impl("cell_step", TORCH_BOX(&cell::cell_step));
+  library.impl("pick_rows", TORCH_BOX(&race::pick_rows));
+  library.impl("pick_chain", TORCH_BOX(&race::pick_chain));
+  library.impl("cell_pick", TORCH_BOX(&cell::cell_pick));
+  library.impl("norm_rows", TORCH_BOX(&norms::norm_rows));
+}
+
+// It takes no tensor.
+STABLE_TORCH_LIBRARY_IMPL(draftpick, CompositeExplicitAutograd, library) {
+  library.impl("file_bytes", TORCH_BOX(&file_products::file_bytes));
 }

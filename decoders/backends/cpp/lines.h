@@ -3,11 +3,11 @@
 
 #pragma once
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "tensors.h"
 
 #if defined(__AVX512F__)
 #include "lines_avx512.h"
@@ -52,7 +52,7 @@ constexpr int64_t GRAIN = 8192;  // numbers that are worth a thread
 // work(row) for rows of this many numbers.
 template <typename Work>
 void by_rows(int64_t rows, int64_t size, const Work& work) {
-  at::parallel_for(0, rows, std::max<int64_t>(1, GRAIN / size), [&](int64_t first, int64_t last) {
+  parallel_for(0, rows, std::max<int64_t>(1, GRAIN / size), [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) work(row);
   });
 }

@@ -26,12 +26,12 @@ inline void norm_row(const uint16_t* from, const uint16_t* weight, int64_t d, fl
 }
 
 // x [..., d] and weight [d], bfloat16, d a multiple of 16 -> [..., d].
-at::Tensor norm_rows(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  TORCH_CHECK(x.scalar_type() == at::kBFloat16 && weight.scalar_type() == at::kBFloat16);
+Tensor norm_rows(const Tensor& x, const Tensor& weight, double eps) {
+  CHECK(x.scalar_type() == kBFloat16 && weight.scalar_type() == kBFloat16);
   const int64_t d = x.size(-1);
-  TORCH_CHECK(d % LANES == 0 && weight.dim() == 1 && weight.size(0) == d);
-  const at::Tensor rows = x.contiguous(), scale = weight.contiguous();
-  at::Tensor made = at::empty_like(rows);
+  CHECK(d % LANES == 0 && weight.dim() == 1 && weight.size(0) == d);
+  const Tensor rows = in_a_row(x), scale = in_a_row(weight);
+  Tensor made = empty(rows.sizes(), kBFloat16);
   const auto* from = (const uint16_t*)rows.const_data_ptr();
   const auto* by = (const uint16_t*)scale.const_data_ptr();
   auto* to = (uint16_t*)made.data_ptr();

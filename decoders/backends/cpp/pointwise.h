@@ -10,7 +10,7 @@ namespace layers {
 using namespace lines;
 
 // Null for what a layer lacks, which is a tensor of nothing.
-inline const uint16_t* data(const at::Tensor& of) {
+inline const uint16_t* data(const Tensor& of) {
   return of.numel() ? (const uint16_t*)of.const_data_ptr() : nullptr;
 }
 

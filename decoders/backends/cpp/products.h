@@ -17,9 +17,9 @@ namespace products {
 // A matrix in blocks: int4 with its grid, int8 with its scale, bfloat16 with nothing, bytes of a GGUF
 // file with the table of its parts.
 struct Matrix {
-  const at::Tensor &values, &grid;
+  const Tensor &values, &grid;
 
-  bool of_file() const { return values.scalar_type() == at::kByte; }
+  bool of_file() const { return values.scalar_type() == kByte; }
   int64_t outputs() const {
     return of_file() ? file_products::matrix_of(values, grid).outputs() : values.size(0) * OUTS;
   }
@@ -34,47 +34,47 @@ struct Matrix {
     if (values.dim() == 4)
       multiply(p, Int4{(const uint32_t*)values.const_data_ptr(),
                        (const uint32_t*)grid.const_data_ptr()});
-    else if (values.scalar_type() == at::kBFloat16)
+    else if (values.scalar_type() == kBFloat16)
       multiply(p, Bf16{(const uint16_t*)values.const_data_ptr()});
     else
       multiply(p, Int8{(const int8_t*)values.const_data_ptr(),
                        (const uint16_t*)grid.const_data_ptr()});
   }
 
-  at::Tensor times(const at::Tensor& x) const {
-    at::Tensor out = at::empty({x.size(0), outputs()}, x.options());
+  Tensor times(const Tensor& x) const {
+    Tensor out = empty({x.size(0), outputs()}, kBFloat16);
     times((const uint16_t*)x.const_data_ptr(), x.size(0), (uint16_t*)out.data_ptr());
     return out;
   }
 };
 
-at::Tensor int4_blocks(const at::Tensor& x, const at::Tensor& values, const at::Tensor& grid) {
-  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
-  TORCH_CHECK(values.dim() == 4 && values.scalar_type() == at::kInt && values.is_contiguous());
-  TORCH_CHECK(grid.dim() == 4 && grid.scalar_type() == at::kBFloat16 && grid.is_contiguous());
+Tensor int4_blocks(const Tensor& x, const Tensor& values, const Tensor& grid) {
+  CHECK(x.dim() == 2 && x.scalar_type() == kBFloat16 && x.is_contiguous());
+  CHECK(values.dim() == 4 && values.scalar_type() == kInt && values.is_contiguous());
+  CHECK(grid.dim() == 4 && grid.scalar_type() == kBFloat16 && grid.is_contiguous());
   const int64_t n = values.size(0), k = values.size(1);
-  TORCH_CHECK(k > 0 && x.size(1) == k * GROUP);
-  TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, 4, OUTS}));
-  TORCH_CHECK(grid.sizes() == at::IntArrayRef({n, k, OUTS, 2}));
+  CHECK(k > 0 && x.size(1) == k * GROUP);
+  CHECK(values.sizes() == Sizes({n, k, 4, OUTS}));
+  CHECK(grid.sizes() == Sizes({n, k, OUTS, 2}));
   return Matrix{values, grid}.times(x);
 }
 
-at::Tensor int8_blocks(const at::Tensor& x, const at::Tensor& values, const at::Tensor& scale) {
-  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
-  TORCH_CHECK(values.dim() == 5 && values.scalar_type() == at::kChar && values.is_contiguous());
-  TORCH_CHECK(scale.dim() == 1 && scale.scalar_type() == at::kBFloat16 && scale.is_contiguous());
+Tensor int8_blocks(const Tensor& x, const Tensor& values, const Tensor& scale) {
+  CHECK(x.dim() == 2 && x.scalar_type() == kBFloat16 && x.is_contiguous());
+  CHECK(values.dim() == 5 && values.scalar_type() == kChar && values.is_contiguous());
+  CHECK(scale.dim() == 1 && scale.scalar_type() == kBFloat16 && scale.is_contiguous());
   const int64_t n = values.size(0), k = values.size(1);
-  TORCH_CHECK(k > 0 && x.size(1) == k * GROUP && scale.size(0) == n * OUTS);
-  TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, PAIRS, OUTS, 2}));
+  CHECK(k > 0 && x.size(1) == k * GROUP && scale.size(0) == n * OUTS);
+  CHECK(values.sizes() == Sizes({n, k, PAIRS, OUTS, 2}));
   return Matrix{values, scale}.times(x);
 }
 
-at::Tensor bf16_blocks(const at::Tensor& x, const at::Tensor& values) {
-  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
-  TORCH_CHECK(values.dim() == 5 && values.scalar_type() == at::kBFloat16 && values.is_contiguous());
+Tensor bf16_blocks(const Tensor& x, const Tensor& values) {
+  CHECK(x.dim() == 2 && x.scalar_type() == kBFloat16 && x.is_contiguous());
+  CHECK(values.dim() == 5 && values.scalar_type() == kBFloat16 && values.is_contiguous());
   const int64_t n = values.size(0), k = values.size(1);
-  TORCH_CHECK(k > 0 && x.size(1) == k * GROUP);
-  TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, PAIRS, OUTS, 2}));
+  CHECK(k > 0 && x.size(1) == k * GROUP);
+  CHECK(values.sizes() == Sizes({n, k, PAIRS, OUTS, 2}));
   return Matrix{values, values}.times(x);
 }
 

@@ -36,7 +36,7 @@ void configure(int64_t upper, int64_t lower) {
 // Runs work(first, last) over blocks of outputs on all threads, for up to 32 rows from `top` on.
 template <typename Work>
 void on_tiles(const Product& p, const Work& work) {
-  at::parallel_for(0, p.outputs / OUTS, 1, [&](int64_t first, int64_t last) {
+  parallel_for(0, p.outputs / OUTS, 1, [&](int64_t first, int64_t last) {
     for (int64_t top = 0; top < p.rows; top += 2 * ROWS) {
       const int64_t upper = std::min(ROWS, p.rows - top);
       const int64_t lower = std::clamp<int64_t>(p.rows - top - ROWS, 0, ROWS);

@@ -73,7 +73,7 @@ struct Parts {
       all.push_back({top, end - top, inputs.data() + top * groups * INPUTS,
                      sums.data() + (summed ? top * groups : 0)});
     }
-    at::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
+    parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
       for (; first < last; ++first) fill(p, all[first].top, all[first].rows, summed);
     });
   }
@@ -236,7 +236,7 @@ void by_rows(const Product& p, const Weights& weights, const Part& part, int64_t
 template <typename Weights>
 void multiply(const Product& p, const Weights& weights) {
   const Parts parts(p, std::is_same_v<Weights, Int4>);
-  at::parallel_for(0, p.outputs / OUTS, 1, [&](int64_t first, int64_t last) {
+  parallel_for(0, p.outputs / OUTS, 1, [&](int64_t first, int64_t last) {
     for (; first < last; first += CHUNK)
       for (const Part& part : parts.all)
         by_rows<1>(p, weights, part, first, std::min(first + CHUNK, last));

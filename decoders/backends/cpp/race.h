@@ -176,40 +176,40 @@ void pick(const Number* scores, int64_t n, const int64_t* names, double heat, Cl
 // logits [T, N] -> int64 [T, count]. clocks(row): its own; heat(row): its temperature.
 // names int64 [N].
 template <typename Heat, typename Of>
-at::Tensor picked(const at::Tensor& logits, const std::optional<at::Tensor>& names, int64_t count,
-                  const Heat& heat, const Of& clocks) {
-  TORCH_CHECK(logits.dim() == 2 && 0 < count && count <= logits.size(1));
+Tensor picked(const Tensor& logits, const std::optional<Tensor>& names, int64_t count,
+              const Heat& heat, const Of& clocks) {
+  CHECK(logits.dim() == 2 && 0 < count && count <= logits.size(1));
   const int64_t rows = logits.size(0), n = logits.size(1);
-  const at::Tensor numbers = logits.contiguous();
+  const Tensor numbers = in_a_row(logits);
   const int64_t* ids = nullptr;
   if (names) {
-    TORCH_CHECK(names->scalar_type() == at::kLong && names->is_contiguous() && names->numel() == n);
+    CHECK(names->scalar_type() == kLong && names->is_contiguous() && names->numel() == n);
     ids = names->const_data_ptr<int64_t>();
   }
-  at::Tensor made = at::empty({rows, count}, logits.options().dtype(at::kLong));
-  int64_t* to = made.data_ptr<int64_t>();
+  Tensor made = empty({rows, count}, kLong);
+  int64_t* to = made.mutable_data_ptr<int64_t>();
   const auto every = [&](const auto* of) {
     lines::by_rows(rows, n, [&](int64_t row) {
       pick(of + row * n, n, ids, heat(row), clocks(row), count, to + row * count);
     });
   };
-  if (numbers.scalar_type() == at::kBFloat16) {
+  if (numbers.scalar_type() == kBFloat16) {
     every((const uint16_t*)numbers.const_data_ptr());
-  } else if (numbers.scalar_type() == at::kFloat) {
+  } else if (numbers.scalar_type() == kFloat) {
     every(numbers.const_data_ptr<float>());
   } else {
-    TORCH_CHECK(numbers.scalar_type() == at::kDouble, "scores in bfloat16, float or double");
+    CHECK(numbers.scalar_type() == kDouble, "scores in bfloat16, float or double");
     every(numbers.const_data_ptr<double>());
   }
   return made;
 }
 
 // heats double [T], keys and places int64 [T].
-at::Tensor pick_rows(const at::Tensor& logits, const at::Tensor& heats, const at::Tensor& keys,
-                     const at::Tensor& places, const std::optional<at::Tensor>& names,
-                     int64_t count) {
-  for (const at::Tensor& each : {heats, keys, places})
-    TORCH_CHECK(each.dim() == 1 && each.size(0) == logits.size(0) && each.is_contiguous());
+Tensor pick_rows(const Tensor& logits, const Tensor& heats, const Tensor& keys,
+                 const Tensor& places, const std::optional<Tensor>& names,
+                 int64_t count) {
+  for (const Tensor& each : {heats, keys, places})
+    CHECK(each.dim() == 1 && each.size(0) == logits.size(0) && each.is_contiguous());
   const auto *heat = heats.const_data_ptr<double>();
   const auto *key = keys.const_data_ptr<int64_t>(), *place = places.const_data_ptr<int64_t>();
   return picked(
@@ -218,8 +218,8 @@ at::Tensor pick_rows(const at::Tensor& logits, const at::Tensor& heats, const at
 }
 
 // A chain's, whose first is at `place`.
-at::Tensor pick_chain(const at::Tensor& logits, double heat, int64_t key, int64_t place,
-                      const std::optional<at::Tensor>& names, int64_t count) {
+Tensor pick_chain(const Tensor& logits, double heat, int64_t key, int64_t place,
+                  const std::optional<Tensor>& names, int64_t count) {
   return picked(
       logits, names, count, [&](int64_t) { return heat; },
       [&](int64_t row) { return Clocks{(uint64_t)key, (uint32_t)(place + row)}; });

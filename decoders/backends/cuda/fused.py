@@ -11,6 +11,7 @@ Its sums differ from PyTorch's in their order alone, and not from one width to a
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,6 +51,7 @@ def unsupported_reason(shape: Shape, weights: Weights) -> str | None:
     return None
 
 
+@cache
 def broken(device: torch.device) -> str | None:
     """Why no kernel runs on this device though it should, or None: Triton compiles when a kernel is
     first launched, and wants a driver and a C compiler that fit it."""
@@ -68,12 +70,14 @@ def gate_width(w: LayerWeights, shape: Shape) -> int:
 
 def launcher(device: torch.device) -> Launch:
     """How kernels are launched on this device: from Hopper on, each while the last one ends."""
-    from .fused_launch import Launch
+    from .fused_launch import SHARED, Launch
 
     if device.type != "cuda":
         return Launch()
     capability = (0, 0) if torch.version.hip else torch.cuda.get_device_capability(device)
-    return Launch(pdl=capability >= (9, 0), mma=capability >= (8, 0))
+    properties = torch.cuda.get_device_properties(device)
+    held = getattr(properties, "shared_memory_per_block_optin", SHARED)  # an AMD GPU does not say
+    return Launch(capability >= (9, 0), capability >= (8, 0), min(held, SHARED))
 
 
 def kept(weight: Matrix) -> PreparedWeight:
@@ -112,7 +116,7 @@ class FusedLayers:
         widest: int,
         launch: Launch | None = None,
     ) -> None:
-        from .fused_launch import Scratch
+        from .fused_launch import Scratch, span_of
 
         like = dense(weights.embedding)
         self._shape, (self._rope,) = shape, rope
@@ -128,7 +132,8 @@ class FusedLayers:
         self._opened = like.new_empty(widest, gate_width(weights.layers[0], shape))
         self._states = like.new_empty(widest, shape.hidden)
         self._logits = like.new_empty(widest, shape.vocab)
-        self._scratch = Scratch(widest, heads, shape.kv_heads, d, cache.capacity, like)
+        span = span_of(d, self._launch.shared)
+        self._scratch = Scratch(widest, heads, shape.kv_heads, d, cache.capacity, span, like)
 
     def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
         t, eps, launch = len(h), self._shape.norm_eps, self._launch

@@ -12,9 +12,10 @@ from torch import Tensor
 from . import fused_kernels as kernels
 
 ROWS = 16  # of a tile of attention: what a tensor core takes at least
-SPAN = 256  # keys that one program of attention reads at once
+SPAN = 256  # keys that one program of attention reads at once, at most
 READERS = 8  # warps of that program
 AT_ONCE = 4  # splits of attention that are added up at once
+SHARED = 132 * 1024  # bytes of shared memory that attention takes: more would not fit registers
 LOG2_E = 1.4426950408889634
 DENSE, INT8, INT4 = 0, 1, 2  # how a weight is kept
 BLOCKS = 16  # of 32 inputs of a row, that a warp holds at most
@@ -52,9 +53,18 @@ def tile_of(outputs: int, inputs: int) -> tuple[int, int]:
     return 2 if inputs <= 32 * warps * MOST else 1, warps
 
 
-def splits_of(capacity: int) -> int:
+def span_of(head_dim: int, shared: int) -> int:
+    """Keys that one program of attention reads at once: they, their values and the tile's queries
+    lie in shared memory, of which there are so many bytes."""
+    span = SPAN
+    while 2 * head_dim * (2 * span + ROWS) > shared:
+        span //= 2
+    return span
+
+
+def splits_of(capacity: int, span: int) -> int:
     """Programs among which the keys of one head are shared out."""
-    return min(-(-capacity // SPAN), 64)
+    return min(-(-capacity // span), 64)
 
 
 @dataclass(frozen=True)
@@ -62,10 +72,12 @@ class Launch:
     """pdl: whether kernels may start before the one in front of them has ended (Hopper and newer),
         and wait for it when their weights are on the way.
     mma: whether there are tensor cores that take bfloat16 (Ampere and newer).
+    shared: bytes of shared memory that attention may take.
     """
 
     pdl: bool = False
     mma: bool = False
+    shared: int = SHARED
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **named: Any) -> None:
         options = {"launch_pdl": True} if self.pdl else {}
@@ -165,7 +177,7 @@ class Launch:
             D=head_dim,
             MOST=triton.next_power_of_2(scratch.splits),
             ROWS=ROWS,
-            SPAN=SPAN,
+            SPAN=scratch.span,
             AT_ONCE=AT_ONCE,
             num_warps=READERS,
         )
@@ -219,15 +231,23 @@ class Scratch:
     """Room for what the splits of `attend` leave for the last of them, in passes over up to
     `tokens` tokens.
 
-    The splits depend on the model and its capacity alone: how many there are decides how a row is
-    summed. counts: zero between launches.
+    The splits depend on the model, its capacity and the GPU alone: how many there are decides how a
+    row is summed. counts: zero between launches.
     """
 
     def __init__(
-        self, tokens: int, heads: int, kv_heads: int, head_dim: int, capacity: int, like: Tensor
+        self,
+        tokens: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        span: int,
+        like: Tensor,
     ) -> None:
+        """span: as of `span_of`."""
         tiles = triton.cdiv(tokens * (heads // kv_heads), ROWS)
-        self.kv_heads, self.splits = kv_heads, splits_of(capacity)
+        self.kv_heads, self.span, self.splits = kv_heads, span, splits_of(capacity, span)
         size = (tiles, kv_heads, self.splits, ROWS)
         self.parts = like.new_empty(*size, head_dim, dtype=torch.float32)
         self.tops, self.sums = (like.new_empty(size, dtype=torch.float32) for _ in range(2))

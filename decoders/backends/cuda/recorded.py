@@ -159,7 +159,9 @@ class RecordedPasses:
 
         return self._replay(("extend", t, read), run, start), self._final[:t]
 
-    def prompt(self, ids: Tensor, start: int, through: Through, of: object) -> Tensor | None:
+    def prompt(
+        self, ids: Tensor, start: int, end: int, through: Through, of: object
+    ) -> Tensor | None:
         """`ids` [T] of a prompt at positions start.. -> states [T, d] after the last layer; None
         for so many that running kernels takes longer than launching them, or where the context
         ends.
@@ -167,12 +169,13 @@ class RecordedPasses:
         They are filled up to a width of PROMPTS, and what fills them up is written behind them,
         where the next tokens go.
 
+        end: positions of the context.
         through: (h, start, layers) -> h after all layers, within a recording.
         of: what else the recording depends on.
         """
-        t, positions = len(ids), len(self._rope[0][0])
-        width = next((w for w in PROMPTS if w >= t), positions)
-        if start + width > positions or width > PROMPTS[-1]:
+        t = len(ids)
+        width = next((w for w in PROMPTS if w >= t), 0)
+        if not width or start + width > end:
             return None
         read = doubled(start + width, self._cache.capacity)
         self._prompt[:t].copy_(ids)

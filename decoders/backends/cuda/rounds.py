@@ -12,10 +12,10 @@ tokens, whatever is drafted: the most likely ones, or those that the clocks of t
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -35,6 +35,7 @@ from ...records import NAN, Sampling, StepStats
 from ...sampling.argmax import numbered
 from ...sampling.filters import nucleus
 from ...sampling.race import pick
+from . import runs_triton
 from .recorded import Layers, RecordedPasses
 
 GREEDY, DRAWN, FILTERED = "greedy", "drawn", "filtered"  # what a recording does with its scores
@@ -140,7 +141,7 @@ class RecordedRounds:
         self._sampling = RoundSampling(target.vocab_size, device)
         self._accept: Callable[..., None] = accept
         self._copy: Callable[..., None] | None = None
-        if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        if runs_triton(device):
             from . import round_kernels
 
             self._accept, self._copy = round_kernels.accept, round_kernels.copy
@@ -175,10 +176,10 @@ class RecordedRounds:
         ids = torch.tensor(context)
         self._padded[BEFORE : BEFORE + len(ids)].copy_(ids)
         self._state.copy_(torch.tensor([len(ids), context[-1], len(ids) - 1]))
-        if not self.seconds:
-            for shape in self.draft.first():
-                if self._bound + self.draft.width(shape) <= self._context:
-                    self._recorded(shape)
+        for shape in self.draft.first():
+            fits = self._bound + self.draft.width(shape) <= self._context
+            if fits and shape not in self.seconds:
+                self._recorded(shape)
 
     def launch(self, k: int) -> None:
         """One more round, which drafts at most k tokens. Without a draft where the context ends."""
@@ -235,13 +236,13 @@ class RecordedRounds:
         room, read = LEAST_ROOM, self._passes.positions(end)
         while room < end:
             room *= 2
-        room = min(room, self._target.context)
-        kind = self._sampling.kind
-        key = shape, room, read, self._target.kept_states, kind
-        if key not in self._replays:
-            replay = self._passes.record(lambda: self._round(shape, room, read, kind))
-            self.seconds[shape] = _seconds(replay, self._device)
-            self._replays[key] = replay
+        sizes, kind = (min(room, self._target.context), read), self._sampling.kind
+        for each in (self._plain, shape):  # what the draft costs is the difference
+            key = each, sizes, self._target.kept_states, kind
+            if key not in self._replays:
+                replay = self._passes.record(partial(self._round, each, *sizes, kind))
+                self.seconds[each] = _seconds(replay, self._device)
+                self._replays[key] = replay
         return self._replays[key]
 
     def _round(self, shape: Shape, room: int, read: int, kind: str) -> Tensor:

@@ -18,7 +18,7 @@ from ..llama.model import Rope
 from ..llama.shape import Shape
 
 LEAST_ROWS = 16  # of a product on tensor cores
-KEYS = 64  # read at once
+KEYS, KEY_BYTES = 64, 1 << 14  # read at once, at most: three such parts fit any shared memory
 
 
 def add_norm(h: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
@@ -63,6 +63,11 @@ def place(
     return queries
 
 
+def keys_of(head_dim: int, itemsize: int) -> int:
+    """Keys that a program of attention reads at once. itemsize: bytes of a number."""
+    return min(KEYS, KEY_BYTES // (head_dim * itemsize))
+
+
 def attend(queries: Tensor, room: Tensor, rows: Tensor, lengths: Tensor) -> Tensor:
     """queries: [n, H, D].
     room, rows: as in `place`.
@@ -86,7 +91,7 @@ def attend(queries: Tensor, room: Tensor, rows: Tensor, lengths: Tensor) -> Tens
         group,
         max(LEAST_ROWS, triton.next_power_of_2(group)),
         d,
-        KEYS,
+        keys_of(d, queries.itemsize),
         num_warps=4,
         num_stages=3,
     )

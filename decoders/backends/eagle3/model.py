@@ -87,6 +87,8 @@ class Eagle3Backend:
         if not 0 <= length <= self._length:
             raise ValueError(f"cannot truncate {self._length} positions to {length}")
         self._length = self._known = min(length, self._known)
+        if self._known <= 1:  # before the target has read, drafts go on from zeros
+            self._own[0] = 0
         self._tree = None
 
     def keep(self, nodes: Sequence[int]) -> None:

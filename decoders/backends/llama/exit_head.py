@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...common.errors import DraftpickError
-from ...common.tensor_files import header_of, require
+from ...common.tensor_files import header_of, own_config, require
 from ...protocols import LayeredBackend
 from ...sampling.draft_vocab import DraftVocab
 from .model import rms_norm
@@ -99,7 +99,7 @@ def load_parts(
     folder: Path, hidden: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[AdapterConfig, dict[str, Tensor]]:
     """What `Lens.save` wrote. Raises ValueError where the target's states have another width, and
-    Damaged where a tensor is not there or has another shape."""
+    Damaged where a number or a tensor is not there, or a tensor has another shape."""
     from safetensors.torch import load_file
 
     held = header_of(folder / ADAPTER)
@@ -111,5 +111,4 @@ def load_parts(
         )
     require(folder, held, {"norm": (hidden,), "lens": (hidden, hidden)})
     state = load_file(folder / ADAPTER, device=str(device))
-    config = AdapterConfig(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    return config, {k: v.to(dtype) for k, v in state.items()}
+    return own_config(folder, AdapterConfig), {k: v.to(dtype) for k, v in state.items()}

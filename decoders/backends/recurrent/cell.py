@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...common.tensor_files import header_of, require
+from ...common.tensor_files import header_of, own_config, require
 from ..weights.int8 import to_int8
 
 CELL = "recurrent.safetensors"
@@ -90,13 +90,11 @@ class RecurrentCell(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> RecurrentCell:
-        """Raises Damaged where a tensor is not there or has another shape."""
+        """Raises Damaged where a number or a tensor is not there, or a tensor has another shape."""
         from safetensors.torch import load_file
 
-        record = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        config = CellConfig(**{k: v for k, v in record.items() if k != "kind"})
         with torch.device("meta"):
-            cell = cls(config, drawn=False)
+            cell = cls(own_config(folder, CellConfig), drawn=False)
         needed = {name: tuple(p.shape) for name, p in cell.named_parameters()}
         header = header_of(folder / CELL)
         require(folder, header, needed)

@@ -4,7 +4,6 @@ target's own head over the draft tokens. `cell.py` is what training sees of it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...common.tensor_files import own_config
 from ...device_rounds import WIDEST, DraftChooser
 from ...protocols import StateBackend
 from ...sampling.argmax import likeliest
@@ -27,7 +27,7 @@ from ..native import LlamaBackend
 from ..weights.blocked import Blocks, norm_rows
 from ..weights.int4 import GROUP, unsupported_reason
 from ..weights.packed import Matrix, Rounding, dense, linear
-from .cell import CELL, RecurrentCell
+from .cell import CELL, CellConfig, RecurrentCell
 
 
 class RecordedSteps:
@@ -298,7 +298,7 @@ class FusedHead:
 
 def require_size(folder: Path, state_size: int) -> None:
     """Raises ValueError where the cell in `folder` goes on from states of another size."""
-    trained = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["hidden"])
+    trained = own_config(folder, CellConfig).hidden
     if trained != state_size:
         raise ValueError(
             f"{folder.name} was trained for final states of {trained}, this target's have "

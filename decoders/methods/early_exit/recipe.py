@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -82,9 +81,9 @@ class EarlyExitRecipe(WidenedRecipe):
         """The layer that it leaves after."""
         if self.layer is not None:
             return self.layer
-        return int(
-            json.loads((self._folder() / "config.json").read_text(encoding="utf-8"))["exit_layer"]
-        )
+        from ...models.heads import exit_layer_of
+
+        return exit_layer_of(self._folder())
 
     def _folder(self) -> Path:
         from ...models.heads import exit_folder

@@ -68,8 +68,9 @@ def _summarise(folder: Path, reward: str | None, alpha: float, as_json: bool) ->
     from collect.summary import cautions, summarise_all
 
     collection = Collection.open(folder)
-    found = summarise_all(collection, reward, alpha)
-    careful = cautions(collection, reward)
+    careful = list[str]()
+    found = summarise_all(collection, reward, alpha, careful.append)
+    careful += cautions(collection, reward)
     if as_json:
         typer.echo(json.dumps(_summaries_json(found) | {"cautions": careful}))
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 from decoders.common.errors import DraftpickError
 from decoders.common.secrets import secret
@@ -13,21 +12,13 @@ from ..options import answer_request
 from .options import ServeOptions
 from .served import Served
 
-PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra `serve`
-
 
 def plan(asked: ServeOptions) -> Served:
     """Plan what the command's options ask for; opens no file and no socket, and prints nothing.
 
-    Raises DraftpickError for options that do not go together, numbers out of range and packages
-    that are not installed.
+    Raises DraftpickError for options that do not go together, numbers out of range and what sends
+    spans where it is not installed.
     """
-    missing = [name for name in PACKAGES if find_spec(name) is None]
-    if missing:
-        raise DraftpickError(
-            f"serving needs {', '.join(missing)}; install draftpick with them: `pip install "
-            "'draftpick[serve]'`"
-        )
     from ...serve.app import Settings
     from ...serve.middleware import checked
     from ...serve.parsing import Limits

@@ -130,9 +130,13 @@ class Served:
             raise
         if engine.earlier is None:
             self.remember(engine)
-            for slot in batch.slots:
+        for slot in batch.slots:
+            if slot.engine is not engine:
+                slot.engine.declare(engine.arms)
                 slot.engine.remember(engine.earlier)
         engine.drafters.wake()
+        if asked.warm_up:
+            warm_up(made, batch)
         return made
 
     def learn_costs(self, engine: Engine, batch: BatchEngine) -> None:

@@ -30,6 +30,7 @@ class Said:
     calls: name and arguments of each, as texts.
     places: of each token; empty where the server says nothing of them.
     fingerprint: its server's `system_fingerprint`; "" for none.
+    thought: what the text begins with that is no part of the answer.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Said:
     places: tuple[Place, ...]
     finish_reason: str
     fingerprint: str = ""
+    thought: str = ""
 
     @property
     def shown(self) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -60,7 +62,7 @@ def said_in(record: Mapping[str, Any], server: str) -> Said:
     try:
         choice = record["choices"][0]
         message = choice["message"]
-        thought = message.get("reasoning_content") or message.get("reasoning") or ""
+        thought = str(message.get("reasoning_content") or message.get("reasoning") or "")
         calls = tuple(
             (str(call["function"]["name"]), str(call["function"]["arguments"]))
             for call in message.get("tool_calls") or ()
@@ -75,9 +77,9 @@ def said_in(record: Mapping[str, Any], server: str) -> Said:
             )
             for each in found
         )
-        text = str(thought) + str(message.get("content") or "")
+        text = thought + str(message.get("content") or "")
         ended, print_of = str(choice.get("finish_reason")), record.get("system_fingerprint")
-        return Said(text, calls, places, ended, str(print_of or ""))
+        return Said(text, calls, places, ended, str(print_of or ""), thought)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise DraftpickError(f"{server} sent what is no answer of /chat/completions") from None
 
@@ -99,7 +101,7 @@ def broken(said: Said, body: Mapping[str, Any]) -> bool:
     if said.calls:
         names = {tool["function"]["name"] for tool in body.get("tools", ())}
         return any(name not in names or not _is_object(text) for name, text in said.calls)
-    return "response_format" in body and not _is_object(said.text)
+    return "response_format" in body and not _is_object(said.text[len(said.thought) :])
 
 
 def _is_object(text: str) -> bool:

@@ -14,7 +14,7 @@ from decoders.common.text import from_json
 from ...commands.options import AsJson
 from ...tabulated import tell
 from ..options import KeyVariable, Model, Questions, ReportFile, Url, write_report
-from .requests import AuditOptions, audit_requests
+from .requests import SET, AuditOptions, audit_requests
 
 
 def audit(
@@ -59,17 +59,17 @@ def audit(
             "name what answers without drafts: --plain-url, the same model at another address, or "
             "--plain-body, the fields of a request that switch drafts off"
         )
-    if plain_body is None and plain_url is not None and plain_url.rstrip("/") == url.rstrip("/"):
-        raise DraftpickError(
-            f"--plain-url {plain_url} is the audited server itself; name another, or what switches "
-            "its drafts off with --plain-body"
-        )
     if out is not None:
         check_file(out, "--out")
     shared = fields_of("--body", body)
     drafted = server_at(url, model, api_key_env, shared)
     more = fields_of("--plain-body", plain_body)
     plain = server_at(plain_url or url, model, api_key_env, {**shared, **more}, "--plain-url")
+    if (plain.url, plain.extra_body) == (drafted.url, drafted.extra_body):
+        raise DraftpickError(
+            f"{plain.name} is the audited server itself, asked alike; name another with "
+            "--plain-url, or what switches its drafts off with --plain-body"
+        )
     asked = audit_requests(shipped("train") if queries is None else read_queries(queries), limit)
     with client() as connections, progress("asking", "answers") as on_done:
         drafted, plain = with_model(connections, drafted), with_model(connections, plain)
@@ -91,7 +91,8 @@ def fields_of(option: str, text: str | None) -> dict[str, Any]:
         found = from_json(text)
     except ValueError:
         found = None
-    if isinstance(found, dict) and (taken := [name for name in found if name in RESERVED_FIELDS]):
+    ours = (*RESERVED_FIELDS, *SET)
+    if isinstance(found, dict) and (taken := [name for name in found if name in ours]):
         raise DraftpickError(f"{option}: {', '.join(taken)} is set by every request; leave it out")
     if not isinstance(found, dict) or not found:
         raise DraftpickError(

@@ -40,9 +40,10 @@ def parting(plain: Said, drafted: Said, tie: float) -> Parting:
     at = alike(plain.tokens, drafted.tokens)
     if plain.shown == drafted.shown:
         return Parting(SAME, at)
+    if plain.silent or drafted.silent:
+        return Parting(UNKNOWN, at)
     if plain.tokens == drafted.tokens:  # as where a call was parsed otherwise
-        both = bool(plain.places and drafted.places)
-        return Parting(FAULT if both else UNKNOWN, at)
+        return Parting(FAULT, at)
     gap = _gap(plain, drafted, at)
     if gap is None:
         return Parting(UNKNOWN, at)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 CHAT, TOOLS, JSON = "chat", "tools", "json"
 TOP = 5  # likeliest tokens that are asked for at each place
+# Fields that requests of an audit set themselves.
+SET = ("temperature", "seed", "logprobs", "top_logprobs", "tools", "response_format")
 
 CITIES = ("Lisbon", "Oslo", "Quito", "Kyoto", "Accra", "Hobart")
 
@@ -40,6 +42,8 @@ class AuditOptions:
             raise DraftpickError(
                 f"--temperature of sampled answers is above 0, not {self.temperature:g}"
             )
+        if self.draws == 1:
+            raise DraftpickError("--draws is 0 or at least 2: one answer says nothing of chance")
 
 
 @dataclass(frozen=True)

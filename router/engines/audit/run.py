@@ -15,6 +15,7 @@ from scipy.stats import beta, binom
 from decoders.common.errors import DraftpickError, UpstreamRefused
 from decoders.common.wording import in_words
 from decoders.endpoints.recipe import EndpointRecipe
+from decoders.endpoints.stream import Refused
 from router.engines.server import whole_answer
 
 from .answers import Said, broken, said_in
@@ -147,7 +148,8 @@ def audit(
         answers, repeated = done[: 2 * len(taken)], done[2 * len(taken) :]
         pairs = list(zip(answers[::2], answers[1::2], strict=True))
         if not options.texts:
-            _require_places(plain, [one for one, _ in pairs])
+            _require_places(plain, [one for one, _ in pairs], 2)
+            _require_places(drafted, [other for _, other in pairs], 1)
         moved = rounding(pairs)
         twice = list(zip(answers[:: 2 * step], repeated, strict=True))
         tie = tie_of(gaps_moved(twice), gaps_moved(pairs))
@@ -185,8 +187,9 @@ def _unstable(first: Said, again: Said, found: Parting) -> bool:
     return repeated.verdict != SAME and repeated.at <= found.at
 
 
-def _require_places(server: EndpointRecipe, answers: Sequence[Said]) -> None:
-    if not any(len(place.top) > 1 for said in answers for place in said.places):
+def _require_places(server: EndpointRecipe, answers: Sequence[Said], least: int) -> None:
+    """least: tokens whose log-probabilities it gives at some place."""
+    if not any(len(place.top) >= least for said in answers for place in said.places):
         raise DraftpickError(
             f"{server.name} gives no log-probabilities with its answers (`logprobs` and "
             "`top_logprobs`), so that ties cannot be told from faults; start it so that it does, "
@@ -203,7 +206,8 @@ class _Asker:
     pool: ThreadPoolExecutor
 
     def taken(self, requests: Sequence[AuditRequest]) -> tuple[list[AuditRequest], dict[str, str]]:
-        """Without the kinds that a server refuses; questions must be taken."""
+        """Without the kinds that a server refuses; questions must be taken, and what fails with
+        drafts alone is no refusal."""
         refused: dict[str, str] = {}
         for kind in dict.fromkeys(each.kind for each in requests):
             first = next(each for each in requests if each.kind == kind)
@@ -213,9 +217,11 @@ class _Asker:
                 except UpstreamRefused:
                     raise
                 except DraftpickError as error:
-                    if kind == CHAT:
+                    fails = server is self.drafted and not isinstance(error, Refused)
+                    if kind == CHAT or fails:
                         raise
-                    refused.setdefault(kind, in_words(error))
+                    refused[kind] = in_words(error)
+                    break
         return [each for each in requests if each.kind not in refused], refused
 
     def sampled(self, chosen: Sequence[AuditRequest]) -> TwoSample:

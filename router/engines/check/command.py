@@ -27,7 +27,7 @@ def check(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="How long to ask. Every number at once is tried at least once.")
+        float, typer.Option(help="How long to ask at most. Each number is tried at least once.")
     ] = 45.0,
     max_new_tokens: Annotated[int, typer.Option(min=16, help="Longest answer, in tokens.")] = 96,
     out: ReportFile = None,
@@ -46,7 +46,7 @@ def check(
     from router.engines.check.metrics import Metrics
     from router.engines.check.report import findings, sentences, tabulated
     from router.engines.check.report import options as to_paste
-    from router.engines.check.timing import windows
+    from router.engines.check.timing import AT_ONCE, most_turns, windows
     from router.engines.server import server_at, with_model
 
     if not 0 <= seconds <= 3600:
@@ -68,6 +68,11 @@ def check(
     if began.running:
         said.append(
             f"Note: {began.running:g} other requests were under way, whose drafts count here."
+        )
+    if seconds and len(seen) == len(AT_ONCE) * most_turns(texts):
+        said.append(
+            "Note: it ended when its questions were used up, since a server may draft what it "
+            "remembers of an answer; --queries takes more."
         )
     said += write_report(record, out)
     tell(record, tabulated(found), said, as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import starmap, zip_longest
 from urllib.parse import urlsplit
 
@@ -14,7 +14,7 @@ from decoders.common.errors import DraftpickError
 from decoders.common.wording import in_words
 from decoders.endpoints.load import Sample, samples
 from decoders.endpoints.recipe import EndpointRecipe
-from decoders.endpoints.stream import key_of
+from decoders.endpoints.stream import authorization
 
 TIMEOUT_S, TRIES = 20.0, 3
 POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
@@ -112,12 +112,6 @@ class Metrics:
 
     connections: httpx.Client
     server: EndpointRecipe
-    _headers: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        key = key_of(self.server)
-        if key is not None:
-            self._headers = {"Authorization": f"Bearer {key.get_secret_value()}"}
 
     def read(self) -> Page:
         """Raises DraftpickError where nothing listens, where the server is none of ENGINES, and
@@ -145,11 +139,11 @@ class Metrics:
         return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"), query="").geturl()
 
     def _get(self, path: str) -> httpx.Response:
-        root = self._root()
+        root, headers = self._root(), authorization(self.server)
         error: Exception = httpx.HTTPError("")
         for _ in range(TRIES):  # a server may close a kept connection just when it is used
             try:
-                return self.connections.get(root + path, headers=self._headers, timeout=TIMEOUT_S)
+                return self.connections.get(root + path, headers=headers, timeout=TIMEOUT_S)
             except httpx.ConnectError as refused:
                 error = refused
                 break

@@ -64,21 +64,23 @@ def windows(
     seconds: float,
     on_done: Callable[[int, int, str], None],
 ) -> list[Window]:
-    """Windows of every number at once, again and again until the seconds are over. Raises
-    DraftpickError.
+    """Windows of every number at once, again and again until the seconds are over or the next ones
+    would ask a question again. Raises DraftpickError.
 
-    questions: each is asked once as long as there are others. tokens: of an answer.
+    tokens: of an answer.
     """
-    turns = cycle(questions)
+    others = cycle(questions)
 
     def answers(at_once: int) -> list[Stream]:
-        asked = list(islice(turns, max(EACH, at_once)))
+        asked = list(islice(others, max(EACH, at_once)))
         return side_by_side(connections, server, asked, tokens, at_once)
 
     answers(1)  # warms it up
     page, began = metrics.read(), time.monotonic()
     made = list[Window]()
-    while not made or time.monotonic() < began + seconds:
+    for turn in range(most_turns(questions)):
+        if turn and time.monotonic() >= began + seconds:
+            break
         for at_once in AT_ONCE:
             passed = int(time.monotonic() - began)
             on_done(min(passed, int(seconds)), int(seconds) + 1, f"{at_once} at once")
@@ -87,6 +89,12 @@ def windows(
             made.append(_window(at_once, given, before, page, server.name))
     on_done(1, 1, "")
     return made
+
+
+def most_turns(questions: Sequence[str]) -> int:
+    """Turns of all numbers at once, one at least, that ask nothing twice: a server may remember its
+    answers, and draft them."""
+    return max(1, (len(questions) - EACH) // sum(max(EACH, at_once) for at_once in AT_ONCE))
 
 
 def _window(

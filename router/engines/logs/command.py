@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collect.table_options import TableOptions
-from decoders.common.errors import DraftpickError
+from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.terminal import progress
 
 from ...commands.headroom import HeadroomOptions
@@ -23,16 +23,21 @@ class LogSource(TrafficOptions):
     def report(self, asked: HeadroomOptions) -> None:
         """Print what drafting would gain."""
         table, usual = asked.as_table(), TableOptions()
-        for name in ("embedder", "temperatures", "repetitive", "weights"):
+        for name in ("alpha", "embedder", "temperatures", "repetitive", "weights"):
             if getattr(table, name) != getattr(usual, name):
                 raise DraftpickError(f"--{name} is for REWARDS; leave it out with --from-logs")
+        from collect.features import FEATURES
+
         from .replaying import replay_logs
         from .report import notes, report, sentences, tabulated, to_paste
 
-        loads = sorted(set(table.at_once or ()))
+        loads, by = sorted(set(table.at_once or ())), names_in(asked.by)
+        for name in by:
+            if name not in FEATURES:
+                raise NoSuchName("feature", name, tuple(FEATURES))
         with progress("replaying", "arms") as on_done:
-            source = replay_logs(self, table.arms, loads, on_done, asked.seed)
-        made = report(source, asked.reward, loads, names_in(asked.by), asked.seed)
+            source = replay_logs(self, table.arms, loads, asked.reward, on_done, asked.seed)
+        made = report(source, asked.reward, loads, by, asked.seed)
         if asked.out is not None:
             if made.found is None:
                 raise DraftpickError(f"--out {asked.out}: {made.why_not}; leave --out away")

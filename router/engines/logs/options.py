@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from decoders.common.errors import DraftpickError
-
-LOGS_ALONE = ("tokenizer", "target", "costs", "draft_model", "draft_cost", "config")
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,8 @@ class TrafficOptions:
 
     def __post_init__(self) -> None:
         if not self.from_logs:
-            idle = [name for name in LOGS_ALONE if getattr(self, name) is not None]
+            others = [each for each in fields(self) if each.name != "from_logs"]
+            idle = [each.name for each in others if getattr(self, each.name) != each.default]
             if idle:
                 named = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
                 raise DraftpickError(f"{named} need --from-logs FILE")

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from collect import rewards
 from collect.replay.batch import Batch
+from collect.rewards import Reward
 from collect.traffic.clusters import tasks_of
 from collect.traffic.engine_rules.recipe import engine_rows
 from collect.traffic.logged import AbsentTarget, LoggedReplay, configurations, require_text_alone
 from collect.traffic.reading import Logs, read_logs
-from collect.traffic.replayed import Traffic, replayed
+from collect.traffic.replayed import Traffic, replayed, require_known
 from collect.traffic.tokens import tokenised, vocabulary
 from decoders.arms import AUTOREGRESSIVE, ArmRecipe, choose
 from decoders.backends.config import text_config_of
@@ -57,22 +59,26 @@ def replay_logs(
     options: TrafficOptions,
     only: Sequence[str] | None,
     loads: Sequence[int],
+    reward: str | None,
     on_done: Callable[[int, int, str], None],
     seed: int = 0,
 ) -> Found:
     """only: these arms, and plain decoding.
-    loads: numbers of answers at once to time passes for, with --target.
+    loads, reward: that are to be reported; with --target passes are timed for these loads.
 
-    Raises DraftpickError for what the options name wrongly, and as the parts of `collect.traffic`
-    do.
+    Raises DraftpickError for what the options name wrongly, before anything is timed or replayed,
+    and as the parts of `collect.traffic` do.
     """
     arms = arms_of(options, only)
     logs = read_logs(options.from_logs or [])
     costs = None if options.costs is None else file_costs(options, arms)
+    priced = costs
+    if options.target is not None:  # a stand-in for what is timed below
+        priced = Costs((1.0,), {}, {load: Costs((1.0,), {}) for load in loads})
+    require_known(reward_of(reward, priced), priced, loads)
+    for name, recipe in arms.items():
+        require_text_alone(name, recipe, priced)
     known = model_of(options)
-    if options.target is None:
-        for name, recipe in arms.items():
-            require_text_alone(name, recipe, costs)
     tokens = tokenised(logs.answers, known.tokenizer, known.eos_ids)
     longest = max(len(each.prompt) + len(each.ids) for each in tokens.answers)
     target = AbsentTarget(known.vocab_size, longest + DRAFT_ROOM)
@@ -92,6 +98,11 @@ def replay_logs(
     return Found(logs, traffic, costs, left_out)
 
 
+def reward_of(name: str | None, costs: Costs | None) -> Reward:
+    """The reward, or the usual one. Raises NoSuchName."""
+    return rewards.get(name or ("saved-passes" if costs is None else "time-saved"))
+
+
 def arms_of(options: TrafficOptions, only: Sequence[str] | None) -> dict[str, ArmRecipe]:
     """Plain decoding first. Raises DraftpickError."""
     if options.config is not None:
@@ -104,14 +115,15 @@ def arms_of(options: TrafficOptions, only: Sequence[str] | None) -> dict[str, Ar
     return {AUTOREGRESSIVE: plain, **others}
 
 
-def model_of(options: TrafficOptions) -> Model:
-    """The tokenizer, and what its folder says of it. Raises DraftpickError."""
+def model_of(options: TrafficOptions, chat_template: str | None = None) -> Model:
+    """The tokenizer, and what its folder says of it. chat_template: as of `load_tokenizer`. Raises
+    DraftpickError."""
     name = options.target if options.tokenizer is None else options.tokenizer
     assert name is not None
     folder = Path(name).expanduser()
     if options.target is not None or not any((folder / each).is_file() for each in TOKENIZERS):
         folder = targets.resolve(name)
-    tokenizer = targets.load_tokenizer(folder)
+    tokenizer = targets.load_tokenizer(folder, chat_template)
     size = vocabulary(tokenizer)
     ends: tuple[int, ...] = ()
     if (folder / "config.json").is_file():

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from collect import rewards
 from collect.traffic.engine_rules.recipe import EngineRecipe
 from collect.traffic.figures import Drafting, Figure, Speed, drafting, speeds
-from collect.traffic.replayed import require_known, reward_table
+from collect.traffic.replayed import reward_table
 from decoders.arms import ArmRecipe
-from decoders.common.errors import DraftpickError
 from policies.errors import PolicyError
 from policies.selection.advice import Headroom
 from policies.selection.crossfit import MIN_GROUPS
@@ -23,7 +21,7 @@ from policies.selection.headroom import headroom
 from ...commands.headroom import as_dict, headroom_tables
 from ...tabulated import Tabulated, cell, plain
 from ..export import ENGINES, Exported, command_line
-from .replaying import Found
+from .replaying import Found, reward_of
 
 FEWEST = 5  # answers of a task that is shown
 
@@ -74,19 +72,10 @@ def report(
     """loads: numbers of answers at once to price at; without any, each answer at its own where the
     logs say when answers began and ended, else at all whose costs are known.
 
-    Raises DraftpickError for a load or a reward that is not known, and an unknown feature.
+    Raises DraftpickError for a feature that is the same for all answers.
     """
     traffic, costs = source.traffic, source.costs
-    usual = "saved-passes" if costs is None else "time-saved"
-    asked = rewards.get(reward or usual)
-    require_known(asked, costs)
     known = [1] if costs is None else sorted({1, *costs.at_once})
-    for load in loads:
-        if load not in known:
-            raise DraftpickError(
-                f"what passes cost for {load} answers at once is not known (it is for "
-                f"{', '.join(map(str, known))}); leave it out of --at-once, or measure it"
-            )
     own = not loads and traffic.running is not None
     shown: list[int | None] = [None] if own else list(loads or known)
     priced = {} if costs is None else {load: speeds(traffic, costs, load, seed) for load in shown}
@@ -108,7 +97,7 @@ def report(
         )
     else:
         try:
-            table = reward_table(ours, asked, costs, at_loads)
+            table = reward_table(ours, reward_of(reward, costs), costs, at_loads)
             found = headroom(table, by, seed)
         except PolicyError as error:
             if by:

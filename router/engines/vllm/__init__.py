@@ -3,7 +3,7 @@
     vllm serve MODEL --additional-config '{"draftpick": "options.json"}' \\
       --speculative-config '{"model": "router.engines.vllm.Proposer", "num_speculative_tokens": 8}'
 
-docs/engines.md has the options, and what is needed beside vLLM.
+docs/engines/vllm.md has the options, and what is needed beside vLLM.
 """
 
 from __future__ import annotations

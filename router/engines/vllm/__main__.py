@@ -9,6 +9,7 @@ from pathlib import Path
 from decoders.common.errors import DraftpickError
 from policies.errors import PolicyError
 
+from .answers import log_and_learning
 from .choosing import ByPolicy, chooser
 from .engine import METHOD, OLDEST, EngineFacts, installed
 from .kinds import drafter_of
@@ -42,7 +43,9 @@ def check(path: Path | None = None, model: str = "") -> str:
             )
         drafter_of(arm, engine)
     choice = chooser(options, place, arms, engine)
-    by = f"the policy {choice.policy.name!r}" if isinstance(choice, ByPolicy) else "rules"
+    policy = choice.policy if isinstance(choice, ByPolicy) else None
+    log_and_learning(options, place, policy)
+    by = "rules" if policy is None else f"the policy {policy.name!r}"
     where = "without options" if place == NO_FILE else place
     return f"{where}: {', '.join(arms)} by {by}, in vLLM{installed()}"
 

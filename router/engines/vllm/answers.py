@@ -7,14 +7,19 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
-from decoders.arms import ArmRecipe
+from decoders.arms import AUTOREGRESSIVE, ArmRecipe
 from decoders.arms.file import LoadedFingerprints
+from decoders.common.errors import DraftpickError
+from decoders.common.files import check_folder
+from policies import Policy
 
 from ...logs.record import Asked, LoggedDecision, Result, Vector
 from ...logs.writer import DecisionLog
 from ...routing.learning import Learning
 from .choosing import Choice
+from .options import Options, within
 from .rows import TrackedRequest
 
 
@@ -26,6 +31,7 @@ class Stretch:
     started, last: when its first and its last tokens came, in seconds of a monotonic clock.
     new_tokens, rounds, drafted, accepted: as in a log's result; the first token is the one that was
         there when the arm was chosen.
+    error: name of what went wrong in the arm; None where nothing did.
     """
 
     choice: Choice
@@ -36,6 +42,12 @@ class Stretch:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    error: str | None = None
+
+    @property
+    def arm(self) -> str:
+        """The arm that drafts: the chosen one, until it has failed."""
+        return self.choice.arm if self.error is None else AUTOREGRESSIVE
 
     def add(self, request: TrackedRequest, ends: Sequence[int], now: float) -> None:
         """A step. ends: tokens that end an answer; what the step gave after one is dropped."""
@@ -69,12 +81,11 @@ class Answers:
         self._log, self._learning = log, learning
         self._fingerprints = LoadedFingerprints()
 
-    def ended(self, request: TrackedRequest, error: str | None = None) -> None:
-        """Its stretch is over. error: name of what broke it off."""
+    def ended(self, request: TrackedRequest) -> None:
+        """Its stretch is over."""
         stretch: Stretch = request.stretch
         request.stretch = None
-        result = outcome_of(stretch) if error is None else Result(error=error)
-        choice = stretch.choice
+        result, choice = outcome_of(stretch), stretch.choice
         if self._learning is not None and choice.x is not None:
             self._learning.learn(choice.x, choice.arm, result, choice.propensity)
         if self._log is None:
@@ -113,9 +124,36 @@ class Answers:
             self._learning.save()
 
 
+def log_and_learning(
+    options: Options, place: Path, policy: Policy | None
+) -> tuple[DecisionLog | None, Learning | None]:
+    """The log, and what learns, where the options ask for them.
+
+    place: of the options' file. policy: the one that chooses; None for rules.
+
+    Raises DraftpickError for a folder that takes no files and for rules that are to learn, and as
+    `Learning`.
+    """
+    log = learning = None
+    if options.log is not None:
+        log = DecisionLog(within(place, options.log), embeddings=options.log_embeddings)
+    if options.learn is not None:
+        if policy is None:
+            raise DraftpickError(
+                "`learn` needs a policy that learns; train one with draftpick train --policy "
+                "thompson"
+            )
+        folder = within(place, options.learn)
+        check_folder(folder, "`learn`")
+        learning = Learning(policy, folder=folder)
+    return log, learning
+
+
 def outcome_of(stretch: Stretch) -> Result:
     """A stretch as the log knows it. Seconds are counted from its first token on: a proposer does
     not see when a request came."""
+    if stretch.error is not None:
+        return Result(error=stretch.error, arm_failed=True)
     seconds = max(stretch.last - stretch.started, 0.0)
     rate = (stretch.new_tokens - 1) / seconds if seconds else 0.0
     return Result(

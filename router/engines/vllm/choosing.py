@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,9 +155,15 @@ def chooser(
         raise DraftpickError(
             f"the policy {options.policy!r} is neither an arm (there are {known}) nor a folder"
         )
-    learned = within(place, options.learn) if options.learn else None
+    if options.learn and options.explore:
+        raise DraftpickError("a policy that learns explores on its own; leave `explore` out")
+    learned = within(place, options.learn) if options.learn else folder
+    if learned != folder and learned.is_dir():
+        told = f"note: the policy in {learned} goes on to learn; the one in {folder} is not read"
+        print(told, file=sys.stderr, flush=True)
+        folder = learned
     try:
-        policy = policies.load(learned if learned is not None and learned.is_dir() else folder)
+        policy = policies.load(folder)
         learns = isinstance(policy, policies.LearningPolicy) and options.learn is not None
         made = ByPolicy(policy, arms, engine, options.explore, learns)
         made.choose(np.zeros(2, dtype=np.int32), 1, np.random.default_rng(0))

@@ -91,6 +91,8 @@ class SuffixDrafts(ArmDrafter):
         self._wanted = Wanted(1, recipe.shortest, least=HOPELESS)
         self._earlier = EarlierAnswers() if engine.share_answers else None
         self._texts: WeakKeyDictionary[TrackedRequest, _Text] = WeakKeyDictionary()
+        # How far the earlier answers have a request that was taken to have ended.
+        self._given: WeakKeyDictionary[TrackedRequest, int] = WeakKeyDictionary()
 
     def drafted(self, request: TrackedRequest, k: int) -> Draft:
         text = self._texts.setdefault(request, _Text())
@@ -113,10 +115,12 @@ class SuffixDrafts(ArmDrafter):
             chances.observe(made.matched, agreeing(made.ids, came), len(came))
 
     def forget(self, request: TrackedRequest) -> None:
-        if self._texts.pop(request, None) is not None and self._earlier is not None:
+        at = self._given.get(request, request.prompt_tokens)
+        drafted = self._texts.pop(request, None) is not None
+        if drafted and self._earlier is not None and at < request.length:
             ids = request.ids.tolist()
-            at = request.prompt_tokens
             self._earlier.add(EVERYONE, ids[:at], ids[at:])
+            self._given[request] = request.length
 
 
 # Makes the drafter of an arm; raises DraftpickError where the engine cannot have it.

@@ -18,7 +18,6 @@ from decoders.costs.pass_costs import PassCosts
 from decoders.costs.passes import assume
 from decoders.earlier.votes import Draft
 from decoders.models import targets
-from decoders.models.drafts import find
 from decoders.protocols import DraftLength
 from decoders.records import StepStats
 from decoders.sampling.draft_vocab import DraftVocab
@@ -180,13 +179,18 @@ class Target:
 
 
 def model_drafts(recipe: Any, engine: EngineFacts) -> ModelDrafts:
-    """Raises DraftpickError where the model does not fit vLLM's, and where it is of a kind that the
-    native backend does not run."""
+    """Raises DraftpickError where the model does not fit vLLM's or would have to be fetched and may
+    not, where it is of a kind that the native backend does not run, and for a `prompt_window`."""
+    if recipe.prompt_window is not None:
+        raise DraftpickError(
+            f"the arm {recipe.name!r} reads the last {recipe.prompt_window} tokens of a prompt, "
+            "and in vLLM's proposer a draft model reads all of it; leave `prompt_window` out"
+        )
     device = targets.device_of("auto")
     target: Any = Target(engine.vocabulary, engine.context, device, engine.costs)
     assume(target, StepPasses((1.0,), costs=engine.costs))
     tokenizer = targets.load_tokenizer(targets.resolve(engine.tokenizer))
-    model, vocab = find(recipe.name, recipe.drafter, target, tokenizer).load()
+    model, vocab = recipe.load_model(target, tokenizer)
     if not isinstance(model, LlamaBackend):
         raise DraftpickError(
             f"the arm {recipe.name!r}: {recipe.drafter} does not run by draftpick's native "

@@ -9,21 +9,18 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from decoders.common.errors import DraftpickError
 from decoders.common.wording import in_words
+from decoders.earlier.votes import Draft
 
-from ...logs.writer import DecisionLog
-from ...routing.learning import Learning
-from .answers import Answers, Stretch
+from .answers import Answers, Stretch, log_and_learning
 from .choosing import ByPolicy, chooser
 from .engine import engine_facts, sampling_fault, target_name
 from .kinds import drafter_of
-from .options import given, within
+from .options import given
 from .rows import RequestRows, TrackedRequest
 from .step_costs import StepCosts, slots
 
@@ -39,7 +36,9 @@ class Proposer:
 
     Raises DraftpickError, before the model is loaded, for options that are wrong, a policy that
     reads what a proposer cannot know, and a vLLM that is too old. Once the engine runs it raises
-    nothing: where something goes wrong no row gets a draft, and standard error says so once.
+    nothing, and standard error says once that something went wrong: where an arm fails, those
+    requests that it drafts for get no drafts until an arm is chosen again; where anything else
+    does, no row gets one in this step.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -57,12 +56,8 @@ class Proposer:
         self._chooser = chooser(options, place, arms, engine)
         self._decide_every = options.decide_every
         self._rng = np.random.default_rng(options.seed)
-        log = None
-        if options.log is not None:
-            folder = within(place, options.log)
-            log = DecisionLog(folder, embeddings=options.log_embeddings)
         policy = self._chooser.policy if isinstance(self._chooser, ByPolicy) else None
-        learning = _learning(policy, options.learn, place)
+        log, learning = log_and_learning(options, place, policy)
         embedder = policy.embedder if policy is not None else None
         self._answers = Answers(target_name(vllm_config), arms, embedder, log, learning)
         self._rows = RequestRows(ends=engine.ends)
@@ -123,9 +118,13 @@ class Proposer:
     def _account(self, request: TrackedRequest, now: float) -> None:
         """Book what the last step gave."""
         stretch: Stretch | None = request.stretch
-        if stretch is not None:
-            stretch.add(request, self._engine.ends, now)
-            self._drafters[stretch.choice.arm].learn(request, request.made)
+        if stretch is None:
+            return
+        stretch.add(request, self._engine.ends, now)
+        try:
+            self._drafters[stretch.arm].learn(request, request.made)
+        except Exception as error:
+            self._arm_failed(stretch.arm, [request], error)
 
     def _decide(self, request: TrackedRequest, rows: int, now: float) -> None:
         """Choose an arm where there is none, or where it is time to choose again."""
@@ -133,7 +132,7 @@ class Proposer:
         if stretch is not None:
             if not self._decide_every or stretch.new_tokens <= self._decide_every:
                 return
-            self._end(request)
+            self._answers.ended(request)
         choice = self._chooser.choose(request.ids, rows, self._rng)
         request.stretch = Stretch(choice, request.length - 1, now, now)
 
@@ -141,21 +140,26 @@ class Proposer:
         """Give each its draft for the coming step."""
         by_arm: dict[str, list[TrackedRequest]] = defaultdict(list)
         for request in requests:
-            by_arm[request.stretch.choice.arm].append(request)
+            by_arm[request.stretch.arm].append(request)
         self._costs.rows = len(requests)
         by_cost, fixed = list[TrackedRequest](), list[float]()
         for arm, members in by_arm.items():
             drafter = self._drafters[arm]
             most = [self._most(request, self._context_to[arm]) for request in members]
-            for request, draft in zip(members, drafter.draft(members, most), strict=True):
+            try:
+                drafts = list(zip(members, drafter.draft(members, most), strict=True))
+            except Exception as error:
+                self._arm_failed(arm, members, error)
+                drafts = [(request, Draft()) for request in members]
+            for request, draft in drafts:
                 request.made = draft
                 request.draft = list(draft.ids)
                 if drafter.by_cost:
                     by_cost.append(request)
                 else:
                     fixed += [1.0, *draft.chances]
-        drafts = [request.made.chances for request in by_cost]
-        for request, cut in zip(by_cost, slots(drafts, self._costs.line, fixed), strict=True):
+        chances = [request.made.chances for request in by_cost]
+        for request, cut in zip(by_cost, slots(chances, self._costs.line, fixed), strict=True):
             del request.draft[cut:]
 
     def _most(self, request: TrackedRequest, context_to: int | None) -> int:
@@ -165,28 +169,42 @@ class Proposer:
             most = min(most, context_to - request.length)
         return max(0, most)
 
-    def _end(self, request: TrackedRequest, error: str | None = None) -> None:
-        if request.stretch is not None:
-            self._drafters[request.stretch.choice.arm].forget(request)
-            self._answers.ended(request, error)
+    def _end(self, request: TrackedRequest) -> None:
+        if request.stretch is None:
+            return
+        for arm in self._drafters:
+            self._forget(arm, request)
+        self._answers.ended(request)
+
+    def _forget(self, arm: str, request: TrackedRequest) -> None:
+        try:
+            self._drafters[arm].forget(request)
+        except Exception as error:
+            self._tell(error)
 
     def _failed(self, error: Exception) -> None:
-        """Begin anew with every request; each answer that was under way failed."""
-        self.failures += 1
+        """Begin anew with every request. No arm failed: each answer counts as far as it came."""
+        self._tell(error)
         known, self._rows = self._rows.known, RequestRows(ends=self._engine.ends)
+        for request in known:
+            self._end(request)
+
+    def _arm_failed(self, arm: str, requests: Sequence[TrackedRequest], error: Exception) -> None:
+        """The arm begins anew with these requests where it is chosen again."""
+        self._tell(error)
+        for request in requests:
+            request.stretch.error = type(error).__name__
+            self._forget(arm, request)
+
+    def _tell(self, error: Exception) -> None:
+        self.failures += 1
         if self.failures == 1:
             print(
-                f"warning: draftpick's proposer failed ({in_words(error)}); the "
-                "engine goes on without drafts for this step, and further failures are not "
-                "reported",
+                f"warning: draftpick's proposer failed ({in_words(error)}); the engine goes on "
+                "without these drafts, and further failures are not reported",
                 file=sys.stderr,
                 flush=True,
             )
-        for request in known:
-            try:
-                self._end(request, type(error).__name__)
-            except Exception:
-                self.failures += 1
 
     # -- when there are no more steps -------------------------------------------------------------
 
@@ -208,14 +226,3 @@ class Proposer:
         self._left = 0.0
         for request in self._rows.known:
             self._end(request)
-
-
-def _learning(policy: Any, named: str | None, place: Path) -> Any:
-    """Raises DraftpickError where a policy is to learn that does not."""
-    if named is None:
-        return None
-    if policy is None:
-        raise DraftpickError(
-            "`learn` needs a policy that learns; train one with draftpick train --policy thompson"
-        )
-    return Learning(policy, folder=within(place, named))

@@ -164,4 +164,4 @@ class ArmDrafter:
         """
 
     def forget(self, request: TrackedRequest) -> None:
-        """It has ended, or another arm drafts for it now."""
+        """It has ended, or it is absent and is taken to have; or the arm failed for it."""

@@ -8,7 +8,7 @@ MEMORY = 0.995  # what a step counts after one more
 PRIOR = 0.03  # cost of a token more, in steps over no token at all
 PRIOR_SPREAD = 64.0  # how sure that is: as a sum of squared deviations of tokens
 OUTLIER = 5.0  # a step this many times as long as usual was held up by something else
-FIRST_STEPS = 8  # steps until it is known what is usual
+FIRST_STEPS = 8  # steps until it is known what is usual, or that another time is usual now
 
 
 class StepCosts:
@@ -22,13 +22,16 @@ class StepCosts:
     def __init__(self, a_token: float = PRIOR) -> None:
         self._prior = a_token
         self.seen, self.rows = 0, 1
+        self._odd = 0  # steps in a row that were outliers
         self._weight = self._x = self._y = 0.0  # sum of weights; means of tokens and seconds
         self._xx = self._xy = 0.0  # sums of squares and products around the means
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A step that verified this many tokens, one of each row and all drafts, and read no
         prompt."""
-        if seconds <= 0 or (self.seen >= FIRST_STEPS and seconds > OUTLIER * self._y):
+        odd = self.seen >= FIRST_STEPS and seconds > OUTLIER * self._y
+        self._odd = self._odd + 1 if odd else 0
+        if seconds <= 0 or 0 < self._odd < FIRST_STEPS:
             return
         self.seen += 1
         self._weight = MEMORY * self._weight + 1

@@ -40,10 +40,17 @@ def specialise(asked: SpecialiseOptions) -> None:
       draftpick specialise --queries sql.jsonl --out special --minutes 20
       draftpick serve --config special/arms.yaml --policy special/policy
     """
+    from decoders.common.locks import sole_writer
+
+    how, read = checked(asked)
+    with sole_writer(asked.out):
+        train_and_judge(asked, how, read)
+
+
+def train_and_judge(asked: SpecialiseOptions, how: SweepOptions, read: list[Query] | Logs) -> None:
     from .drafters import Lesson
     from .judging import shipped_arm
 
-    how, read = checked(asked)
     shipped = shipped_arm(asked.engine)
     traffic = traffic_of(asked, read)
     for sentence in traffic.said:
@@ -105,7 +112,8 @@ def traffic_of(asked: SpecialiseOptions, read: list[Query] | Logs) -> Traffic:
     from ...engines.logs.options import TrafficOptions
     from ...engines.logs.replaying import model_of
 
-    model = model_of(TrafficOptions(from_logs=asked.from_logs, target=asked.target))
+    options = TrafficOptions(from_logs=asked.from_logs, target=asked.target)
+    model = model_of(options, asked.chat_template)
     kept = asked.out / QUERIES
     return of_logs(read, model, asked.groups, asked.limit, asked.show_words, kept)
 
@@ -136,6 +144,8 @@ def trained(
         typer.echo(f"{took:,} of {many:,} logged answers are the target's own; it writes the rest.")
     judged = lesson.tokens(apart, lesson.write(apart, None))
     tokens = lesson.tokens(train, lesson.write(train, asked.write_minutes))
+    if lesson.begun and len(tokens) < many:
+        typer.echo(f"Drafters are begun: {many - len(tokens)} queries stay without an answer.")
     held_out = lesson.held_out(judged)
     gains = lesson.gains(held_out, judged)
     show_gains(gains)

@@ -102,11 +102,16 @@ class Lesson:
             raise DraftpickError(NOT_NATIVE.format(self._options.target))
         return Target(self._options.target, Teacher(backend), targets.eos_ids(self.folder))
 
+    @property
+    def begun(self) -> bool:
+        """Whether a drafter is begun."""
+        return (self._out / DRAFTERS).is_dir()
+
     def write(self, queries: Path, minutes: float | None) -> Path:
         """Let the target answer what is not answered yet; the file of answers. Once a drafter is
         begun nothing is added, as it goes on with the texts that it has."""
         where = self._out / "answers" / queries.stem
-        if (self._out / DRAFTERS).is_dir() and (where / OUTPUTS).is_file():
+        if self.begun and (where / OUTPUTS).is_file():
             return where / OUTPUTS
         options, kept = replace(self._options, dtype="bfloat16", arms=None), self.states
         return write_outputs([queries], where, options, self._most_new, None, minutes, kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ PICTURE, PAGE = "matrix.png", "README.md"
 class Found:
     """Results of a run.
 
+    chat_template: as the command was given it.
     gains: by group, before training.
     judged: by temperature.
     arms: those that are saved.
@@ -31,6 +33,7 @@ class Found:
     """
 
     target: str
+    chat_template: str | None
     traffic: Traffic
     gains: Mapping[str, Gain]
     judged: Mapping[float, Judgement]
@@ -59,13 +62,14 @@ def write_page(out: Path, found: Found) -> None:
 
 def page(found: Found) -> str:
     """Markdown."""
+    template = "" if found.chat_template is None else shlex.quote(found.chat_template)
+    serve = f"draftpick serve --target {found.target} --config {{folder}}/arms.yaml --policy "
     lines = [
         f"# Drafters for {', '.join(found.traffic.groups)}",
         "",
         f"For {found.target}. {found.conclusion}",
         "",
-        f"    draftpick serve --target {found.target} --config {{folder}}/arms.yaml "
-        "--policy {folder}/policy",
+        f"    {serve}{{folder}}/policy{template and ' --chat-template '}{template}",
         "",
         f"The guard: {found.guarded.verdict}",
         "",

@@ -68,6 +68,7 @@ def judge_and_save(
     write_arms(out / ARMS, shipped_arm, arms[2:], alone=False)
     found = Found(
         target=asked.target,
+        chat_template=asked.chat_template,
         traffic=traffic,
         gains=gains,
         judged={at: judge(collection, at, saved) for at in how.temperatures},
@@ -117,8 +118,10 @@ def _timed(asked: SpecialiseOptions, traffic: Traffic) -> dict[str, tuple[Ratio,
     by query."""
     options = replace(asked.engine, arms=asked.out / ARMS)
     router = Router.from_options(options, str(asked.out / POLICY))
-    queries, request = first_per_task(traffic.held_out, asked.timed), Request(asked.max_new_tokens)
     encode, order = router.engine.encode_chat, random.Random(0)
+    request, most = Request(asked.max_new_tokens), router.engine.context - asked.max_new_tokens
+    fitting = [query for query in traffic.held_out if len(query.prompt(encode)) <= most]
+    queries = first_per_task(fitting, asked.timed)
     ways = [SHIPPED, *(arm for arm in (UNION,) if arm in router.engine.arm_names), ROUTED]
     warm = encode([{"role": "user", "content": WARM_UP}])
     for arm in router.engine.arm_names:

@@ -1,7 +1,5 @@
 """A server over two fake endpoints, and what it is asked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

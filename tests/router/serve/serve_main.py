@@ -1,7 +1,5 @@
 """A process that serves the toy engine, slowly: python serve_main.py DRAIN_S."""
 
-from __future__ import annotations
-
 import sys
 
 from serve_toys import ToyPolicy, toy_engine

@@ -1,8 +1,6 @@
 """A server in a thread over a toy engine: a letter a token, arms that copy, a policy that looks at
 the prompt's length."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -15,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import numpy as np
@@ -38,9 +36,6 @@ from router.serve.app import Settings, make_app
 from router.serve.queue import FairQueue
 from router.serve.scheduler import DEFAULT, GenerationRequest, Scheduler
 from router.serve.server import HeaderTimeout, bound
-
-if TYPE_CHECKING:
-    import openai
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 40}
@@ -120,8 +115,6 @@ class Served:
     server: uvicorn.Server
 
     def client(self, key: str = "any") -> openai.OpenAI:
-        import openai
-
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=20)
 
     def http(self, **named: Any) -> httpx.Client:

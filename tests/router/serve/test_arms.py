@@ -1,7 +1,5 @@
 """Who answers, who chose, and what is told of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from urllib.parse import unquote
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serve_toys import Served, ToyPolicy, served
+from serve_toys import Served, ToyPolicy, served, until
 
 from decoders.records import Request
 from router.logs.reader import read_log
@@ -155,6 +153,7 @@ def test_what_was_asked_is_counted() -> None:
         ask(toy, model="nothing")
         ask(toy, model="beams", logprobs=True)
         with toy.http() as http:
+            assert until(lambda: not http.get("/stats").json()["requests_running"])
             stats, text = http.get("/stats").json(), http.get("/metrics").text
     found = {
         (sample.name, *sorted(sample.labels.values())): sample.value

@@ -1,7 +1,5 @@
 """`draftpick audit` of `draftpick serve`: sampled answers go by equality."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Answers by the official client: whole, streamed, with stops, seeds, copies and logprobs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar

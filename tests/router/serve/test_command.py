@@ -1,7 +1,5 @@
 """The command and its process: options, the address, signals."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import time
@@ -17,7 +15,7 @@ from serve_toys import ROOT, process, until
 from tiny_models import target_model
 
 from policies import fixed_policy
-from router.commands.serve import plan, served
+from router.commands.serve import served
 from router.logs.reader import read_log
 from router.serve.server import READY, STOPPING
 
@@ -119,8 +117,6 @@ def test_mistakes_are_told_before_anything_loads(
     monkeypatch.setattr(served, "load_routers", None)
     said = draftpick("serve", "--api-key", "ab cd", code=2)
     assert "holds a space, a line break" in said.err
-    monkeypatch.setattr(plan, "find_spec", lambda name: None if name == "uvicorn" else 1)
-    assert "serving needs uvicorn; install" in draftpick("serve", code=2).err
 
 
 def test_help_teaches(draftpick: Draftpick) -> None:

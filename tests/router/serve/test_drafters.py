@@ -1,8 +1,6 @@
 """Drafters in a server: warmed, told where somebody waited for one, passed
 over where one cannot be loaded."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Serving arms that are servers: answers, counts, several at once, and servers that fail."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

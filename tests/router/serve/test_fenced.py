@@ -1,7 +1,5 @@
 """Calls between backticks, which the template's form is not."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

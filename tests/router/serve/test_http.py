@@ -1,7 +1,5 @@
 """What HTTP asks of a server: methods, headers, other origins, connections that are kept."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,8 +1,6 @@
 """Who is drafted from whose earlier answers, and whose prompts are not read again, through the
 server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

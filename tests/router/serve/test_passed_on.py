@@ -1,8 +1,6 @@
 """Tools, response formats and log-probabilities go to endpoints as they came, and what these write
 comes back unchanged."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`draftpick serve`: which options go together, without a command line, a socket or a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +64,8 @@ def test_options_reach_what_is_served() -> None:
         ({"policy": ["a=b", "a=c"]}, "two policies called a"),
         ({"policy": ["here", "there"]}, "NAME=there"),
         ({"allow_origin": ["chat.example"]}, "--allow-origin is a scheme and a host"),
-        ({"prefix_memory": "much"}, "--prefix-memory is a size"),
         ({"prefix_memory": "-1GB"}, "--prefix-memory is a size, for instance 2GB"),
         ({"prefix_memory": ""}, "--prefix-memory is a size"),
-        ({"temperature": -1.0}, "temperature"),
         *(({"isolate_by": wrong}, "--isolate-by is key, none or the name of a header")
           for wrong in ("", "x user", "größe", "x:y")),
         ({"text": True}, "--log FOLDER"),

@@ -1,7 +1,5 @@
 """What is refused: with one sentence in OpenAI's form, and never a 5xx for what a client sent."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """Arms that come with a reload are as arms of a start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +47,8 @@ def test_new_arms_have_what_they_need(tmp_path: Path, monkeypatch: pytest.Monkey
     routers = server.again(batch, {DEFAULT: Router(engine, None)})
     assert routers[DEFAULT].engine is engine and "suffix" in engine.arm_names
     assert not engine.asleep
-    engine.strategy("drafter")
+    for each in (engine, *(slot.engine for slot in batch.slots)):
+        assert each.made("drafter") is not None, "as after a start, no request waits for it"
     assert passes.known(engine.target) is alone
     for slot in batch.slots:
         assert slot.engine.earlier is engine.earlier is not None

@@ -1,7 +1,5 @@
 """Several answers at a time: each is its own, and nobody waits for another to end."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -47,28 +45,6 @@ def scheduler(engine: Engine) -> Iterator[Scheduler]:
     made = scheduler_of(engine)
     yield made
     made.close()
-
-
-def test_each_answer_is_what_it_would_be_alone(scheduler: Scheduler, engine: Engine) -> None:
-    asked = []
-    for number in range(18):
-        sampling = Sampling(temperature=number % 2)
-        arm = (None, "copy", "autoregressive")[number % 3]
-        request = Request(20 + number, sampling, seed=number)
-        asked.append(
-            generation(WORDS[number % len(WORDS)], arm=arm, request=request, client=str(number))
-        )
-    told = [Heard() for _ in asked]
-    for each, heard in zip(asked, told, strict=True):
-        scheduler.submit(each, heard)
-    assert all(heard.ended.wait(60) for heard in told)
-    alone = Router(engine, ToyPolicy())
-    for each, heard in zip(asked, told, strict=True):
-        assert heard.result is not None and heard.decision is not None, heard.error
-        result = alone.answer(each.prompt_ids, each.request, AskOptions(each.route.arm))
-        assert heard.ids == heard.result.result.ids == result.result.ids
-        assert heard.result.arm == heard.decision.arm == result.arm
-    assert max(heard.decision.context.running for heard in told if heard.decision) == SLOTS - 1
 
 
 def test_one_that_leaves_ends_and_the_others_go_on(scheduler: Scheduler, engine: Engine) -> None:
@@ -145,22 +121,28 @@ def test_closing_cancels_all_that_were_taken(engine: Engine) -> None:
     assert scheduler.running == scheduler.waiting == 0
 
 
-def test_answers_over_http_are_never_mixed(engine: Engine) -> None:
+def test_answers_over_http_are_what_each_would_be_alone(engine: Engine) -> None:
+    asked = [f"{word}{LETTERS[i]}" for i, word in enumerate(WORDS * 3)]
+    arms = (None, "copy", "autoregressive")
     with served(engine=engine, slots=SLOTS, places=64) as running:
-        asked = [f"{word}{LETTERS[i]}" for i, word in enumerate(WORDS * 3)]
 
-        def ask(text: str) -> str:
+        def ask(n: int) -> tuple[str, int]:
             stream = running.client().completions.create(
-                model="auto", prompt=text, max_tokens=24, temperature=0, stream=True
-            )
-            return "".join(part.choices[0].text for part in stream if part.choices)
+                model=arms[n % 3] or "auto", prompt=asked[n], max_tokens=20 + n, temperature=n % 2,
+                seed=n, stream=True, extra_body={"explain": True},
+            )  # fmt: skip
+            first, *parts = (part for part in stream if part.choices)
+            text = "".join(part.choices[0].text for part in parts)
+            return text, first.model_extra["draftpick"]["running"]
 
         with ThreadPoolExecutor(len(asked)) as pool:
-            told = list(pool.map(ask, asked))
-        alone = Router(engine, ToyPolicy())
-        for text, answer in zip(asked, told, strict=True):
-            ids = engine.encode_text(text)
-            assert answer == alone.answer(ids, Request(24)).result.text
+            told = list(pool.map(ask, range(len(asked))))
+    alone = Router(engine, ToyPolicy())
+    for n, (text, _) in enumerate(told):
+        request = Request(20 + n, Sampling(n % 2), seed=n)
+        ids = engine.encode_text(asked[n])
+        assert text == alone.answer(ids, request, AskOptions(arms[n % 3])).result.text
+    assert max(beside for _, beside in told) == SLOTS - 1
 
 
 def test_rooms_of_one_answer(engine: Engine, toy: Served) -> None:

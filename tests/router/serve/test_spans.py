@@ -1,10 +1,6 @@
 """Requests as OpenTelemetry spans: what they tell, whose children they are, a collector that is
 gone."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -278,7 +274,7 @@ def test_what_cannot_be_had_is_one_sentence(plain: pytest.MonkeyPatch) -> None:
         wanted("localhost:4317")
     for found in (lambda name: None, lambda name: (_ for _ in ()).throw(ModuleNotFoundError())):
         plain.setattr("router.serve.spans.find_spec", found)
-        with pytest.raises(DraftpickError, match=r"pip install 'draftpick\[serve,otel\]'"):
+        with pytest.raises(DraftpickError, match=r"pip install 'draftpick\[otel\]'"):
             wanted("http://localhost:4318/v1/traces")
     plain.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     with pytest.raises(DraftpickError, match="sent by http/protobuf, not grpc"):
@@ -334,14 +330,3 @@ def test_without_a_span_a_trace_goes_on_as_it_came(
             sent = {name.encode(): each.encode() for name, each in headers.items()}
             assert client.post(CHAT, json=ASKED, headers=sent).is_success
             assert (first.heads[-1]["traceparent"], first.heads[-1]["tracestate"]) == told
-
-
-def test_a_server_without_spans_loads_no_sdk() -> None:
-    """FastAPI loads the API by itself where it is there."""
-    code = (
-        "import sys, router.serve.app, router.serve.spans; router.serve.spans.sending(None); "
-        "print([each for each in sys.modules if each.startswith(('opentelemetry.sdk', "
-        "'opentelemetry.exporter'))])"
-    )
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert made.stdout.strip() == "[]"

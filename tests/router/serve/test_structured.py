@@ -1,7 +1,5 @@
 """Answers in JSON, by a regular expression or a choice, by the official client and its helpers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Literal
 

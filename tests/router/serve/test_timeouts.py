@@ -1,7 +1,5 @@
 """Clients that send or read too slowly are left, and nobody else notices."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

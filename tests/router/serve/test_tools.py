@@ -1,7 +1,5 @@
 """Tool calls: asked for, written in the template's form, and read by the official client."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any, Literal
