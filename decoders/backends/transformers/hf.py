@@ -154,6 +154,13 @@ def keep_nodes(
         states[first : first + len(slots)] = states[source]
 
 
+def cache_argument(forward: Callable[..., Any]) -> str:
+    """Name the argument that takes a cache: `cache` from transformers 5.24 on; "" where there is
+    none."""
+    taken = inspect.signature(forward).parameters
+    return next((name for name in ("cache", "past_key_values") if name in taken), "")
+
+
 class HFBackend(KeptStates):
     """A transformers causal model, one sequence. context: positions, at most the model's."""
 
@@ -166,7 +173,8 @@ class HFBackend(KeptStates):
         if config.is_encoder_decoder:
             raise DraftpickError(f"{config.model_type} is an encoder-decoder; see HFSeq2SeqBackend")
         self._kinds = sorted(set(layer_kinds(config)))
-        if "past_key_values" not in inspect.signature(model.forward).parameters:
+        self._takes = "" if model._is_stateful else cache_argument(model.forward)
+        if not self._takes:
             raise DraftpickError(
                 f"{config.model_type} keeps no keys and values to roll back after a rejected "
                 "draft; choose a model with attention in all layers"
@@ -268,7 +276,7 @@ class HFBackend(KeptStates):
             for layer, states in self._exits.items():
                 copier = _copier(states[start:end])
                 hooks.enter_context(self._blocks[layer - 1].register_forward_hook(copier))
-            out = self.model(ids, past_key_values=self._cache, **how)
+            out = self.model(ids, **{self._takes: self._cache}, **how)
         if self._final is not None:
             self._final[start:end] = made[-1][0]
         return out.logits[0], made[-1][0]

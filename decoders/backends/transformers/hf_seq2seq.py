@@ -35,7 +35,7 @@ from ..kept_states import KeptStates
 from ..llama.reading import require_prompt
 from ..llama.tree import Tree, require_chain, require_rollback
 from . import pretrained
-from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes
+from .hf import MASKED_ATTENTION, PreallocatedLayer, cache_argument, keep_nodes
 
 MODEL_TYPES = ("t5", "mt5", "umt5")
 CONTEXT = 1024  # unless asked for more: positions are relative, so that only memory bounds them
@@ -69,6 +69,7 @@ class HFSeq2SeqBackend(KeptStates):
         self._layers = [PreallocatedLayer(context) for _ in range(config.num_decoder_layers)]
         self.layers, self.head_scale = len(self._layers), head_scale(config)
         self._blocks: list[Any] = list(model.decoder.block)
+        self._takes = cache_argument(self._blocks[0].forward)
         self._biases = [_bias_by_distance(block, context) for block in self._blocks]
         self._tree: Tree | None = None
         self._ahead_layer = 0  # the exit that ran ahead last; 0 where none did
@@ -222,9 +223,8 @@ class HFSeq2SeqBackend(KeptStates):
 
     def _through(self, block: Any, h: Tensor, mask: Tensor) -> Tensor:
         """[1, T, d] through one block, which appends to its cache."""
-        out = block(
-            h, attention_mask=mask, encoder_hidden_states=self._states, past_key_values=self._cache
-        )
+        held = {"encoder_hidden_states": self._states, self._takes: self._cache}
+        out = block(h, attention_mask=mask, **held)
         after: Tensor = out[0] if isinstance(out, tuple) else out  # [1, T, d]
         return after
 
