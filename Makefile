@@ -133,7 +133,8 @@ release: install $(RELEASE)/.installed
 	$(RELEASE)/bin/twine check --strict dist/*
 	$(RELEASE)/bin/check-wheel-contents dist/*.whl
 
-# build/site: the documentation, with search and the packages' own pages; every link is checked.
+# build/site/VERSION: the documentation, with search and the packages' own pages; every link is
+# checked. Versions that lie there already stay, in one menu.
 SITE := $(ENGINES)/site
 
 $(SITE)/.installed:
@@ -143,7 +144,7 @@ $(SITE)/.installed:
 
 site: $(SITE)/.installed
 	$(SITE)/bin/python .ci/site.py
-	SITE_NAME="draftpick $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --strict
+	SITE_DIR="build/site/$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --strict
 
 clean:
 	rm -rf $(VENV) runs build dist *.egg-info

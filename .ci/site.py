@@ -1,15 +1,22 @@
 """Lay out the pages of the documentation site in build/pages, as they lie in the repository, so
 that links stay as they are. Files of the sources that pages name go along; folders lose the link.
+
+List the versions that build/site holds, for the site's own menu, and open the newest there.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
+from packaging.version import Version
+
 ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "build" / "pages"
+OUT, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
+NEWEST = '<!doctype html><meta http-equiv="refresh" content="0; url={}/">'
 LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 PACKAGES = ("decoders", "collect", "policies", "router")
 
@@ -24,6 +31,17 @@ def main() -> None:
         place = OUT / "api" / f"{package}.md"
         place.parent.mkdir(exist_ok=True)
         place.write_text(f"# {package}\n\n::: {package}\n{options}", encoding="utf-8")
+    _list_versions()
+
+
+def _list_versions() -> None:
+    """By folder: mkdocs builds this one's next, and leaves the others."""
+    here = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (SITE / here["version"]).mkdir(parents=True, exist_ok=True)
+    found = sorted((each.name for each in SITE.iterdir() if each.is_dir()), key=Version)[::-1]
+    told = [{"version": name, "title": name, "aliases": []} for name in found]
+    (SITE / "versions.json").write_text(json.dumps(told), encoding="utf-8")
+    (SITE / "index.html").write_text(NEWEST.format(found[0]), encoding="utf-8")
 
 
 def _lay_out(page: Path) -> None:

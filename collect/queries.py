@@ -134,7 +134,7 @@ def independent(known: Mapping[str, tuple[str, str | None]]) -> dict[str, str]:
     """Each query's group: of queries with one text or one group, and of all that are so joined.
 
     known: by id, the text's name and the query's own group. A group is called as its first query
-    that says one has it, else by its first query.
+    that says one has it, else by its first query, as "query:ID" where a group has that name.
     """
     joined: dict[str, str] = {}  # towards the first of what is joined
 
@@ -150,7 +150,11 @@ def independent(known: Mapping[str, tuple[str, str | None]]) -> dict[str, str]:
     for query, (_, group) in known.items():
         if group is not None:
             called.setdefault(first("query:" + query), group)
-    return {query: called.setdefault(first("query:" + query), query) for query in known}
+    taken = set(called.values())
+    for query in known:
+        name = "query:" + query
+        called.setdefault(first(name), name if query in taken else query)
+    return {query: called[first("query:" + query)] for query in known}
 
 
 def first_per_task(queries: Sequence[Query], limit: int | None) -> list[Query]:

@@ -12,6 +12,7 @@ Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative M
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from torch import Tensor
 
 from .costs import passes
-from .costs.under_load import learn
+from .costs.under_load import SharedCosts, learn
 from .engine import Engine
 from .methods.recurrent.drafter import Cell
 from .models.memory import shares_passes, slots_of
@@ -153,7 +154,7 @@ def batch_engine(
         return SingleSlot(engine)
     batch = ContinuousBatch(engine, n, batch_invariant)
     if cache is not None and any(recipe.uses_cost_model for recipe in engine.arms.values()):
-        learn(batch.passes, engine.target_fingerprint, cache, lambda: batch.running)
+        batch.learn_costs(engine.target_fingerprint, cache)
     return batch
 
 
@@ -214,6 +215,11 @@ class ContinuousBatch:
         if costs is not None:  # those of an answer alone, until others are learnt
             for backend in self.passes.all:
                 passes.assume(backend, costs)
+
+    def learn_costs(self, fingerprint: str, folder: Path | None) -> SharedCosts:
+        """Learn what its passes cost, as `under_load.learn`."""
+        weak = weakref.proxy(self)  # what is learnt lives as long as the slots do
+        return learn(self.passes, fingerprint, folder, lambda: weak.running)
 
     def free(self, prompt_ids: Sequence[int] = (), user: str | None = "") -> EngineSlot | None:
         """Free slots, low ones first, so that rows in use are neighbours."""

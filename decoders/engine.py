@@ -456,13 +456,6 @@ class Engine:
         loaded_s = self.drafters.load_s
         strategy = self.strategy(arm)
         own_s = self.drafters.load_s - loaded_s
-        if request.logprobs is not None and not (
-            isinstance(strategy, SpeculativeDecoding) and self.arm(arm).lossless
-        ):
-            raise DraftpickError(
-                f"arm {arm!r} gives no logprobs, as only lossless arms of the speculative loop do; "
-                "leave them out, or name one of those, for instance autoregressive"
-            )
         too_long = self.why_too_long(arm, prompt_ids, request)
         if too_long is not None and not isinstance(strategy, SpeculativeDecoding):
             raise DraftpickError(

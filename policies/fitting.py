@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 from decoders.common import plugins
@@ -34,6 +35,12 @@ POLICIES: dict[str, Fit] = {
     "uniform": fit_uniform,
 }
 plugins.watched("policy", POLICIES)
+
+_KINDS: dict[type, tuple[type, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+}
 
 
 class GuardReport(Protocol):
@@ -87,15 +94,19 @@ def options_of(name: str) -> dict[str, Any]:
     return found
 
 
-def check_options(name: str, options: Iterable[str]) -> None:
-    """Raise PolicyError for an unknown policy, and for an option that it does not take."""
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise PolicyError for an unknown policy, for an option that it does not take, and for a value
+    that is no number, or neither true nor false, where the option's default is."""
     known = options_of(name)
-    for option in options:
+    for option, value in options.items():
         if option not in known:
             raise PolicyError(
                 f"the policy {name!r} has no option {option!r}; it takes: "
                 f"{', '.join(known) or 'none'}"
             )
+        kind, words = _KINDS.get(type(known[option]), (object, ""))
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
+            raise PolicyError(f"{option} must be {words}, not {value!r}")
 
 
 def _is_record(default: Any) -> bool:
@@ -131,7 +142,7 @@ def fit(
                 "reward; derive both from the same collection"
             )
     for option, default in _keywords(name).items():
-        if _is_record(default) and option not in options:
+        if _is_record(default):
             given = {f.name: options.pop(f.name) for f in fields(default) if f.name in options}
             options[option] = replace(default, **given)
     return POLICIES[name](table, validation, seed, **options)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from .records import Origin
 
 MANIFEST = "policy.json"
 FORMAT = 2
+NAMED_WITHIN_S = 60.0  # arrays are named by a manifest right after they are written
 _NAMED = ("name", "arms", "embedder")  # an origin's fields without a default
 
 
@@ -50,8 +52,9 @@ def write(
     """Save into the folder (made if missing) and return it.
 
     The arrays go to a file named after their hash; the manifest that names it is replaced last,
-    in one step, so a kill at any moment leaves the old policy or the new one. Raises PolicyError
-    where the disk refuses.
+    in one step, so a kill at any moment leaves the old policy or the new one. Older arrays are
+    deleted, but for those that another process may be about to name. Raises PolicyError where the
+    disk refuses.
     """
     folder = Path(folder)
     blob = _blob(arrays)
@@ -69,9 +72,11 @@ def write(
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / weights, blob)
         write_atomically(folder / MANIFEST, text.encode())
+        now = (folder / MANIFEST).stat().st_mtime
         for old in folder.glob("weights-*.safetensors"):
-            if old.name != weights:
-                old.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                if old.name != weights and old.stat().st_mtime < now - NAMED_WITHIN_S:
+                    old.unlink()
     except OSError as error:
         raise PolicyError(
             f"cannot write the policy to {folder}: {error.strerror or error}; free the disk or "
@@ -104,7 +109,8 @@ def read_stored(folder: Path) -> Stored:
             "models:/NAME@alias"
         )
     try:
-        body = from_json(path.read_bytes())
+        content = path.read_bytes()
+        body = from_json(content)
         seal = body.pop("sha256")
         version = body["format"]
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -124,7 +130,12 @@ def read_stored(folder: Path) -> Stored:
         raise damaged(path, f"it lacks or does not know {error}") from error
     except Damaged as error:
         raise damaged(path, "its weights lie outside of its folder") from error
-    return Stored(path, kind, origin, settings, _arrays(weights, sha))
+    try:
+        return Stored(path, kind, origin, settings, _arrays(weights, sha))
+    except PolicyError:
+        if path.read_bytes() == content:
+            raise
+        return read_stored(path)  # it was saved anew meanwhile
 
 
 def _blob(arrays: Mapping[str, NDArray[Any]]) -> bytes:

@@ -84,17 +84,13 @@ def forgotten(folder: Path) -> Iterator[None]:
 
 def installed_with(requirements: list[str]) -> set[str]:
     """The distributions that these bring, and those that they need in turn."""
-    found, open_ = set[str](), [Requirement(each) for each in requirements]
+    found, open_ = set[str](), [(Requirement(each), ("",)) for each in requirements]
     while open_:
-        one = open_.pop()
-        name = canonicalize_name(one.name)
-        if name not in found and name != "draftpick":
+        one, extras = open_.pop()
+        name, marker = canonicalize_name(one.name), one.marker
+        asked = marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
+        if asked and name not in found and name != "draftpick":
             found.add(name)
-            more = [Requirement(each) for each in metadata.distribution(name).requires or ()]
-            open_ += [
-                each
-                for each in more
-                if each.marker is None
-                or any(each.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))
-            ]
+            more = metadata.distribution(name).requires or ()
+            open_ += [(Requirement(each), ("", *one.extras)) for each in more]
     return found

@@ -82,9 +82,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {  # of each kind, whichever command takes
     ),
     "natural": (
         "--blocks", "--earlier-tokens", "--port", "--timed", "--top-k", "--version",
-        "audit --draws", "compare --seed", "evaluate --seed", "promote --seed",
+        "--seed", "audit --draws",
     ),
-    "integer": ("--seed",),
+    "integer": ("generate --seed",),
     "number": (
         "--cost", "--drain", "--earlier-age", "--lr", "--margin", "--matrix-lr", "--max-loss",
         "--minutes", "--seconds", "--temperature", "--timeout", "--top-p", "--write-minutes",

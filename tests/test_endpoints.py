@@ -150,6 +150,9 @@ def test_chances_while_an_arm_is_down_are_those_of_the_draw() -> None:
     assert {arm: each.arm for arm, each in made.items()} == {"a": "b", "b": "b", "c": "c"}
     assert all(each.probabilities == pytest.approx([0.0, 0.8, 0.2]) for each in made.values())
     assert made["a"].propensity == made["b"].propensity == pytest.approx(0.8)
+    exploring = ExploringPolicy(prefers(*"abcd"), 0.2)  # rounded, its chances sum to more
+    alone = redirected(drawn["a"], exploring, dict.fromkeys("bcd", down["a"]))
+    assert alone.propensity == 1.0
 
 
 def test_only_lossless_arms_take_a_place_where_losses_are_bounded() -> None:
@@ -351,6 +354,6 @@ def test_the_benchmark_needs_a_target(place: Path, draftpick: Draftpick) -> None
 
 
 def prefers(*arms: str) -> ConstantPolicy:
-    """The first of the arms; drawn, it has 0.5, the others the rest."""
-    chances = {2: [0.5, 0.5], 3: [0.5, 0.3, 0.2]}[len(arms)]
+    """The first of the arms; drawn, each has its chance."""
+    chances = {2: [0.5, 0.5], 3: [0.5, 0.3, 0.2], 4: [0.4, 0.2, 0.2, 0.2]}[len(arms)]
     return ConstantPolicy(Origin("prefers", arms, ANY), np.array(chances))

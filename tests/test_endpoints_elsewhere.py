@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -132,7 +133,17 @@ def test_a_policy_reads_the_busiest_servers_requests(
     second.metrics = None  # a server that has gone counts no longer
     monkeypatch.setattr(load, "TOO_OLD_S", 0.05)
     assert until(lambda: engine.requests_under_way == 8)
-    engine._connections.close()
+
+
+def test_pages_are_read_as_long_as_there_is_an_engine(
+    two: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "EVERY_S", 0.01)
+    engine = engine_over(two[0], pages=True)
+    assert engine.requests_under_way == 0
+    loads = ref(engine.loads)
+    del engine
+    assert until(lambda: loads() is None)
 
 
 def test_a_page_that_says_nothing_is_told_of_once(
@@ -148,7 +159,6 @@ def test_a_page_that_says_nothing_is_told_of_once(
     assert until(lambda: "does not say how many requests" in capsys.readouterr().err)
     time.sleep(0.05)
     assert capsys.readouterr().err == "" and engine.requests_under_way == 0
-    engine._connections.close()
 
 
 def test_a_collection_says_that_a_server_has_other_requests(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from collect.lines import json_lines
-from collect.queries import Query, text_name
+from collect.queries import Query, independent, text_name
 from decoders.common.errors import DraftpickError
 
 from .packed_batch import order
@@ -21,12 +21,13 @@ HELD_OUT_PERCENT = 3
 
 @dataclass(frozen=True)
 class Example:
-    """ids: prompt then answer, int32.
+    """group: of the queries that share a text or a source with its own.
+    ids: prompt then answer, int32.
     start: index of the answer's first token.
     text: `text_name` of the query.
     """
 
-    query_id: str
+    group: str
     task: str
     ids: np.ndarray
     start: int
@@ -34,8 +35,8 @@ class Example:
 
     @property
     def held_out(self) -> bool:
-        """A fixed few percent of queries, by id, never trained on."""
-        return zlib.crc32(self.query_id.encode()) % 100 < HELD_OUT_PERCENT
+        """A fixed few percent of groups, by name, never trained on."""
+        return zlib.crc32(self.group.encode()) % 100 < HELD_OUT_PERCENT
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,15 @@ def build(
     max_prompt: int,
     max_answer: int,
 ) -> list[Example]:
-    """Join outputs with their queries (first turn) and tokenise both.
+    """Join outputs with their queries (first turn) and tokenise both; empty answers are left out.
 
     eos_id: ends an answer that had ended; None of a target that has no such token.
     prompt_ids, answer_ids: tokenise. A prompt keeps its last `max_prompt` tokens.
     tasks: train on these alone; what is held out stays whole, so that a specialist shows its weak
         sides.
     """
+    texts = {query.id: text_name(query.turns[0]) for query in queries}
+    groups = independent({query.id: (texts[query.id], query.group) for query in queries})
     examples = []
     for row, query in paired(outputs, queries):
         prompt = prompt_ids(query)
@@ -113,8 +116,8 @@ def build(
                 answer.append(eos_id)
         prompt = prompt[-max_prompt:]
         ids = np.array(prompt + answer[:max_answer], dtype=np.int32)
-        example = Example(query.id, query.task, ids, len(prompt), text_name(query.turns[0]))
-        if example.held_out or not tasks or query.task in tasks:
+        example = Example(groups[query.id], query.task, ids, len(prompt), texts[query.id])
+        if answer and (example.held_out or not tasks or query.task in tasks):
             examples.append(example)
     if all(example.held_out for example in examples):
         raise DraftpickError(

@@ -118,7 +118,7 @@ def _machine(hardware: dict[str, Any]) -> str:
 
 def finish(folder: Path, name: str, card: dict[str, Any], save: Callable[[Path], None]) -> None:
     """Write a drafter's folder: what `save` puts there, its hashes in `card.json`, a README.md. It
-    is filled next to its place and renamed over what is there."""
+    is filled next to its place, and what is there is renamed away before it is deleted."""
     scratch = folder.with_name(f".{folder.name}")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -127,8 +127,12 @@ def finish(folder: Path, name: str, card: dict[str, Any], save: Callable[[Path],
     whole = {**card, "files": files}
     (scratch / "card.json").write_text(json.dumps(whole, indent=1), encoding="utf-8")
     (scratch / "README.md").write_text(render(name, whole), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.replace(folder, old)
     os.replace(scratch, folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def facts(

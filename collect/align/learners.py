@@ -10,6 +10,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Generator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,13 @@ class Learner(ABC):
         return weight
 
     def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy over answer tokens that the draft vocabulary holds: [] for ids and
-        labels [B, T], as in `Batch`."""
+        """Mean cross-entropy over answer tokens that the draft vocabulary holds, 0 without any: []
+        for ids and labels [B, T], as in `Batch`."""
         draft = self.vocab.from_target[labels[labels >= 0]]  # [n]
         known = draft < self.vocab.size - 1
         logits = F.linear(self.hidden(ids, labels)[known], self.head())
-        return F.cross_entropy(logits.float(), draft[known])
+        total = F.cross_entropy(logits.float(), draft[known], reduction="sum")
+        return total / known.sum().clamp(min=1)
 
 
 @torch.no_grad()
@@ -279,13 +281,13 @@ class Answers(Task):
         self.weights = Weights(learner.module, rules)
 
     def steps(self, epochs: int) -> int:
-        return epochs * len(self._epoch(0))
+        return sum(len(self._epoch(epoch)) for epoch in range(epochs))
 
     def batches(self, skipped: int) -> Generator[Batch, None, None]:
-        epoch, skipped = divmod(skipped, self.steps(1))
-        while True:
-            yield from self._epoch(epoch)[skipped:]
-            epoch, skipped = epoch + 1, 0
+        for epoch in count():
+            made = self._epoch(epoch)
+            yield from made[skipped:]
+            skipped = max(0, skipped - len(made))
 
     def _epoch(self, epoch: int) -> list[Batch]:
         recipe = self._recipe

@@ -114,9 +114,7 @@ class Batch:
         if not self._at_once:
             return Costs.of_repeats(found)
         batch = ContinuousBatch(engine, most)
-        shared = under_load.learn(
-            batch.passes, engine.target_fingerprint, self._folder, lambda: batch.running
-        )
+        shared = batch.learn_costs(engine.target_fingerprint, self._folder)
         made = []
         for time, alone in enumerate(found):
             self._on_costs(time, most)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoders.costs.measured import Costs
-from policies.evaluation.bootstrap import group_index, group_sums, interval, ratio, resample
+from policies.evaluation.bootstrap import group_index, ratio_interval, resample
 from policies.evaluation.bounds import costs_margin, widened
 
 from ..rewards import modelled_s
@@ -61,16 +61,12 @@ class Sums:
 
     def __init__(self, groups: Sequence[str], seed: int) -> None:
         self._index = group_index(groups)
-        self._many = int(self._index.max()) + 1
-        self._counts = resample(self._many, seed)  # [B, G]
+        self._counts = resample(int(self._index.max()) + 1, seed)  # [B, G]
 
     def ratio(self, over: NDArray[np.float64], under: NDArray[np.float64]) -> Figure:
         """over, under: [n] of each answer."""
         mean = float(over.sum() / under.sum()) if under.sum() > 0 else math.nan
-        if self._many < 2:
-            return Figure(mean, math.nan, math.nan)
-        above, below = (self._counts @ group_sums(each, self._index) for each in (over, under))
-        return Figure(mean, *interval(ratio(above, below)))
+        return Figure(mean, *ratio_interval(over, under, self._index, self._counts))
 
 
 def drafting(traffic: Traffic, seed: int = 0, where: Sequence[int] | None = None) -> list[Drafting]:

@@ -157,7 +157,7 @@ class ServerLog:
                 held,
                 temperature=_parameter("temperature", received[3]),
                 limit=None if not limit else int(limit),
-                started=_time(line),
+                started=_time(line[:at]),
             )
         self._asked[found[1]] = held
 
@@ -176,7 +176,7 @@ class ServerLog:
             answer={"role": "assistant", "content": text} if text else None,
             ids=tuple(ids) if ids else None,
             ended_by=found[5] if found[5] != "None" else None,
-            ended=_time(line),
+            ended=_time(line[:at]),
         )
 
 
@@ -196,9 +196,10 @@ def _parameter(name: str, written: str) -> float | None:
         return None
 
 
-def _time(line: str) -> float | None:
-    """Seconds, of the line's date; vLLM writes no year, which only differences are taken of."""
-    found = _STAMP.search(line)
+def _time(head: str) -> float | None:
+    """Seconds, of the date before a line's words; vLLM writes no year, which only differences are
+    taken of."""
+    found = _STAMP.search(head)
     if found is None:
         return None
     year, month, day, hour, minute, second = (int(part or 2000) for part in found.groups()[:6])

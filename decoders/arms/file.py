@@ -60,7 +60,8 @@ class _Loader(yaml.SafeLoader):
     """Refuses a key that a mapping has twice; YAML's own loader would keep the last. Keys are
     texts: an arm may be called yes, off or 1."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
@@ -70,7 +71,7 @@ class _Loader(yaml.SafeLoader):
                 seen.add(key.value)
                 if key.tag != MERGE:
                     key.tag = TEXT
-        return super().construct_mapping(node, deep)
+        return node
 
 
 def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:

@@ -436,8 +436,7 @@ class LlamaBackend(KeptStates):
         self, token: int, leaves: Callable[[Tensor, Tensor, int], bool]
     ) -> tuple[Tensor, int]:
         start, layers = self._length, self.shape.layers
-        if start == self.context:
-            raise ContextTooLong(start, 1, self.context)
+        self._placed(1, None)
         place = self.positions(start, 1)
         h, depth = self.embed(torch.tensor([token], device=self.device)), 0
         slots = self._slots(start, 1, place, 0, layers)
@@ -461,8 +460,6 @@ class LlamaBackend(KeptStates):
 
         parents: as for `extend`.
         """
-        if self._threads is not None:
-            self._threads.adapt()
         start, end = self._length, self._length + len(ids)
         branch = self._placed(len(ids), parents)
         after, h = self._caught_up(ids, start, branch)
@@ -471,7 +468,9 @@ class LlamaBackend(KeptStates):
         return hidden
 
     def _placed(self, t: int, parents: Sequence[int] | None) -> Branch | None:
-        """Places of the next t tokens; None for a chain."""
+        """Before a pass, places of its t tokens; None for a chain."""
+        if self._threads is not None:
+            self._threads.adapt()
         if self._length + t > self.context:
             raise ContextTooLong(self._length, t, self.context)
         if parents is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -25,27 +26,31 @@ WINDOW_S = 0.4  # between two looks; the system counts in hundredths of a second
 
 
 class Threads:
-    """Sets PyTorch's threads, which are the whole process's.
+    """Sets PyTorch's threads, whose number is each thread's own; a new one begins with what was
+    set last.
 
     full: as many as were asked for, or as the control group's quota of cores where that is less.
     """
 
     def __init__(self) -> None:
-        self.full = self._set = _within_quota()
+        self.full = _within_quota()
+        self._own, self._set = threading.local(), {self.full}  # what one thread, all were set to
         self._last = look() if self.full > 1 else None
 
     def adapt(self) -> None:
         """Before a pass: where the last look is old enough, look again."""
         if self._last is None or time.perf_counter() - self._last.wall < WINDOW_S:
             return
-        if torch.get_num_threads() != self._set:  # somebody else asked for another number
-            self.full = self._set = _within_quota()
+        has = torch.get_num_threads()
+        if has not in getattr(self._own, "set", self._set):  # somebody else asked for others
+            self.full = has = _within_quota()
         now = look()
         if now is not None:
             wanted = self.wanted(self._last, now, allowed_cores())
-            if wanted != self._set:
+            if wanted != has:
                 torch.set_num_threads(wanted)
-                self._set = wanted
+            self._own.set = {wanted}
+            self._set.add(wanted)
         self._last = now
 
     def wanted(self, last: Look, now: Look, cores: int) -> int:

@@ -148,7 +148,7 @@ def _read(path: Path) -> PassCosts | None:
         costs = PassCosts(tuple(map(float, record["verify_s"])), float(record["busy"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return costs if costs.verify_s and min(costs.verify_s) > 0 else None
+    return costs if len(costs.verify_s) == WIDEST and min(costs.verify_s) > 0 else None
 
 
 def write(path: Path, place: CostKey, costs: Any) -> None:
@@ -188,12 +188,13 @@ def draft_cost(drafter: Drafter, target: Backend) -> float:
         return min(1.0, float(model.parameters / target.parameters))
     if model not in _STEPS:
         _STEPS[model] = _step_s(model)
-    return _STEPS[model] / passes(1)
+    return _STEPS[model] / passes.verify_s[0]  # alone, whatever runs now
 
 
 @torch.inference_mode()
 def _step_s(model: Backend) -> float:
-    model.prefill([1 + i % min(97, model.vocab_size - 1) for i in range(HELD)])
+    held = min(HELD, model.context - 1)
+    model.prefill([1 + i % min(97, model.vocab_size - 1) for i in range(held)])
     start, token, times = model.length, torch.zeros(1, dtype=torch.int64, device=model.device), []
     for _ in range(REPEATS):
         times.append(seconds_of(model, token))

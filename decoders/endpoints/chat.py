@@ -20,7 +20,7 @@ from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from ..common.errors import DraftpickError
-from ..common.text import from_json
+from ..common.text import from_json, require_whole
 
 NOTHING = 0  # the id of no text, for tokens that the server counted and did not show
 MOST_WORDS = 2**32  # of one answer
@@ -28,7 +28,8 @@ _WORDS = re.compile(r"\s*\S+|\s+")
 
 
 def chat_ids(messages: Sequence[dict[str, Any]]) -> list[int]:
-    """Ids [S] of a chat, each a byte."""
+    """Ids [S] of a chat, each a byte. Raises DraftpickError for half a character."""
+    require_whole(list(messages), "the messages")
     return list(json.dumps(list(messages), ensure_ascii=False).encode("utf-8"))
 
 

@@ -19,6 +19,7 @@ from ..arms.file import fingerprint
 from ..common.breaker import Breaker
 from ..common.errors import ArmDown, DraftpickError, GrammarError, NoSuchName, UpstreamBroke
 from ..common.hashing import HashingEmbedder
+from ..common.text import to_json
 from ..options import EngineOptions
 from ..protocols import FieldStreamer, RoundStreamer
 from ..records import DecodeResult, Prefilled, Request, Upstream
@@ -170,9 +171,14 @@ class EndpointEngine:
         return chat_ids([{"role": "user", "content": text}])
 
     def check(self, prompt_ids: Sequence[int], request: Request) -> None:
-        """Raises DraftpickError where the ids are no chat, and for a grammar; a server says itself
-        what it holds."""
+        """Raises DraftpickError where the ids are no chat, for a grammar and for fields that cannot
+        be sent; a server says itself what it holds."""
         chat_of(prompt_ids)
+        for name, value in request.passed.items():
+            try:
+                to_json(value)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise DraftpickError(f"{name} cannot be sent to an endpoint: {error}") from error
         if request.grammar is not None:
             raise GrammarError(
                 "endpoints write their answers themselves, and no grammar of ours binds those; ask "

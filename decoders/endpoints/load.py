@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from weakref import ref
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -120,22 +121,23 @@ class Loads:
             if not self._started:
                 self._started = True
                 for arm in self._pages:
-                    threading.Thread(target=self._watch, args=(arm,), daemon=True).start()
+                    threading.Thread(target=_watch, args=(ref(self), arm), daemon=True).start()
         oldest = time.monotonic() - TOO_OLD_S
         seen = list(self._seen.values())  # threads add to it
         return max((load.all for at, load in seen if at > oldest), default=0)
 
-    def _watch(self, arm: str) -> None:
-        told = False
-        while not self._connections.is_closed:
-            try:
-                load = self.read(arm)
-                assert load is not None
-                self._seen[arm] = (time.monotonic(), load)
-            except DraftpickError as error:  # what was seen before gets too old
-                if not told:
-                    print(f"warning: {error}", file=sys.stderr)
-                told = True
-            except RuntimeError:  # the connections were closed meanwhile
-                return
-            time.sleep(EVERY_S)
+
+def _watch(loads: ref[Loads], arm: str) -> None:
+    """Read the arm's page again and again, as long as anybody else has the loads."""
+    told = False
+    while (held := loads()) is not None:
+        try:
+            load = held.read(arm)
+            assert load is not None
+            held._seen[arm] = (time.monotonic(), load)
+        except DraftpickError as error:  # what was seen before gets too old
+            if not told:
+                print(f"warning: {error}", file=sys.stderr)
+            told = True
+        del held
+        time.sleep(EVERY_S)

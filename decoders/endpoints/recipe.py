@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from ..common.errors import DraftpickError
 from ..common.secrets import keys_in, masked
+from ..common.text import to_json
 from ..recipes.base import ArmRecipe
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class EndpointRecipe(ArmRecipe):
     send_temperature: bool = True
     prompt_price: Price | None = None
     completion_price: Price | None = None
-    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     tokenizer: str | None = None
     metrics_url: str | None = None
     same_answers: bool = False
@@ -86,6 +87,10 @@ class EndpointRecipe(ArmRecipe):
                 f"{', '.join(keys)} holds a key, and would be stored with what is collected; set "
                 "it in an environment variable, and name that one in `api_key_env`"
             )
+        try:
+            to_json(body)
+        except TypeError as error:  # a date, for instance
+            raise ValueError(str(error)) from error
         return body
 
     @property
@@ -102,12 +107,12 @@ class EndpointRecipe(ArmRecipe):
         return self.send_temperature and "temperature" not in self.extra_body
 
     def check(self, request: Request) -> None:
-        super().check(request)
         if request.logprobs is not None:
             raise DraftpickError(
                 f"the arm {self.name!r} is an endpoint, whose log-probabilities are not read; "
                 "leave logprobs out"
             )
+        super().check(request)
         if request.eos_ids:
             raise DraftpickError(
                 f"the arm {self.name!r} is an endpoint, which uses its own end-of-sequence "

@@ -21,7 +21,7 @@ import httpx
 
 from ..common.errors import DraftpickError, UpstreamRefused
 from ..common.secrets import masked, secret
-from ..common.text import from_json
+from ..common.text import from_json, from_server
 from ..common.wording import in_words
 from .fields import fields_of
 from .servers import Speculated, content_of, end_of, speculated, stop_of
@@ -338,7 +338,7 @@ def _record(arm: EndpointRecipe, content: str) -> dict[str, Any]:
     """The JSON object of an event or of a whole answer. An error that it holds is raised by the
     status of HTTP that it names, and otherwise as one of the server's own."""
     try:
-        record = from_json(content)
+        record = from_server(content)
     except ValueError:
         record = None
     if not isinstance(record, dict):

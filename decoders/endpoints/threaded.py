@@ -28,10 +28,11 @@ class Line:
         self._thread: threading.Thread | None = None
 
     def begin(self, answer: Callable[[Any], None]) -> None:
-        self.busy, self.ended, self.error = True, False, None
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, daemon=True)
+            thread.start()  # which may fail, where the system allows no more
+            self._thread = thread
+        self.busy, self.ended, self.error = True, False, None
         self._work.put(answer)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..protocols import Backend, Drafter, DraftRequest, decoder_prefix
 from ..records import Proposal
+from ..requests.reading import PREFILL_CHUNK
 from ..sampling.draft_vocab import DraftVocab
 from ..sampling.filters import (
     chosen,
@@ -111,5 +112,7 @@ def roll_back(
     kept = backend.length
     if len(context) - kept <= later:
         return 0
-    read(torch.tensor(context[kept:-1], device=backend.device))
-    return 1
+    parts = torch.split(torch.tensor(context[kept:-1], device=backend.device), PREFILL_CHUNK)
+    for part in parts:  # each position has logits over the whole vocabulary
+        read(part)
+    return len(parts)

@@ -74,7 +74,11 @@ class Grammars:
             finally:
                 self._free.release()
 
-        threading.Thread(target=work, name="grammar", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="grammar", daemon=True).start()
+        except RuntimeError as error:  # the system has no more
+            self._free.release()
+            raise StillCompiling(f"{_sentence(str(error))}; ask again in a moment") from error
         try:
             return made.result(COMPILING_S)
         except TimeoutError:

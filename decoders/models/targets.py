@@ -151,9 +151,9 @@ def check_context(folder: Path, context: int) -> None:
     """Raises DraftpickError if a model does not support that many positions. A T5's are relative,
     so any number is allowed."""
     positions = text_config_of(folder).get("max_position_embeddings")
-    if context < 1 or (positions is not None and context > positions):
+    if context < 2 or (positions is not None and context > positions):
         most = "" if positions is None else f" and at most {positions}"
-        raise DraftpickError(f"--context {context}: {folder.name} takes at least 1{most}")
+        raise DraftpickError(f"--context {context}: {folder.name} takes at least 2{most}")
 
 
 def layers_of(folder: Path) -> int | None:
@@ -267,7 +267,9 @@ def encode_chat(
             "as messages of the role tool"
         )
     if tokenizer.chat_template is None:
-        return plain_text.encode(tokenizer, "\n".join(each["content"] for each in messages))
+        return plain_text.encode(
+            tokenizer, "\n".join(each.get("content") or "" for each in messages)
+        )
     try:
         return plain_text.encode_chat(tokenizer, messages, tools)
     except Exception as error:  # a template may raise whatever it likes

@@ -71,8 +71,8 @@ class ArmRecipe(Strict):
 
     @property
     def takes_grammars(self) -> bool:
-        """Whether its answers can be bound by a grammar: those of the speculative loop that the
-        target verifies losslessly."""
+        """Whether its answers can be bound by a grammar, and have log-probabilities: those of the
+        speculative loop that the target verifies losslessly."""
         return False
 
     def check(self, request: Request) -> None:
@@ -81,6 +81,11 @@ class ArmRecipe(Strict):
             raise GrammarError(
                 f"arm {self.name!r} follows no grammar, as only lossless arms of the speculative "
                 "loop do; name one of those, for instance autoregressive, or ask for any text"
+            )
+        if request.logprobs is not None and not self.takes_grammars:
+            raise DraftpickError(
+                f"arm {self.name!r} gives no logprobs, as only lossless arms of the speculative "
+                "loop do; leave them out, or name one of those, for instance autoregressive"
             )
         if request.passed and not self.remote:
             raise DraftpickError(

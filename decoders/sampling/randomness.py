@@ -91,7 +91,7 @@ class Generator:
     def _uniform(self, count: int, dtype: torch.dtype) -> Tensor:
         if self._in_turn is None:
             self._in_turn = torch.Generator(self._device)
-            self._in_turn.manual_seed(self._seed)
+            self._in_turn.manual_seed(self._seed % 2**64)
         return torch.rand(count, dtype=dtype, device=self._device, generator=self._in_turn)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
-from weakref import WeakKeyDictionary
 
 UNFINISHED = "\ufffd"  # what bytes that are no character decode to
 NEAR = 8  # tokens that say how the next one is spelled, where it depends on them
@@ -92,16 +91,13 @@ class Spelling:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
-_known: WeakKeyDictionary[Any, Spelling] = WeakKeyDictionary()
-
-
 def spelling_of(tokenizer: Any) -> Spells:
-    """Spelling of a tokenizer, made once."""
+    """Spelling of a tokenizer, made once: the tokenizer holds it."""
     if isinstance(tokenizer, Spells):
         return tokenizer
-    found = _known.get(tokenizer)
+    found = getattr(tokenizer, "_spelling", None)
     if found is None:
-        found = _known[tokenizer] = Spelling(tokenizer)
+        found = tokenizer._spelling = Spelling(tokenizer)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..arms import recipe
 from ..common.errors import ArmDown, ContextTooLong
 from ..records import DecodeResult, Prefilled, Request
 
@@ -53,6 +54,8 @@ class FakeEngine:
         self, fails: str | None = None, tokens_a_round: Mapping[str, int] = TOKENS_A_ROUND
     ) -> None:
         self.fails, self.tokens_a_round = fails, tokens_a_round
+        plain = [recipe(name=name, kind="autoregressive") for name in tokens_a_round]
+        self.arms: Mapping[str, Any] = {each.name: each for each in plain}
         self.calls: list[tuple[str, str]] = []
         self.reused: list[bool] = []
         self.seeds: list[int | None] = []

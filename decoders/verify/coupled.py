@@ -11,7 +11,6 @@ of a node's children at most one is what the target writes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -37,18 +36,21 @@ class Coupled:
         place: int,
     ) -> Verdict:
         """One host read: a few ids are compared sooner here than there."""
-        k = len(proposal.ids)
-        if proposal.parents is not None:
-            tree = layout(proposal.parents, proposal.ids.device)
-            places = place if sampling.greedy else tree.depths + place
-            own = own_tokens(target_logits, sampling, chance, places)
-            taken = path(own[tree.row] == proposal.ids, tree)
-            read = torch.cat([own[last_row(taken)].view(1), proposal.ids, taken.long()]).tolist()
-            nodes = [node for node, on_it in enumerate(read[1 + k :]) if on_it]
-            return Verdict(len(nodes), read[0], read[1 : 1 + k], path=nodes)
-        own = own_tokens(target_logits, sampling, chance, place, proposal.ids)
-        read = torch.cat([proposal.ids, own]).tolist()
-        return compared(read[:k], read[k:])
+        k, parents = len(proposal.ids), proposal.parents
+        places: int | Tensor = place
+        if parents is not None and not sampling.greedy:
+            places = depths(parents, proposal.ids.device) + place
+        after = proposal.ids if parents is None else None
+        own_ids = own_tokens(target_logits, sampling, chance, places, after)
+        read = torch.cat([proposal.ids, own_ids]).tolist()
+        drafted, own = read[:k], read[k:]
+        if parents is None:
+            return compared(drafted, own)
+        path = [-1]  # the newest token, whose row is the first
+        for node, above in enumerate(parents):
+            if above == path[-1] and drafted[node] == own[above + 1]:
+                path.append(node)
+        return Verdict(len(path) - 1, own[path[-1] + 1], drafted, path=path[1:])
 
 
 def compared(drafted: list[int], own: list[int]) -> Verdict:
@@ -58,43 +60,11 @@ def compared(drafted: list[int], own: list[int]) -> Verdict:
     return Verdict(accepted, own[accepted], drafted)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What a tree's shape alone says, on the device. Row 0 of the target's logits is the newest
-    token's, row i + 1 is node i's.
-
-    row: [K] the row that judges each node.
-    depths: [K + 1] how many tokens of the tree precede what each row is for.
-    line: [K, K] bool, whether node j is node i or one of its ancestors.
-    elder: [K, K] bool, whether j is a sibling of i that is tried before it.
-    """
-
-    row: Tensor
-    depths: Tensor
-    line: Tensor
-    elder: Tensor
-
-
 @lru_cache(maxsize=256)
-def layout(parents: tuple[int, ...], device: torch.device) -> Layout:
-    """Layout of a tree given as in Proposal.parents."""
-    parent = torch.tensor(parents)
-    line = torch.eye(len(parents), dtype=torch.bool)
-    for node, above in enumerate(parents):
-        if above >= 0:
-            line[node] |= line[above]
-    elder = (parent.unsqueeze(1) == parent).tril(-1)
-    depths = torch.cat([torch.zeros(1, dtype=torch.int64), line.sum(1)])
-    return Layout(*(part.to(device) for part in (parent + 1, depths, line, elder)))
-
-
-def path(accept: Tensor, tree: Layout) -> Tensor:
-    """[K] bool: the nodes on the path, given which would be accepted when tried."""
-    first = accept & ~(tree.elder & accept).any(1)
-    return (first | ~tree.line).all(1)
-
-
-def last_row(taken: Tensor) -> Tensor:
-    """[] int64: the row of the path's last node; 0, the newest token's, where it has none."""
-    rows = torch.arange(1, len(taken) + 1, device=taken.device)
-    return (rows * taken).max()
+def depths(parents: tuple[int, ...], device: torch.device) -> Tensor:
+    """[K + 1] how many tokens of a tree precede what each row of the target's logits is for: row 0
+    is the newest token's, row i + 1 node i's. parents: as in Proposal."""
+    found = [0]
+    for above in parents:
+        found.append(found[above + 1] + 1)
+    return torch.tensor(found, device=device)

@@ -144,7 +144,7 @@ def _placed(folder: Path, make: Callable[[Path, Path], dict[str, str]]) -> Path:
             made = Path(scratch) / "model"
             made.mkdir()
             (made / COMPLETE).write_text(json.dumps(make(Path(scratch), made)), encoding="utf-8")
-            if folder.exists():
+            if folder.exists() and not (folder / COMPLETE).is_file():
                 shutil.rmtree(folder)
             try:
                 os.replace(made, folder)

@@ -11,6 +11,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from filelock import FileLock
+
 from ..common.errors import Damaged, DraftpickError
 from ..common.machine import available_bytes
 from ..common.terminal import progress
@@ -23,7 +25,7 @@ HUB_TIMEOUT_S = 5.0  # for an answer of any kind; without a network there are th
 
 def fetch_file(name: str) -> Path:
     """The file, fetched first where the cache lacks it. What has come of it stays in the cache, so
-    that a fetch that was stopped goes on.
+    that a fetch that was stopped goes on; a second process waits for the first.
 
     Raises Damaged where what came has another SHA-256, and DraftpickError where neither place has
     it or the disk is too small.
@@ -32,19 +34,25 @@ def fetch_file(name: str) -> Path:
     if known.on_disk:
         return known.path
     try:
-        known.kept.mkdir(parents=True, exist_ok=True)
-        made = _from_hub(known) or _joined(known)
-        if sha256_of(made) != known.sha256:
-            shutil.rmtree(known.kept)
-            raise Damaged(f"{known.file} does not have the pinned SHA-256; refusing to use it")
-        os.replace(made, known.path)
-        shutil.rmtree(known.kept)
+        with FileLock(f"{known.kept}.lock"):
+            if not known.on_disk:
+                _bring(known)
     except OSError as error:
         raise DraftpickError(
             f"could not place {known.file} under {cache_dir()}: {error}; free some space or point "
             "DRAFTPICK_CACHE at a folder that can be written"
         ) from error
     return known.path
+
+
+def _bring(known: KnownFile) -> None:
+    known.kept.mkdir(parents=True, exist_ok=True)
+    made = _from_hub(known) or _joined(known)
+    if sha256_of(made) != known.sha256:
+        shutil.rmtree(known.kept)
+        raise Damaged(f"{known.file} does not have the pinned SHA-256; refusing to use it")
+    os.replace(made, known.path)
+    shutil.rmtree(known.kept)
 
 
 def _from_hub(known: KnownFile) -> Path | None:

@@ -59,6 +59,20 @@ def interval(drawn: Float64, confidence: float = CONFIDENCE) -> tuple[float, flo
     return float(low), float(high)
 
 
+def ratio_interval(
+    over: NDArray[Any], under: NDArray[Any], index: NDArray[np.intp], counts: Float64
+) -> tuple[float, float]:
+    """Percentile interval of sum(over) / sum(under) over resamples of groups; (nan, nan) where
+    fewer than two groups count.
+
+    over, under: [n]. index: [n], each row's group. counts: [B, G], as `resample` gives.
+    """
+    above, below = group_sums(over, index), group_sums(under, index)
+    if (below > 0).sum() < 2:
+        return math.nan, math.nan
+    return interval(ratio(counts @ above, counts @ below))
+
+
 def group_index(groups: Sequence[object]) -> NDArray[np.intp]:
     """[n] each row's group as a number from 0, in the order in which the groups first come."""
     place = {group: i for i, group in enumerate(dict.fromkeys(groups))}

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import PolicyError
 from ..records import Float64, Policy, RewardTable, by_task
-from .bootstrap import CONFIDENCE, RESAMPLES, group_sums, interval, ratio
+from .bootstrap import CONFIDENCE, RESAMPLES, ratio, ratio_interval
 from .bounds import costs_margin, widened
 from .units import Units, best_fixed_index, units_of
 
@@ -30,7 +30,8 @@ class Value:
     """The expected reward of one way to choose, over the table's queries.
 
     mean: over queries, each counted once, whose rows are averaged first.
-    low, high: bootstrap interval (groups resampled, with all of their queries; percentiles).
+    low, high: bootstrap interval (groups resampled, with all of their queries; percentiles); nan
+        where there are fewer than two groups.
     queries: how many counted; one on whose rows every arm that could be chosen failed does not.
     failed_mass: mean probability put on arms that failed; above 0, mean is over the arms that did
         not (rescaled).
@@ -42,6 +43,10 @@ class Value:
     high: float
     queries: int
     failed_mass: float = 0.0
+
+    def interval(self, to: str = " to ") -> str:
+        """The interval in words; a dash where there is none."""
+        return f"{self.low:.4f}{to}{self.high:.4f}" if math.isfinite(self.low) else "-"
 
 
 @dataclass(frozen=True)
@@ -241,9 +246,6 @@ def _mean(values: Float64) -> float:
 
 
 def _interval(values: Float64, units: Units, counts: Float64) -> tuple[float, float]:
-    """Percentile interval of the mean of [Q] values over resampled groups, counts [B, G]; (nan,
-    nan) where nothing counts."""
+    """`ratio_interval` of the mean of [Q] values, counts [B, G]."""
     seen = ~np.isnan(values)
-    sums = group_sums(np.where(seen, values, 0.0), units.group_of_query)
-    queries = group_sums(seen, units.group_of_query)
-    return interval(ratio(counts @ sums, counts @ queries))
+    return ratio_interval(np.where(seen, values, 0.0), seen, units.group_of_query, counts)

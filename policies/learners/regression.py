@@ -64,7 +64,7 @@ def fit_regression(
 def _fit_ridge(
     table: RewardTable, seed: int, ridge: float | None, temperature: float, standardise: bool
 ) -> Fitted:
-    if ridge is not None and not ridge > 0:
+    if ridge is not None and not (isinstance(ridge, int | float) and ridge > 0):
         raise PolicyError(f"ridge must be above 0, not {ridge}")
     seen = table.filled()
     mean, std = moments(seen.inputs, standardise, len(seen.feature_names))

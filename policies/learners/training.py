@@ -140,19 +140,23 @@ def train(
         best = (_greedy_mean(policy, choosing), policy)
     for epoch in range(1, training.epochs + 1):
         began, losses = time.perf_counter(), []
+        diverged = PolicyError(f"training diverged in epoch {epoch}; lower the learning rate")
         if often is None:
             order = torch.randperm(len(x), generator=generator)
         else:
             order = torch.multinomial(often, len(x), replacement=True, generator=generator)
         for start in range(0, len(x), training.batch_size):
             batch = order[start : start + training.batch_size]
-            value = loss(_forward(weights, x[batch]), rewards[batch], generator)
+            outputs = _forward(weights, x[batch])
+            if not outputs.isfinite().all():
+                raise diverged
+            value = loss(outputs, rewards[batch], generator)
             optimiser.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             losses.append(float(value.detach()))
         if not math.isfinite(losses[-1]):
-            raise PolicyError(f"training diverged in epoch {epoch}; lower the learning rate")
+            raise diverged
         policy = snapshot()
         history.append(_stats(epoch, losses, policy, full, validation, choosing, began))
         score = history[-1].choosing_greedy

@@ -78,7 +78,7 @@ def fit_thompson(
     learning: Learning = Learning(),
 ) -> Fitted:
     """Thompson sampling that begins at ridge regression on the table and learns from then on."""
-    table = table.filled()
+    whole, table = table, table.filled()
     fitted = fit_regression(table, None, seed)
     offline = fitted.policy
     assert isinstance(offline, NetworkPolicy)
@@ -105,7 +105,7 @@ def fit_thompson(
         drifts=[0] * arms,
     )
     policy = OnlinePolicy(
-        origin_of("thompson", table, seed, asdict(learning)),
+        origin_of("thompson", whole, seed, asdict(learning)),
         context,
         beliefs,
         state,

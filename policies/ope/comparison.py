@@ -140,7 +140,7 @@ def _comparison(
         if name == "dm":
             values[name] = Estimate(parts.value, math.nan)
             gains[name] = Estimate(gain.value, math.nan)
-        if log.unknown:
+        if log.known is not None:
             gains[name] = Estimate(math.nan, math.nan)
     w = weights(log, action_probs)
     return Comparison(

@@ -31,7 +31,8 @@ class Log:
         None for each row its own.
     shares: [n], of the rows that took the same arm the share whose reward is known, where others
         were left out; None where all are known.
-    unknown: rows left out that took an arm of which no reward is known.
+    known: [n], the chance that each request had of an arm of which any reward is known, where rows
+        of other arms were left out; None where there are none.
     """
 
     actions: NDArray[np.intp]
@@ -39,7 +40,7 @@ class Log:
     propensities: Float64
     groups: NDArray[np.intp] | None = None
     shares: Float64 | None = None
-    unknown: int = 0
+    known: Float64 | None = None
 
     def __post_init__(self) -> None:
         if not len(self.actions) == len(self.rewards) == len(self.propensities) > 0:
@@ -55,6 +56,11 @@ class Log:
     def counts(self) -> Float64:
         """[n] for how many rows of its arm each stands."""
         return np.ones(len(self.actions)) if self.shares is None else 1 / self.shares
+
+    @property
+    def requests(self) -> Float64:
+        """[n] for how many requests each stands, those that took other arms among them."""
+        return self.counts if self.known is None else self.counts / self.known
 
     @property
     def units(self) -> NDArray[np.intp]:
@@ -121,8 +127,9 @@ class OffPolicyEstimator(ABC):
 
     p_i is the propensity with which the logging policy took a_i, and w_i = pi(a_i | x_i) / p_i the
     importance weight. Where rewards of some rows are not known, the others of the arm stand for
-    them, in w_i and in the mean. q(x, a) is a predicted reward, as ``comparison.cross_fitted``
-    gives it.
+    them, in w_i and in the mean, and where those of an arm never are, rows of other arms do in the
+    mean, by the chance that they had of being there. q(x, a) is a predicted reward, as
+    ``comparison.cross_fitted`` gives it.
     """
 
     predicts: ClassVar[bool] = False
@@ -149,7 +156,7 @@ class InverseProbabilityWeighting(OffPolicyEstimator):
     """
 
     def terms(self, log: Log, action_probs: Float64, predicted: Float64 | None = None) -> Terms:
-        return Terms(weights(log, action_probs) * log.rewards, log.counts)
+        return Terms(weights(log, action_probs) * log.rewards, log.requests)
 
 
 class SelfNormalizedInverseProbabilityWeighting(OffPolicyEstimator):
@@ -178,7 +185,7 @@ class DirectMethod(OffPolicyEstimator):
     predicts = True
 
     def terms(self, log: Log, action_probs: Float64, predicted: Float64 | None = None) -> Terms:
-        return Terms(_expected(action_probs, predicted) * log.counts, log.counts)
+        return Terms(_expected(action_probs, predicted) * log.requests, log.requests)
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,7 @@ class SwitchDoublyRobust(OffPolicyEstimator):
         assert predicted is not None
         logged = predicted[np.arange(len(log.actions)), log.actions]  # [n]
         corrected = np.where(w <= self.tau, w * (log.rewards - logged), 0.0)
-        return Terms(expected * log.counts + corrected, log.counts)
+        return Terms(expected * log.requests + corrected, log.requests)
 
 
 class DoublyRobust(SwitchDoublyRobust):
@@ -236,8 +243,7 @@ def weights(log: Log, action_probs: Float64) -> Float64:
             f"{len(log.actions)} rows; give one row of probabilities per logged row"
         )
     chosen = action_probs[np.arange(len(log.actions)), log.actions]
-    known = log.counts.sum() / (log.counts.sum() + log.unknown)  # of all rows, whose arm is valued
-    return np.asarray(chosen / log.propensities * log.counts * known, dtype=np.float64)
+    return np.asarray(chosen / log.propensities * log.counts, dtype=np.float64)
 
 
 def unit_weights(log: Log, action_probs: Float64) -> Float64:

@@ -1,9 +1,18 @@
 """Risk control: the largest threshold whose expected loss is bounded, by losses on n queries.
 
 A policy with one threshold lambda is measured at an ascending grid of them, each of which allows
-more loss. The losses on n exchangeable groups of queries, most of them of one query, select the
-last threshold whose expected loss stays within max_loss. Both rules hold for any policy, any
-distribution of queries and finite n.
+more loss. A group of queries, most often of one, loses the mean of what its queries lose. The
+losses of n groups select the last threshold whose expected loss stays within max_loss.
+
+Theorem. If groups are drawn independently from one distribution, their losses are independent and
+in [0, 1], whatever their sizes. So for any policy, any such distribution and finite n, the expected
+loss of a new group at the selected threshold is at most max_loss: with probability `confidence` by
+fixed-sequence testing of Hoeffding-Bentkus p-values (2110.01052, theorem 1), on average over
+calibrations by conformal risk control (2208.02814, theorem 1).
+
+Each group counts alike: that is the mean over queries where all have one, or where a group's size
+says nothing of its loss. No finite n bounds the mean over queries of groups of any sizes: most
+queries may be in a group too rare to be drawn.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..base import origin_of
 from ..errors import PolicyError
+from ..evaluation.bootstrap import group_means
 from ..evaluation.bounds import gain_of, resamples
 from ..evaluation.units import Units, units_of
 from ..records import Fitted, RewardTable
@@ -76,7 +77,7 @@ def fit_risk_control(
     """The arm with the highest predicted reward, with the loss of greedy answers under control.
 
     lossless: the arms that do not change the answer; they serve whatever the others may not.
-    max_loss: the most that is lost on average over queries.
+    max_loss: the most that is lost on average over queries, or over groups of them (`bounds`).
     confidence: that this is so, over calibrations; in_expectation: ignore it and bound the average
         over calibrations instead.
     model: for both rewards and losses: "ridge", "knn", "mean" (one arm for every query), or "auto"
@@ -118,7 +119,7 @@ def fit_risk_control(
         threshold=float(grid.thresholds[step - 1]) if step and faster else None,
         queries=len(found),
         tasks={task: found.tasks.count(task) for task in sorted(set(found.tasks))},
-        loss=float(found.losses[:, step].mean()),
+        loss=float(group_means(found.losses[:, step], units.group_of_query).mean()),
         sources=None if units.groups == units.queries else units.groups,
         gain=gain.mean,
         gain_low=gain.low if math.isfinite(gain.low) else None,

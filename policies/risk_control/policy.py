@@ -29,14 +29,15 @@ PREDICTORS: dict[str, type[BasePolicy]] = {
 class Guarantee:
     """The bound on a policy's loss, and the calibration that it rests on.
 
-    max_loss: the largest mean loss of answers at temperature 0.
+    max_loss: the largest mean loss of answers at temperature 0; where queries share sources, of
+        sources, each of which loses the mean of its queries.
     confidence: None where the bound holds in expectation over calibrations.
     method: "learn then test" or "conformal risk control".
     threshold: lambda; lossy arms with a predicted loss below it are allowed; None allows none.
     queries: calibration queries.
     sources: independent groups that they are in; None for each query its own.
     tasks: how many of them are of each task.
-    loss: their mean loss under the policy.
+    loss: that mean on them under the policy.
     gain: their mean reward under the policy less that of the best lossless arm.
     gain_low: its lower bound (one-sided, 95%, `gain_of`); None where there are too few queries
         for one. Where it is not above 0, the policy is
@@ -76,9 +77,10 @@ class Guarantee:
         of = "" if self.sources is None else f" of {self.sources} sources"
         over = f"the {self.queries} calibration queries{of} ({tasks})"
         if self.threshold is not None:
+            alike = "" if self.sources is None else " over sources, which count alike"
             return (
                 f"Guaranteed {strength}: greedy answers to queries like {over} lose at most "
-                f"{self.max_loss:g} on average; other traffic voids this, and requests at a "
+                f"{self.max_loss:g} on average{alike}; other traffic voids this, and requests at a "
                 "temperature above 0 are left to lossless arms."
             )
         losses = ", ".join(f"{arm} {loss:.3f}" for arm, loss in self.arm_losses.items())

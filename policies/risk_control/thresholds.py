@@ -11,7 +11,7 @@ from decoders.common.errors import NoSuchName
 
 from ..base import BasePolicy, origin_of
 from ..errors import PolicyError
-from ..evaluation.bootstrap import group_sums
+from ..evaluation.bootstrap import group_means
 from ..evaluation.units import Units, units_of
 from ..learners.knn import fit_knn
 from ..learners.network import Layer, NetworkPolicy
@@ -176,16 +176,8 @@ class RiskCurve:
         return len(self.tasks)
 
     def by_group(self, risk: Risk) -> Float64:
-        """[G, Z] in [0, 1], what `Risk.controlled` takes the means of.
-
-        A group of fewer queries than the largest counts as if it were filled up with queries that
-        lose exactly what is allowed. So the mean over groups is in expectation at most `max_loss`
-        where that over queries is, whatever the groups' sizes have to do with their losses.
-        """
-        losses = risk.comparable(self.losses[:, 1:])
-        over = group_sums(losses - risk.max_loss, self.units.group_of_query)
-        most = int(np.bincount(self.units.group_of_query).max())
-        return np.asarray(risk.max_loss + over / most, dtype=np.float64)
+        """[G, Z] in [0, 1], the mean of each group's queries; `Risk.controlled` reads its means."""
+        return group_means(risk.comparable(self.losses[:, 1:]), self.units.group_of_query)
 
     def selected(self, risk: Risk, groups: int | None = None) -> int:
         """The last threshold, counted from 1, that controls the risk; 0 is the lossless one.

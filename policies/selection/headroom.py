@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from decoders.common.errors import NoSuchName
 
 from ..errors import PolicyError
-from ..evaluation.bootstrap import group_sums
+from ..evaluation.bootstrap import ratio_interval
 from ..evaluation.bounds import gain_of, resamples
 from ..evaluation.evaluate import references
 from ..evaluation.scale import percent
@@ -130,14 +130,12 @@ def _judged(
     each = {name: units.by_query(found) for name, found in values.items()}  # [Q]
     fixed = each["best fixed"]
     counts, one_more = units.resample(seed), resamples(units, seed)
-    sizes = counts @ np.bincount(units.group_of_query)  # [B], queries in each resample
     base = float(fixed.mean())
     gap = float(each["oracle"].mean()) - base
     tests = len(each) - 2  # the best fixed arm and the oracle are not chosen from
     choices = []
     for name, mine in each.items():
-        drawn = counts @ group_sums(mine, units.group_of_query) / sizes
-        low, high = np.quantile(drawn, [0.025, 0.975])
+        low, high = ratio_interval(mine, np.ones(len(mine)), units.group_of_query, counts)
         by_costs = None
         if name in probs:  # of the oracle no bound is told
             by_costs = gains_by_costs(rows, probs[name], probs["best fixed"], units)
@@ -147,8 +145,8 @@ def _judged(
                 name=name,
                 kind=kinds[name],
                 mean=float(mine.mean()),
-                low=float(low),
-                high=float(high),
+                low=low,
+                high=high,
                 gain=gain,
                 percent=percent(gain.mean, base, rows.reward_name),
                 gap_share=gain.mean / gap if gap > 0 else None,

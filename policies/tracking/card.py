@@ -94,7 +94,7 @@ def _gains(found: Judged, reward: str) -> str:
     evaluation, left = found.evaluation, found.regret
     base = evaluation["best-fixed"].mean
     rows = [
-        [name, f"{row.mean:.4f}", f"{row.low:.4f} to {row.high:.4f}", str(row.queries)]
+        [name, f"{row.mean:.4f}", row.interval(), str(row.queries)]
         for name, row in (
             ("policy, its most likely arm", evaluation["greedy"]),
             (f"best fixed arm ({evaluation.best_fixed})", evaluation["best-fixed"]),

@@ -42,10 +42,8 @@ def final_metrics(found: Judged, judged: Guarded | None) -> dict[str, float]:
     metrics |= {f"regret/{k}": float(v) for k, v in left.items() if v is not None}
     for one in judged.tried if judged is not None else ():
         key = f"guard/{metric_name(one.name)}"
-        metrics[key] = one.gain.mean
-        if math.isfinite(one.gain.low):
-            metrics |= {f"{key}_low": one.gain.low, f"{key}_high": one.gain.high}
-    return metrics
+        metrics |= {key: one.gain.mean, f"{key}_low": one.gain.low, f"{key}_high": one.gain.high}
+    return {key: figure for key, figure in metrics.items() if math.isfinite(figure)}
 
 
 def log_run(
@@ -145,7 +143,7 @@ def log_policy(
     gain = found.evaluation.gain
     words = (
         f"{fitted.policy.name}: gains {gain.mean:.4f} over the best fixed arm "
-        f"({found.evaluation.best_fixed}), 95% interval {gain.low:.4f} to {gain.high:.4f}, on "
+        f"({found.evaluation.best_fixed}), 95% interval {gain.interval()}, on "
         f"{gain.queries} queries ({found.on}). The run's card.md says more."
     )
     return enrol(client, register, info, words)

@@ -53,7 +53,9 @@ def evaluate(
         ),
     ] = None,
     tau: Annotated[float, typer.Option(help="Largest importance weight of switch-dr.")] = 10.0,
-    seed: Annotated[int, typer.Option(help="Random seed of resamples and of the log's folds.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed of resamples and of the log's folds.")
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Estimate what a policy earns, from logs or on a collection. A collection (--rewards) gives
@@ -71,8 +73,6 @@ def evaluate(
         raise DraftpickError("give either --logs FOLDER or --rewards DIR")
     if rewards is not None and policy is None:
         raise DraftpickError("--rewards needs --policy: the policy to evaluate on it")
-    if seed < 0:
-        raise DraftpickError(f"--seed must be 0 or more, not {seed}")
     from policies import load
 
     from ..logs.judge import judge
@@ -191,7 +191,7 @@ def values_table(title: str, found: Evaluation, more: Sequence[list[str]] = ()) 
         [
             named.get(row.name, row.name),
             f"{row.mean:.4f}",
-            f"{row.low:.4f} .. {row.high:.4f}",
+            row.interval(" .. "),
             str(row.queries),
         ]
         for row in [*found.rows, found.gain]

@@ -59,7 +59,7 @@ class HeadroomOptions:
         list[str] | None,
         typer.Option(metavar="FEATURE", help="Only these features: a,b or repeated. Default: all."),
     ] = None
-    seed: Annotated[int, typer.Option(help="Random seed of folds and resamples.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of folds and resamples.")] = 0
     out: Annotated[
         Path | None,
         typer.Option(

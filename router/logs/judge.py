@@ -185,7 +185,8 @@ def _missing(held: UsableDecisions) -> list[str]:
     if silent:
         warnings.append(
             f"no answer of {', '.join(silent)} has a value of this reward; what the logged choices "
-            "earned is not known, and gains are left out"
+            "earned is not known, and gains are left out; values are of requests that could have "
+            "drawn another arm"
         )
     partly = {arm: share for arm, share in shares.items() if share < 1}
     if max(partly.values()) - min(partly.values()) > UNEVEN:

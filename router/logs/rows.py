@@ -69,8 +69,8 @@ def usable(
     excluded[FORCED] = len(rows.decisions) - len(chosen) - excluded[KEPT]
     if not chosen:
         raise PolicyError(
-            f"the arm of every line of {rows.folder} was forced, {len(rows.decisions)} in all; let "
-            "the policy choose (no --arm) and draw (--explore) while logging"
+            f"no policy chose in any of the {len(rows.decisions)} lines of {rows.folder}; let it "
+            "choose (no --arm) and draw (--explore) while logging"
         )
     kept = _of_one_world(chosen, policy)
     excluded[OTHERS] = len(chosen) - len(kept)
@@ -189,6 +189,7 @@ def _tabled(
     )
     rewarded = Counter(each.arm for each in kept)
     shares = {arm: rewarded[arm] / many for arm, many in asked.items()}
+    valued = [at for at, arm in enumerate(arms) if shares.get(arm) != 0]
     more = _asked_for([each.request for each in kept])
     log = Log(
         actions,
@@ -196,7 +197,7 @@ def _tabled(
         np.array([each.propensity for each in kept]),
         np.unique(groups, return_inverse=True)[1],
         np.array([shares[each.arm] for each in kept]),
-        sum(many for arm, many in asked.items() if not shares[arm]),
+        offered[:, valued].sum(axis=1) if len(valued) < len(arms) else None,
     )
     inputs = np.concatenate([table.inputs, more], axis=1)
     return UsableDecisions(

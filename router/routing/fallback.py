@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from decoders.common.errors import ArmDown, DraftpickError
 from decoders.records import Request
@@ -45,19 +44,19 @@ def redirected(
     chances = dict(zip(policy.arms, map(float, own), strict=True))
     for arm in down:
         if arm in chances:
-            chances[best] += chances[arm]
+            chances[best] = min(1.0, chances[best] + chances[arm])  # sums are rounded
             chances[arm] = 0.0
     probabilities = list(chances.values())
     return replace(decision, arm=taken, propensity=chances[taken], probabilities=probabilities)
 
 
-def unfit(engine: Any, arms: Sequence[str], request: Request) -> dict[str, ArmDown]:
+def unfit(engine: RoutingEngine, arms: Sequence[str], request: Request) -> dict[str, ArmDown]:
     """Why each arm cannot answer such a request. Raises the last one's DraftpickError where none
     can."""
     found, refusal = dict[str, ArmDown](), None
     for name in arms:
         try:
-            engine.arm(name).check(request)
+            engine.arms[name].check(request)
         except DraftpickError as error:
             refusal, found[name] = error, ArmDown(name, str(error), 0.0)
     if refusal is not None and len(found) == len(arms):

@@ -405,8 +405,7 @@ class Router:
             return {}
         arms, asleep = self.policy.arms, self.engine.asleep
         down = {name: asleep[name] for name in arms if name in asleep}
-        if request.grammar is not None:
-            down |= unfit(self.engine, arms, request)
+        down |= unfit(self.engine, arms, request)
         left = [name for name in arms if name not in down]
         return down | arms_past_context(self.engine, left, prompt_ids, request)
 

@@ -24,7 +24,7 @@ from decoders.protocols import EncoderDecoder
 from ..records import RouteChoice
 from . import errors, page
 from .answers import Answer, Answers, Round
-from .errors import ApiError
+from .errors import ApiError, as_api_error
 from .metrics import Metrics
 from .middleware import BODY_S, KEY, RequestLimits, user_of
 from .parsing import AUTO, Limits, RequestParser
@@ -159,8 +159,7 @@ class Service:
         self._scheduler, self._timeout_s = scheduler, settings.timeout_s
         self._spans = spans
         self._limits, self._isolate_by = settings.limits, settings.isolate_by
-        router = scheduler.routers.get(DEFAULT) or next(iter(scheduler.routers.values()))
-        self._engine = engine = router.engine
+        self._engine = engine = scheduler.routers[DEFAULT].engine
         self.started = int(time.time())
         policies = [name for name, each in scheduler.routers.items() if each.policy is not None]
         self._parser = RequestParser(engine, policies, settings.limits)
@@ -179,8 +178,7 @@ class Service:
 
     def _policy(self) -> str | None:
         """The name of the policy that chooses where a request names none."""
-        routers = self._scheduler.routers
-        policy = (routers.get(DEFAULT) or next(iter(routers.values()))).policy
+        policy = self._scheduler.routers[DEFAULT].policy
         return None if policy is None else policy.name
 
     @property
@@ -204,7 +202,8 @@ class Service:
     async def answer(
         self, kind: type[Reply], body: ChatBody | CompletionBody, request: Request
     ) -> Response:
-        """The response to a request; its answers end when its client goes."""
+        """The response to a request; its answers end when its client goes. Raises ApiError alone:
+        any other error would cost the connection."""
         trace, ended = given_trace(request.headers), None
         if self._spans is not None:
             trace, ended = self._spans.begin(kind.operation, body.model, request.headers)
@@ -215,9 +214,9 @@ class Service:
             client = request.client.host if request.client else ""
             requests = await self._parser.requests(body, route, client, user, trace)
             answers = Answers(self._scheduler, requests, self.metrics, self._timeout_s)
-        except Exception:
+        except Exception as error:
             self.metrics.ended("", "refused")
-            raise
+            raise as_api_error(error) from None
         parts = answers.all, self._fingerprint, self._tokenizer
         read = partial(self._parser.call_reader, body), self._apart
         reply = kind(body, requests, route, *parts, *read)
@@ -247,6 +246,8 @@ class Service:
             return JSONResponse(reply.whole(), headers=headers)
         except Gone:
             return Response(status_code=GONE)
+        except Exception as error:
+            raise as_api_error(error) from None
         finally:
             if not handed_on:
                 await end()
@@ -273,8 +274,8 @@ async def _events(reply: Reply, answers: Answers) -> AsyncIterator[str]:
             chunks = reply.chunks(answer, event) if isinstance(event, Round) else reply.last(answer)
             for chunk in chunks:
                 yield _event(chunk)
-    except ApiError as error:
-        yield _event(error.to_json())
+    except Exception as error:
+        yield _event(as_api_error(error).to_json())
         return
     if reply.body.tells_usage:
         yield _event(reply.counts())

@@ -161,7 +161,7 @@ class Metrics:
         counts = self._of(arm)
         counts.tokens += tokens
         counts.seconds += routed.wall_s
-        if made.upstream is not None and made.accepted_per_position:  # rounds of an endpoint
+        if made.upstream is not None and made.rounds and made.accepted_per_position:  # its own
             counts.verified(made.rounds, made.drafted, made.accepted_per_position)
         self._prompt.inc(made.tokens_read)
         if made.load_s is not None:

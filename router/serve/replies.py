@@ -40,7 +40,6 @@ class Reply:
 
     prefix = kind = chunk_kind = operation = ""
     opening: Json | None = None  # what a stream begins with, unless draftpick's field needs it
-    goes_on = False  # whether an answer goes on a prompt that its decoder has read
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class Reply:
         self.seeds = [each.seed for each in drawn if each.seed is not None]
         self.id, self._created = f"{self.prefix}-{self.request_id}", int(time.time())
         self._fingerprint, self._tokenizer = fingerprint, tokenizer
-        goes_on = self.goes_on and not apart
+        goes_on = body.goes_on and not apart
         self._after = [each.prompt_ids if goes_on else [] for each in requests]
         self._texts = [self._stream(after) for after in self._after]
         self._call_reader = call_reader
@@ -98,8 +97,8 @@ class Reply:
 
     def _choice(self, answer: Answer) -> Json:
         result = decode_of(answer)
-        text, thought, stopped = self._text(answer)
-        scored = self._logprobs(answer, len(text) if stopped else None)
+        text, thought, _ = self._text(answer)
+        scored = self._logprobs(answer)
         reader = self._call_reader()
         written = self.written(text)
         if thought:
@@ -148,8 +147,7 @@ class Reply:
             if piece != self.piece(""):
                 yield self._chunk(answer, piece, nothing)
         reason = self._finished(answer, reader)
-        whole, _, stopped = self._text(answer)
-        logprobs = self._logprobs(answer, len(whole) if stopped else None)
+        logprobs = self._logprobs(answer)
         end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
         done = all(each.result is not None for each in self.answers)
         yield end | (
@@ -188,15 +186,17 @@ class Reply:
         return text, stream.thought, stream.ended
 
     def _stream(self, after: Sequence[int]) -> TextStream:
-        return TextStream(self._tokenizer, self.body.stop, after, whole=self.goes_on)
+        plain = isinstance(self.body, CompletionBody)
+        return TextStream(self._tokenizer, self.body.stop, after, whole=plain)
 
-    def _logprobs(self, answer: Answer, cut: int | None) -> Json | None:
-        """cut: as of `scored_tokens`."""
+    def _logprobs(self, answer: Answer) -> Json | None:
         result, after = decode_of(answer), self._after[answer.index]
         if result.upstream is not None:
             return result.upstream.logprobs
         if not result.logprobs:
             return None
+        text, _, stopped = self._text(answer)
+        cut = len(text) if stopped else None
         return self.logprobs(list(scored_tokens(result, self._tokenizer, cut, after)))
 
     def _frame(self, kind: str, choices: list[Json]) -> Json:
@@ -301,7 +301,6 @@ class TextReply(Reply):
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
     operation = "text_completion"
-    goes_on = True
 
     def written(self, text: str) -> Json:
         return {"text": text}

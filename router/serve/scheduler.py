@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from decoders.backends.threads import let_go
@@ -201,7 +202,7 @@ class Scheduler:
             raise NoSuchName("policy", generation.policy, list(self.routers))
         handle = RequestHandle(self, generation, callbacks)
         with self._lock:
-            if self._draining:
+            if self._draining or not self.alive:
                 raise Closing("the server is shutting down; ask again elsewhere or later")
             evicted = self.queue.put(generation.client, handle)
         self._batch.wake()
@@ -229,7 +230,7 @@ class Scheduler:
 
     def close(self) -> None:
         """Accept no more requests, cancel those accepted, and end the thread. An answer that waits
-        for a silent server is abandoned after some seconds."""
+        for a silent server is abandoned after some seconds, and so is a reload."""
         with self._lock:
             self._ends = time.monotonic() + END_S
             self._draining = self._closed = True
@@ -239,7 +240,9 @@ class Scheduler:
         while (waiting := self.queue.take()) is not None:
             waiting.cancel()
             waiting.callbacks.failed(Cancelled("the server shuts down"))
-        self._thread.join()
+        self._thread.join(END_S + 2 * LOOK_S)
+        for abandoned in list(self._busy):
+            self._give_up(abandoned, Cancelled("the server shuts down"))
 
     def _occupied(self) -> bool:
         with self._lock:
@@ -256,7 +259,10 @@ class Scheduler:
                 slot = self._batch.free(asked.prompt_ids if self._reuse else (), asked.request.user)
                 assert slot is not None
                 self._busy[handle] = slot
-                self._batch.begin(slot, self._answering(handle, slot))
+                try:
+                    self._batch.begin(slot, self._answering(handle, slot))
+                except Exception as error:  # the next request goes on
+                    self._give_up(handle, error)
             if self._batch.running:
                 self._step()
             else:
@@ -299,11 +305,18 @@ class Scheduler:
                 self._answer(handle, routers)
             except Exception:  # in the callbacks themselves; the next request goes on
                 logger.exception("a callback failed")
-            finally:
-                with self._lock:
-                    self._busy.pop(handle, None)
+            self._forget(handle)
 
         return answer
+
+    def _forget(self, handle: RequestHandle) -> None:
+        with self._lock:
+            self._busy.pop(handle, None)
+
+    def _give_up(self, handle: RequestHandle, error: Exception) -> None:
+        """There will be no answer."""
+        self._forget(handle)
+        handle.callbacks.failed(error)
 
     def _answer(self, handle: RequestHandle, routers: Mapping[str, Router]) -> None:
         generation, callbacks = handle.generation, handle.callbacks
@@ -326,6 +339,8 @@ class Scheduler:
                 chosen=callbacks.began,
             )
         except Exception as error:
-            callbacks.failed(error)
+            end = partial(callbacks.failed, error)
         else:
-            callbacks.done(result)
+            end = partial(callbacks.done, result)
+        if handle in self._busy:  # it was not given up meanwhile
+            end()

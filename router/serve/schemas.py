@@ -157,12 +157,12 @@ class ToolCall(Body):
 
 
 class Message(Body):
-    """name and refusal are accepted and not read. The fields after tool_calls are those of an
-    answer that a client sends back as it came; thoughts go on to endpoints alone."""
+    """name, but of a tool, and refusal are accepted and not read. The fields after tool_calls are
+    those of an answer that a client sends back as it came; thoughts go on to endpoints alone."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[Words, BeforeValidator(_joined)]
-    name: str | None = None
+    name: Words | None = None
     tool_call_id: Words | None = None
     tool_calls: list[ToolCall] = []
     refusal: Words | None = None
@@ -377,6 +377,11 @@ class ChatBody(CommonFields):
 
     unasked_tokens: ClassVar[int | None] = None
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether an answer goes on a text of the prompt."""
+        return self.messages[-1].role == "assistant"
+
     @model_validator(mode="after")
     def _agree(self) -> ChatBody:
         both = {self.max_tokens, self.max_completion_tokens} - {None}
@@ -438,6 +443,7 @@ class CompletionBody(CommonFields):
     suffix: Annotated[Any, _only("")] = None
 
     unasked_tokens: ClassVar[int | None] = 16  # of an answer for which no number is asked
+    goes_on: ClassVar[bool] = True
 
     @property
     def most_tokens(self) -> int | None:

@@ -178,7 +178,8 @@ class HeaderTimeout(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:  # a request is answered
             self._forget()
         elif self._late is None:
-            self._late = self.loop.call_later(HEADERS_S, self.transport.abort)
+            begun = self.cycle is None or self.conn.trailing_data[0]  # else a refused body ended
+            self._late = self.loop.call_later(HEADERS_S if begun else IDLE_S, self.transport.abort)
 
     def _forget(self) -> None:
         if self._late is not None:

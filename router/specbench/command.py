@@ -65,7 +65,7 @@ def specbench(
     ] = None,
     request: RequestRecord,
     seed: Annotated[
-        int, typer.Option(help="Random seed of questions, their order and sampling.")
+        int, typer.Option(min=0, help="Random seed of questions, their order and sampling.")
     ] = 0,
     ask: Annotated[
         bool,

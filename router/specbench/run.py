@@ -218,6 +218,4 @@ def _user(words: str) -> Message:
 
 
 def _entropy(seed: int, identity: str) -> int:
-    if seed < 0:
-        raise DraftpickError(f"--seed must be 0 or more, not {seed}")
     return int.from_bytes(hashlib.sha256(f"{seed}/{identity}".encode()).digest()[:8], "big")

@@ -93,7 +93,7 @@ class AlignOptions:
         int, typer.Option(min=1, help="Longest answer of the target, in tokens.")
     ] = 256
     seed: Annotated[
-        int, typer.Option(help="Random seed of the examples' order and the initial weights.")
+        int, typer.Option(min=0, help="Random seed of the examples' order and the initial weights.")
     ] = 0
     target: Target = EngineOptions.target
     device: Device = EngineOptions.device

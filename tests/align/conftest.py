@@ -30,13 +30,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(queries, outputs): each answer counts up from its prompt's word, then ends."""
+    """(queries, outputs): each answer counts up from its prompt's last word, then ends."""
     folder = tmp_path_factory.mktemp("written")
     queries, outputs = [], []
     for i in range(160):
         task = ("qa", "math")[i % 2]
         first = (7 * i) % 20
-        queries.append({"id": f"q{i}", "task": task, "turns": [WORDS[first]]})
+        asked = f"{WORDS[20 + i // 20]} {WORDS[first]}"  # no two alike
+        queries.append({"id": f"q{i}", "task": task, "turns": [asked]})
         answer = " ".join(WORDS[first + 1 : first + 13])
         outputs.append({"id": f"q{i}", "task": task, "output": answer, "ended": True})
     for name, rows in (("queries.jsonl", queries), ("outputs.jsonl", outputs)):

@@ -2,22 +2,27 @@
 
 import json
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from align_kit import RECIPE, command, config_for, dies_after, endless, nothing
 
-from collect.align import checkpoint, weights
-from collect.align.calibration import batches
+from collect.align import card, checkpoint, weights
+from collect.align.calibration import Example, batches, build
+from collect.align.card import finish
 from collect.align.config import KINDS
-from collect.align.learners import Answers
+from collect.align.learners import Answers, DraftLearner
 from collect.align.run import align
 from collect.align.write import write_outputs
+from collect.queries import read_queries
 from decoders import Engine, Request
 from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.options import EngineOptions
+from decoders.sampling.draft_vocab import DraftVocab
 
 SIZES = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -214,6 +219,61 @@ def test_answers_of_a_target_without_an_end_token(
     assert align(
         config_for("bigram", tmp_path / "out", without, (written[0], own)), RECIPE, nothing
     )
+
+
+def test_what_is_held_out_shares_neither_text_nor_group_with_what_is_trained_on(
+    tmp_path: Path,
+) -> None:
+    """And what has no answer is neither."""
+    of_text = [{"id": f"t{i}", "turns": ["same"]} for i in range(100)]
+    of_group = [{"id": f"g{i}", "turns": [f"{i}"], "group": "one"} for i in range(100)]
+    alone = [{"id": f"q{i}", "turns": [f"own {i}"]} for i in range(100)]
+    rows = [{"task": "qa", **row} for row in of_text + of_group + alone]
+    queries, outputs = tmp_path / "queries.jsonl", tmp_path / "outputs.jsonl"
+    queries.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answers = [{"id": row["id"], "ids": [1]} for row in rows] + [{"id": "q0", "output": ""}]
+    outputs.write_text("".join(json.dumps(row) + "\n" for row in answers))
+    examples = build(
+        [outputs], read_queries(queries), lambda query: [5], lambda text: [], None,
+        tasks=None, max_prompt=9, max_answer=9,
+    )  # fmt: skip
+    apart = [example.held_out for example in examples]
+    assert len(apart) == 300 and 0 < sum(apart[200:]) < 10
+    assert len(set(apart[:100])) == len(set(apart[100:200])) == 1
+
+
+def test_answers_without_a_token_of_the_vocabulary_teach_nothing(vocab: DraftVocab) -> None:
+    learner = DraftLearner(SIZES, vocab)
+    loss = learner.loss(torch.tensor([[5, 42]]), torch.tensor([[42, -100]]))
+    loss.backward()
+    assert loss.item() == 0
+    assert all(not w.grad.any() for w in learner.module.parameters() if w.grad is not None)
+
+
+def test_a_run_goes_on_where_it_was_though_epochs_differ_in_batches(vocab: DraftVocab) -> None:
+    lengths = np.random.default_rng(1).integers(20, 64, 100)
+    examples = [Example("q", "qa", np.full(n, 5, np.int32), 1) for n in lengths]
+    task = Answers(DraftLearner(SIZES, vocab), examples, replace(RECIPE, batch_tokens=300))
+    steps = [task.steps(epoch) for epoch in range(1, 4)]
+    assert len(set(np.diff([0, *steps]))) > 1
+    whole = list(islice(task.batches(0), steps[2]))
+    for skipped in (steps[0] - 1, *steps[:2], steps[1] + 1):
+        np.testing.assert_array_equal(next(task.batches(skipped)).ids, whole[skipped].ids)
+
+
+def test_a_drafter_s_folder_is_whole_while_the_old_one_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(deleting: Path, ignore_errors: bool) -> None:
+        if deleting.exists():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(card, "render", lambda *given: "")
+    finish(tmp_path / "model", "it", {"is": "one"}, nothing)
+    monkeypatch.setattr(card.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        finish(tmp_path / "model", "it", {"is": "two"}, nothing)
+    assert json.loads((tmp_path / "model/card.json").read_text())["is"] == "two"
 
 
 def test_no_examples_are_no_batches() -> None:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from collect.queries import SPLITS, TASKS, first_per_task, ordered, read_queries, shipped
+from collect.queries import (
+    SPLITS,
+    TASKS,
+    first_per_task,
+    independent,
+    ordered,
+    read_queries,
+    shipped,
+)
 from decoders.common.errors import DraftpickError
 
 GOOD: dict[str, Any] = {"id": "a", "task": "qa", "turns": ["Why?"]}
@@ -144,6 +152,13 @@ def test_the_shipped_queries() -> None:
     assert not {q.id for q in train} & {q.id for q in test}
     with pytest.raises(DraftpickError, match="unknown split"):
         shipped("dev")
+
+
+def test_a_group_called_as_another_query_is_another_group() -> None:
+    known = {"1": ("a", None), "2": ("b", "1"), "3": ("b", None), "4": ("c", "1"), "5": ("d", None)}
+    found = independent(known)
+    assert {found[each] for each in "234"} == {"1"} and found["5"] == "5"
+    assert len(set(found.values())) == 3
 
 
 def test_shipped_queries_that_share_a_passage_share_a_group() -> None:

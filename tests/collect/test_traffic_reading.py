@@ -182,7 +182,7 @@ def test_lines_are_numbered_as_they_stand(tmp_path: Path) -> None:
 
 
 QUOTES = (
-    "Received request c-9: prompt: None, params: max_tokens=3",
+    "2024-05-06 10:11:12 Received request c-9: prompt: None, params: max_tokens=3",
     "Request c-9 details: prompt: None, prompt_token_ids: [1], y",
     "Generated response c-9: output: None, finish_reason: stop",
     "request: {",
@@ -200,6 +200,8 @@ def test_words_of_a_log_in_a_text_are_a_text(shape: str, tmp_path: Path) -> None
         ]
         (answer,) = read(tmp_path, *lines)
         assert answer.answer["content"] == f"the {quote} x" and answer.asked == f"what {quote} ?"
+        (bare,) = read(tmp_path, *(line.partition("] ")[2] or line for line in lines))
+        assert bare.started is None and bare.ended is None
         assert answer.prompt_ids is None and answer.limit == 9
 
 

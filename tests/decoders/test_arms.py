@@ -37,14 +37,15 @@ def test_a_good_file(tmp_path: Path) -> None:
               both:
                 kind: horizontal
                 parts:
-                - {kind: neural, drafter: ./y, length: {k: 2}}
+                - &part {<<: {kind: neural, drafter: ./z}, drafter: ./y, length: {k: 2}}
                 - {kind: max_gram, length: {k: 2}}
+              alone: {<<: *part, note: merged from what is merged itself}
             """,
         )
     )
-    assert list(arms) == ["autoregressive", "copy", "small", "both"]  # always there
+    assert list(arms) == ["autoregressive", "copy", "small", "both", "alone"]  # always there
     assert Path(arms["small"].drafter) == tmp_path / "x"  # next to the file
-    assert Path(arms["both"].parts[0].drafter) == tmp_path / "y"
+    assert arms["both"].parts[0].drafter == arms["alone"].drafter == str(tmp_path / "y")
     assert (arms["copy"].shortest, arms["copy"].earliest, arms["copy"].lossless) == (3, True, True)
     assert (arms["small"].length.kind, arms["small"].length.k) == ("adaptive", 9)
     assert arms["autoregressive"].kind == "autoregressive"
@@ -264,6 +265,12 @@ kind: endpoint, url: 'http://h', model: m, limit_field: most, extra_body: {most:
     => arms.a.extra_body: most is set by every request
 kind: endpoint, url: 'http://h', model: m, limit_field: stream
     => arms.a.limit_field: stream is another field
+kind: endpoint, url: 'http://h', model: m, extra_body: {x: .nan}
+    => arms.a.extra_body: Out of range float
+kind: endpoint, url: 'http://h', model: m, extra_body: {x: 2026-01-01}
+    => arms.a.extra_body: Object of type date
+kind: endpoint, url: 'http://h', model: m, timeout_s: 1.0e+10
+    => arms.a.timeout_s: Input should be less than or equal to 86400
 """
 ROWS = MISTAKES.replace("\n    =>", " =>").split("\n")
 

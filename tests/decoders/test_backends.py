@@ -114,6 +114,21 @@ def test_rolling_back_into_the_prompt(decoder: Backend) -> None:
     close(rolled, decoder.prefill([*PROMPT[:3], 11]).logits)
 
 
+def test_a_pass_that_fails_midway_leaves_what_was_held(tiny: Tiny) -> None:
+    made = HFBackend.load(tiny(), CPU, torch.float32)
+    made.prefill(PROMPT)
+
+    def fail(*_: Any) -> None:
+        raise torch.OutOfMemoryError
+
+    with (
+        made.model.model.layers[1].register_forward_pre_hook(fail),
+        pytest.raises(torch.OutOfMemoryError),
+    ):
+        made.prefill(PROMPT, cached=1)
+    assert made.length == 1
+
+
 def test_truncation_goes_backwards_only(careful: Backend) -> None:
     careful.prefill(PROMPT)
     for length in (held(careful) + 1, -1):

@@ -192,6 +192,19 @@ def test_a_token_that_never_leaves_is_read_as_ever(target: LayeredBackend) -> No
     torch.testing.assert_close(torch.stack([logits, after[0]]), again)
 
 
+def test_a_token_after_a_tree_ends_it(tiny: Tiny) -> None:
+    target, chain = native(tiny()), native(tiny())
+    target.prefill([3])
+    target.extend(torch.tensor([1, 2]), [-1, -1])
+    with pytest.raises(ValueError, match="keep a path"):
+        target.extend_until(4, lambda *args: False)
+    target.keep([1])
+    target.extend_until(4, lambda *args: False)
+    chain.prefill([3, 2, 4])
+    expected = chain.extend(torch.tensor([5]))
+    torch.testing.assert_close(target.extend(torch.tensor([5]), [-1]), expected)
+
+
 def test_a_full_context(tiny: Tiny, tiny_t5: Tiny) -> None:
     for target in (native(tiny()), seq2seq(tiny_t5())):
         target.prefill([1])

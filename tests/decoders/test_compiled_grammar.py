@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jsonschema
 import pytest
@@ -272,4 +273,10 @@ def test_what_takes_too_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.begin(JSON).allowed().any()
     ends.set()
     monkeypatch.setattr(module, "COMPILING_S", 10.0)
+    start = Mock(side_effect=RuntimeError("can't start new thread"))
+    with monkeypatch.context() as crowded:
+        crowded.setattr(threading.Thread, "start", start)
+        for _ in range(module.AT_ONCE):
+            with pytest.raises(StillCompiling, match="can't start new thread; ask again"):
+                made.begin(several[-1])
     assert made.begin(several[-1]).allowed().any()

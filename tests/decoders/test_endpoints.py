@@ -180,6 +180,8 @@ def test_ids_that_are_no_chat_are_refused(server: FakeEndpoint) -> None:
     for ids in ([1, 2, 3], [300], []):
         with pytest.raises(DraftpickError, match="takes a chat, not token ids"):
             engine_of(server).check(ids, Request())
+    with pytest.raises(DraftpickError, match="half a surrogate pair"):
+        engine_of(server).encode_text("\ud800")
 
 
 def test_likely_texts_are_near_in_the_hashing_space() -> None:

@@ -281,7 +281,7 @@ def test_messages_that_are_joined_are_told_once(
 ) -> None:
     engine = Engine.load(str(target_folder), dtype="float32", device="cpu", only=["autoregressive"])
     capsys.readouterr()
-    chat = [{"role": "user", "content": words} for words in ("w1 w2", "w3")]
+    chat = [{"role": "user", "content": words} for words in ("w1 w2", None, "w3")]
     assert engine.encode_chat(chat) == engine.encode_chat(chat) == [1, 2, 3]
     said = capsys.readouterr().err
     assert "has no chat template: messages are joined by newlines" in said

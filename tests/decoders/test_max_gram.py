@@ -136,16 +136,18 @@ def test_the_index_equals_a_plain_search(
 # -- where a draft ends ---------------------------------------------------------------------------
 
 
-def test_a_draft_ends_where_it_is_unlikely_to_stand() -> None:
-    """A match of two is accepted with 0.57, its second token (a match of three) with 0.66, and so
-    on."""
+@pytest.mark.parametrize(("heat", "expected"), [(0.0, [5, 4, 2, 1, 0]), (1.0, [5, 1, 0, 0, 0])])
+def test_a_draft_ends_where_it_is_unlikely_to_stand(heat: float, expected: list[int]) -> None:
+    """A match of two is accepted with 0.57 (0.31 at temperature 1), its second token (a match of
+    three) with 0.66 (0.42), and so on."""
     context = [1, 2, 3, 4, 5, 6, 7, 9, 1, 2]
     lengths = []
     for least in (0.0, 0.2, 0.35, 0.5, 0.6):
         drafter = max_gram(stop_below=least)
         drafter.reset(context)
-        lengths.append(len(drafter.guess(context, 5)))
-    assert lengths == [5, 4, 2, 1, 0]
+        asked = DraftRequest(5, Sampling(heat), Generator(CPU, 0))
+        lengths.append(len(drafter.propose(context, asked).ids))
+    assert lengths == expected
 
 
 def test_a_table_s_token_counts_with_its_share() -> None:

@@ -158,10 +158,10 @@ def test_a_shorter_context(tiny: Tiny, backend: str, tmp_path: Path) -> None:
         engine.decode("small", PROMPT, Request(16))
 
 
-@pytest.mark.parametrize("context", [0, 97])
+@pytest.mark.parametrize("context", [0, 1, 97])
 def test_a_context_that_the_model_does_not_have(tiny: Tiny, context: int, tmp_path: Path) -> None:
     folder = _named(tiny(), tmp_path)
-    with pytest.raises(DraftpickError, match=f"--context {context}: .* at least 1 and at most 96"):
+    with pytest.raises(DraftpickError, match=f"--context {context}: .* at least 2 and at most 96"):
         Engine.load(str(folder), {}, dtype="float32", context=context)
 
 

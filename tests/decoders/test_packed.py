@@ -24,13 +24,13 @@ BF16 = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize("rows", [(), (1,), (1, 1), (2, 1), (2, 7)])
 @pytest.mark.parametrize("inputs", [96, 1536])
-def test_a_packed_weight_multiplies_as_an_ordinary_one(rows: int, inputs: int) -> None:
+def test_a_packed_weight_multiplies_as_an_ordinary_one(rows: tuple[int, ...], inputs: int) -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(40, inputs, generator=generator)
     bias = torch.randn(40, generator=generator)
-    x = torch.randn(2, rows, inputs, generator=generator)
+    x = torch.randn(*rows, inputs, generator=generator)
     torch.testing.assert_close(
         linear(x, pack(weight), bias),
         torch.nn.functional.linear(x, weight, bias),

@@ -28,6 +28,7 @@ from decoders.arms import ArmRecipe, recipe
 from decoders.backends.native import LlamaBackend
 from decoders.costs.passes import (
     CONTEXT,
+    HELD,
     QUIET,
     WIDEST,
     PassCosts,
@@ -39,6 +40,7 @@ from decoders.costs.passes import (
     time_passes,
     undisturbed,
 )
+from decoders.costs.under_load import SharedCosts, UnderLoad
 from decoders.lengths import AdaptiveLength
 from decoders.methods.max_gram.drafter import MaxGramDrafter
 from decoders.methods.neural.drafter import NeuralDrafter
@@ -154,14 +156,18 @@ def test_a_measurement_on_a_busy_machine_is_kept_until_a_quieter_one(
     monkeypatch.setattr("decoders.costs.passes.QUIET", QUIET)
     learnt = []
     for least, usual in ((0.01, 0.05), (0.02, 0.2), (0.03, 0.03), (0.04, 0.04)):
-        times = [[least, usual, usual]] * 3
+        times = [[least, usual, usual]] * WIDEST
         monkeypatch.setattr("decoders.costs.passes.time_passes", lambda target, repeats, t=times: t)
         learnt.append(learn(counted(), "model", tmp_path).verify_s[0])
     assert learnt == [0.01, 0.01, 0.03, 0.03]
 
 
+NONE, FEW, NEGATIVE = ([0.1] * n + last for n, last in ((0, []), (2, []), (WIDEST - 1, [-1.0])))
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"verify_s": [], "busy": 1}', '{"verify_s": [0.1, -1], "busy": 1}', "[1]"]
+    "text",
+    ["", "{}", "[1]", *(json.dumps({"verify_s": s, "busy": 1}) for s in (NONE, FEW, NEGATIVE))],
 )
 def test_a_broken_file_is_made_anew(tmp_path: Path, text: str) -> None:
     learn(counted(), "model", tmp_path)
@@ -307,15 +313,18 @@ def test_what_an_exit_spares_is_taken_off_its_tree_too(
 
 
 def test_a_draft_model_s_token_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second a pass, where the target's takes four."""
+    """A second a pass, where the target's takes four beside no other answer."""
     clock = TickingClock()
     monkeypatch.setattr("time.perf_counter", clock)
     target = ToyBackend.random(3, seed=1)
-    drafter = NeuralDrafter(SlowToy(ToyBackend.random(3, seed=2).table, clock))
-    assume(target, PassCosts((4.0, 4.0)))
+    model = SlowToy(ToyBackend.random(3, seed=2).table, clock)
+    model.context = HELD
+    drafter = NeuralDrafter(model)
+    shared = SharedCosts((1, 8), (1, 2), ((4.0, 4.0), (16.0, 16.0)), narrow=8)
+    assume(target, UnderLoad((4.0, 4.0), 1.0, shared, lambda: 8))
     assert draft_cost(drafter, target) == pytest.approx(0.25, rel=1e-3)
-    clock.tick = 9.0
-    assert draft_cost(drafter, target) == pytest.approx(0.25, rel=1e-3)  # once
+    clock.tick = 9.0  # it is timed once
+    assert draft_cost(WidenedDrafter(drafter, (2,), 99), target) == pytest.approx(0.25, rel=1e-3)
 
 
 def test_what_runs_on_the_target_s_states_has_a_fixed_cost() -> None:

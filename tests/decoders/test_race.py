@@ -14,6 +14,7 @@ from torch import Tensor
 from decoders.sampling import race
 from decoders.sampling.argmax import WIDTH, likeliest
 from decoders.sampling.race import ON_CPU
+from decoders.sampling.randomness import Generator
 
 pytestmark = pytest.mark.instructions
 
@@ -75,6 +76,12 @@ def test_the_numbers_are_philox_s() -> None:
 def test_keys_depend_on_seed_and_names() -> None:
     keys = {race.key_of(seed, *names) for seed, names in product(range(50), [(), (0,), ("a", 1)])}
     assert len(keys) == 150 and race.key_of(1, 2) == race.key_of(1, 2)
+
+
+def test_seeds_beyond_what_a_generator_takes_draw() -> None:
+    chances = [Generator(torch.device("cpu"), seed) for seed in (5, 2**64 + 5)]
+    one, other = (chance.accept(torch.full((20,), 0.5)).tolist() for chance in chances)
+    assert one == other
 
 
 # -- law ------------------------------------------------------------------------------------------

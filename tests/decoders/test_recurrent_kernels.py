@@ -1,9 +1,12 @@
 """Steps of a recurrent drafter by the kernels in C++, beside ordinary operations."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS, Tiny, greedy, random_cell
 from effort import examples
+from gguf_toys import save_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -18,6 +21,7 @@ from decoders.sampling.argmax import likeliest
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.race import CellTokens
 from decoders.sampling.randomness import Generator
+from decoders.zoo import from_gguf
 
 pytestmark = pytest.mark.instructions
 
@@ -130,6 +134,18 @@ def test_a_head_that_does_not_fit_takes_ordinary_operations(kernel: None, tiny: 
         head.step(state, tokens), by_operations(head, state, tokens), strict=True
     ):
         assert torch.equal(one, other)
+
+
+def test_drafters_share_what_they_read_of_a_file_s_embedding(
+    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAFTPICK_CACHE", str(tmp_path))
+    folder = from_gguf(save_gguf(tmp_path / "m.gguf"))
+    target = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="file", blocked=True)
+    cell = random_cell(target.state_size, 1, torch.bfloat16, width=64)
+    read = [RecurrentHead(target, cell, DraftVocab(NAMES, 100)).kernels for _ in range(2)]
+    assert read[0] is not None and read[1] is not None
+    assert read[0]._embedding is read[1]._embedding
 
 
 def test_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:

@@ -1,7 +1,9 @@
 """Ids to bytes to text, piece by piece: held to transformers' own decoding and to llama.cpp's."""
 
+import gc
 import json
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +208,15 @@ def test_an_answer_that_goes_on_a_text_keeps_its_first_space() -> None:
     begins = tokenizer.convert_tokens_to_ids("<s>")
     assert TextStream(tokenizer, after=ids).add(ids) == " the cat"
     assert TextStream(tokenizer, after=[begins]).add(ids) == "the cat"
+
+
+def test_a_tokenizer_goes_with_its_spelling() -> None:
+    tokenizer = next(iter(KINDS.values()))()
+    held = weakref.ref(tokenizer)
+    assert spelling_of(tokenizer) is spelling_of(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert held() is None
 
 
 @pytest.mark.parametrize("kind", FILES)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,30 @@ def test_threads_come_and_go_with_the_neighbours(
     assert four == [4, 2, 4, 3] and mine.full == 3
 
 
+def test_threads_that_decode_in_turn_all_get_their_cores_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that began while a neighbour was busy does, too."""
+    looks = [Look(0.0, 0.0, 0.0)]
+    monkeypatch.setattr(threads, "look", lambda: looks[-1])
+    monkeypatch.setattr(threads, "allowed_cores", lambda: 2)
+    monkeypatch.setattr(threads.time, "perf_counter", lambda: looks[-1].wall)
+    monkeypatch.setattr(threads.control_group, "cores", lambda: None)
+    with set_threads(2), ExitStack() as stack:
+        mine = Threads()
+        one, other, late = (stack.enter_context(ThreadPoolExecutor(1)) for _ in range(3))
+        each = [one, other]
+        for busy, cores in ((0, 2), (1, 1), (0, 2)):
+            for thread in each:
+                last = looks[-1]
+                looks.append(Look(last.wall + 1, last.own + 1, last.busy + 1 + busy))
+                thread.submit(mine.adapt).result()
+                assert thread.submit(torch.get_num_threads).result() == cores
+            if busy:
+                each.append(late)
+                assert late.submit(torch.get_num_threads).result() == 1
+
+
 def test_one_thread_never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(threads, "look", lambda: pytest.fail("looked"))
@@ -108,7 +134,8 @@ def test_passes_on_a_cpu_look_at_the_neighbours(
     monkeypatch.setattr(threads.threads(), "adapt", lambda: looked.append(target.length))
     target.prefill([1, 2, 3])
     target.extend(torch.tensor([4, 5]))
-    assert looked == [0, 3]
+    target.extend_until(6, lambda h, below, depth: True)
+    assert looked == [0, 3, 5]
     looked.clear()
     writer.write(Stack.of_backend(target), [[1, 2, 3]], 4, ())
     assert len(looked) == 4  # the prompt's, and that of each token but the last

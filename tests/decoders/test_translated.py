@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_toys import Tiny, greedy, native, watched
+from decoder_toys import CPU, Tiny, Watched, greedy, native, watched
 from effort import examples
 from engine_toys import arms
 from exactness import SAMPLINGS
@@ -25,8 +25,11 @@ from decoders.lengths import FixedLength
 from decoders.methods.neural.translated import By, TranslatedDrafter
 from decoders.methods.neural.translation import Translation
 from decoders.models.token_texts import TokenTexts
+from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
+from decoders.requests.reading import PREFILL_CHUNK
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.randomness import Generator
 from decoders.testing.chance import EXACT, distribution_error
 from decoders.testing.toys import ToyBackend, run, speculative
 
@@ -102,6 +105,21 @@ def test_a_cache_that_is_kept_drafts_as_one_that_is_read_anew(by: By) -> None:
         fresh = translated(by, 7)
         fresh.reset(context)
         assert fresh.propose(context, greedy(k)).ids.tolist() == made.ids.tolist()
+
+
+def test_text_is_the_likeliest_whatever_the_verifier_reads() -> None:
+    drafter, context = translated("text", 7), [0, 1, 0, 1]
+    drafter.reset(context)
+    drawn = DraftRequest(3, Sampling(0.8), Generator(CPU, 0), needs_probs=True)
+    made = [drafter.propose(context, asked).ids.tolist() for asked in (greedy(3), drawn)]
+    assert made[0] == made[1]
+
+
+def test_what_was_missed_is_read_in_parts() -> None:
+    drafter = translated("text", 7)
+    drafter.backend = model = Watched(ToyBackend.random(len(THEIRS), 7).table)
+    drafter.commit([1] * (PREFILL_CHUNK + 40))
+    assert len(model.widths) > 1 and max(model.widths) <= PREFILL_CHUNK
 
 
 def test_text_carries_tokens_that_the_target_lacks() -> None:

@@ -18,7 +18,7 @@ from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.methods.neural.drafter import NeuralDrafter
-from decoders.methods.tree.widened import WidenedDrafter
+from decoders.methods.tree.widened import WidenedDrafter, siblings
 from decoders.papers.cs_drafting.drafters import HorizontalDrafter, Part
 from decoders.protocols import Backend, Drafter, DraftRequest, TreeBackend, decoder_prefix
 from decoders.recipes.mistakes import require_trees
@@ -125,6 +125,13 @@ def test_siblings_are_the_likeliest_beside_the_draft() -> None:
     for depth, found in ((0, [0, 4, 5]), (1, [1]), (2, [2, 6]), (3, [3])):
         logits = model.prefill([*context, *ids[:depth]]).logits
         assert [ids[node] for node in found] == logits.topk(len(found)).indices.tolist()
+
+
+@pytest.mark.parametrize("filtered", [Sampling(0.7, top_k=2), Sampling(0.7, top_p=0.5)])
+def test_siblings_are_tokens_that_a_filter_leaves(filtered: Sampling) -> None:
+    asked = DraftRequest(3, filtered, Generator(CPU, 3))
+    raw = torch.tensor([0.02, 0.01, 0.9, 0.03, 0.04])
+    assert {*siblings(raw, torch.tensor(2), 4, asked, 5).tolist()} == {3, 4}
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0)])

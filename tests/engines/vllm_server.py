@@ -25,7 +25,8 @@ def served(
 ) -> Iterator[Server]:
     """`vllm serve` on the default target, which decodes plainly unless told.
 
-    proposer: a class of ours. speculative: a configuration of vLLM's own in its place.
+    proposer: a class of ours, by the folder's options.json where it has one. speculative: a
+    configuration of vLLM's own in its place.
     options: more words of the command line.
     """
     from decoders.zoo import fetch
@@ -43,9 +44,9 @@ def served(
         words += ["--speculative-config", json.dumps(speculative)]
     elif proposer is not None:
         chosen = {"model": proposer, "num_speculative_tokens": MOST}
-        place = {"draftpick": str(folder / "options.json")}
         words += ["--speculative-config", json.dumps(chosen)]
-        words += ["--additional-config", json.dumps(place)]
+        if (place := folder / "options.json").exists():
+            words += ["--additional-config", json.dumps({"draftpick": str(place)})]
     paths = os.pathsep.join([str(folder), str(ROOT)])
     with started(words, port, folder, {"VLLM_CPU_KVCACHE_SPACE": "2", "PYTHONPATH": paths}) as one:
         yield one

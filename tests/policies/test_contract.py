@@ -1,5 +1,6 @@
 """One contract, held by every policy that ships."""
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,7 @@ def test_every_policy_has_options_here() -> None:
 def test_distribution_is_a_distribution(name: str, failures: bool) -> None:
     policy = fitted(name, failures=failures)
     assert isinstance(policy, Policy)
+    assert policy.origin.table_digest in (data_for(name, failures=failures).digest, "")
     x = some_inputs(policy, 7, seed=1)
     probs = policy.distribution(x)
     assert probs.shape == (7, 3)
@@ -137,6 +139,23 @@ def test_unknown_names_and_options() -> None:
         policies.fit("nope", tiny())
     with pytest.raises(PolicyError, match="no option 'epochs'; it takes: k, metric"):
         policies.fit("knn", tiny(), epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "says"),
+    [
+        ("knn", "k", "abc", "k must be a whole number, not 'abc'"),
+        ("knn", "k", 2.7, "k must be a whole number, not 2.7"),
+        ("reinforce", "epochs", True, "epochs must be a whole number, not True"),
+        ("knn", "standardise", 1, "standardise must be true or false, not 1"),
+        ("thompson", "memory", "x", "memory must be a number, not 'x'"),
+        ("regression", "ridge", "auto", "ridge must be above 0, not auto"),
+        ("reinforce", "lr", 1e30, "training diverged in epoch"),
+    ],
+)
+def test_options_that_cannot_be_are_named(name: str, option: str, value: Any, says: str) -> None:
+    with pytest.raises(PolicyError, match=re.escape(says)):
+        policies.fit(name, tiny(), **{option: value})
     with pytest.raises(NoSuchName, match="unknown baseline"):
         policies.fit("reinforce", tiny(), baseline="median")
     with pytest.raises(PolicyError, match="epochs must be at least 1"):

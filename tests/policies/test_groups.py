@@ -143,6 +143,9 @@ def test_intervals_of_values_resample_sources() -> None:
     assert together.mean == alone.mean
     widths = [row.high - row.low for row in (together, alone)]
     assert widths[0] / widths[1] == pytest.approx(5**0.5, rel=0.15)
+    one = report(policy, in_groups(data, 300))
+    assert np.isnan([*(row.low for row in one.rows), one.gain.low, one.gain.high]).all()
+    assert (one.gain.mean, one.gain.interval()) == (together.mean - one["best-fixed"].mean, "-")
 
 
 def lossy(sources: int, each: int, seed: int = 0) -> RewardTable:
@@ -170,12 +173,12 @@ def test_a_bound_on_losses_counts_sources() -> None:
     assert allowed[10] <= binom.ppf(0.99, 400, 0.05) < allowed[1], allowed
 
 
-def test_a_source_of_fewer_queries_counts_less() -> None:
-    """Sources of two queries and of one: as if filled up with what is allowed."""
+def test_sources_count_alike() -> None:
+    """Those of two queries and of one."""
     units = Units(np.arange(3), np.array([0, 0, 1]))
     losses = np.array([[0.0, 0.5], [0.0, 0.1], [0.0, 1.0]])
     curve = RiskCurve(losses, losses, losses, ["t"] * 3, units)
-    np.testing.assert_allclose(curve.by_group(Risk(0.2)), [[0.3], [0.6]])
+    np.testing.assert_allclose(curve.by_group(Risk(0.2)), [[0.3], [1.0]])
 
 
 def test_a_guarantee_says_of_how_many_sources_it_is() -> None:

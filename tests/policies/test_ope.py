@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -45,9 +45,26 @@ def test_direct_method() -> None:
 def test_switch_goes_from_direct_to_doubly_robust() -> None:
     log = simulate(BEHAVIOUR, DATA, np.random.default_rng(0))
     never, always = SwitchDoublyRobust(0.0), SwitchDoublyRobust(math.inf)
-    assert never.estimate(log, PROBS, ROUGH) == DirectMethod().estimate(log, PROBS, ROUGH)
-    assert always.estimate(log, PROBS, ROUGH) == DoublyRobust().estimate(log, PROBS, ROUGH)
+    for one, other in ((never, DirectMethod()), (always, DoublyRobust())):
+        made, expected = (each.estimate(log, PROBS, ROUGH) for each in (one, other))
+        assert astuple(made) == pytest.approx(astuple(expected), rel=0, abs=0, nan_ok=True)
     assert DoublyRobust().estimate(log, PROBS, DATA.rewards).value == pytest.approx(TRUTH)
+
+
+@pytest.mark.parametrize("off", [0.0, 1.0])  # the predictions
+def test_requests_that_took_an_arm_without_rewards_count(off: float) -> None:
+    """In exact proportion: of two kinds of request, worth 1 and 11, the second takes an arm whose
+    reward is never known nine times in ten, the first once."""
+    second = np.repeat([0, 1], [90, 10])
+    actions = np.concatenate([np.repeat([0, 1], 45), np.repeat([0, 1], 5)])
+    known, worth = np.where(second, 0.1, 0.9), 10.0 * second[:, None] + [1.0, 0.0, 0.0]
+    log = Log(actions, worth[np.arange(100), actions], known / 2, known=known)
+    first = np.tile([1.0, 0.0, 0.0], (100, 1))
+    values = only(log, first, worth + off * (1 + second[:, None]), tau=math.inf).values
+    direct = {"dm": 6.0 + 1.5 * off}
+    assert {name: one.value for name, one in values.items()} == pytest.approx(
+        dict.fromkeys(CORRECTED, 6.0) | direct
+    )
 
 
 def test_failures_in_simulated_logs_earn_the_worst_reward() -> None:

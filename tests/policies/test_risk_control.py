@@ -16,12 +16,13 @@ from scipy.stats import binom
 import policies
 from decoders.common.errors import DraftpickError
 from policies import PolicyError, RewardTable
+from policies.evaluation.units import Units
 from policies.learners.exploring import ExploringPolicy
 from policies.risk_control import RiskControlPolicy, with_temperature
 from policies.risk_control.bounds import Risk, hoeffding_bentkus
 from policies.risk_control.fitting import best_model
 from policies.risk_control.report import losses_and_rewards
-from policies.risk_control.thresholds import calibrate, learn, parted
+from policies.risk_control.thresholds import RiskCurve, calibrate, learn, parted
 
 ARMS = ["plain", "copy", "bild", "cascade"]
 LOSSLESS = ["plain", "copy"]
@@ -365,7 +366,7 @@ def test_steps_end_at_the_first_that_fails(confidence: float | None) -> None:
 
 
 # Kinds of query by step: a kind may lose less at a later step, where another arm is the fastest.
-WORLD = np.array([[0.0, 0.1, 0.0, 0.6], [0.0, 0.0, 0.4, 0.9], [0.1, 0.3, 0.2, 1.0]])
+WORLD = np.array([[0.0, 0.0, 0.0, 0.6], [0.0, 0.0, 0.9, 0.9], [0.1, 0.3, 0.2, 1.0]])
 CHANCES = np.array([0.5, 0.3, 0.2])
 
 
@@ -379,25 +380,38 @@ def samples(n: int) -> list[tuple[np.ndarray, float]]:
     return found
 
 
+def selected(risk: Risk, counts: np.ndarray, sizes: tuple[int, ...]) -> int:
+    """Calibrate on so many groups of each kind, which have so many queries."""
+    kinds = np.repeat(np.arange(3), counts)  # [n]
+    group_of = np.repeat(np.arange(len(kinds)), np.array(sizes)[kinds])
+    losses = np.insert(WORLD, 0, 0.0, axis=1)[kinds[group_of]]
+    units = Units(np.arange(len(group_of)), group_of)
+    return RiskCurve(losses, losses, losses, ["t"] * len(losses), units).selected(risk)
+
+
+SIZES = pytest.mark.parametrize("sizes", [(1, 1, 1), (40, 1, 1)])
+
+
+@SIZES
 @pytest.mark.parametrize("alpha", [0.1, 0.15, 0.2, 0.3])
 @pytest.mark.parametrize("n", [5, 12])
-def test_the_expected_loss_over_every_calibration(n: int, alpha: float) -> None:
+def test_the_expected_loss_over_every_calibration(
+    n: int, alpha: float, sizes: tuple[int, ...]
+) -> None:
     risk, truth = Risk(alpha, None), np.concatenate([[0.0], CHANCES @ WORLD])
     assert sum(chance for _, chance in samples(n)) == pytest.approx(1)
-    expected = sum(
-        chance * truth[risk.controlled(counts / n @ risk.comparable(WORLD), n)]
-        for counts, chance in samples(n)
-    )
+    expected = sum(chance * truth[selected(risk, counts, sizes)] for counts, chance in samples(n))
     assert expected <= alpha
 
 
+@SIZES
 @pytest.mark.parametrize("alpha", [0.1, 0.15, 0.2, 0.3])
-def test_how_often_it_is_broken_over_every_calibration(alpha: float) -> None:
+def test_how_often_it_is_broken_over_every_calibration(
+    alpha: float, sizes: tuple[int, ...]
+) -> None:
     risk, truth = Risk(alpha, 0.8), np.concatenate([[0.0], CHANCES @ WORLD])
     violated = sum(
-        chance
-        for counts, chance in samples(30)
-        if truth[risk.controlled(counts / 30 @ risk.comparable(WORLD), 30)] > alpha
+        chance for counts, chance in samples(30) if truth[selected(risk, counts, sizes)] > alpha
     )
     assert violated <= 0.2
 

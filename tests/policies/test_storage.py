@@ -2,14 +2,16 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from policy_tables import OPTIONS, tiny
 
 import policies
-from policies import PolicyError
+from policies import PolicyError, storage
 from policies.fixed import ConstantPolicy
 from policies.storage import MANIFEST
 
@@ -92,9 +94,43 @@ def test_a_kill_while_saving_leaves_the_old_policy(
     monkeypatch.undo()
     x = tiny().embeddings
     np.testing.assert_array_equal(policies.load(folder).scores(x), old.scores(x))
+    age(folder)
     new.save(folder)
     np.testing.assert_array_equal(policies.load(folder).scores(x), new.scores(x))
     assert len(list(folder.iterdir())) == 2
+
+
+def age(folder: Path) -> None:
+    """As if all had been written an hour ago."""
+    for path in folder.iterdir():
+        os.utime(path, (path.stat().st_mtime - 3600,) * 2)
+
+
+def test_processes_that_save_and_load_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = tiny().embeddings
+    one, other = (
+        policies.fit("exact", tiny(), None, seed, **OPTIONS["exact"]).policy for seed in (1, 2)
+    )
+
+    def before(name: str, happens: Callable[[], object], when: str) -> None:
+        """Once, before the function is called with a file of this name."""
+        known, left = getattr(storage, name), [happens]
+
+        def call(path: Path, given: Any) -> Any:
+            if left and path.match(when):
+                left.pop()()
+            return known(path, given)
+
+        monkeypatch.setattr(storage, name, call)
+
+    before("write_atomically", lambda: other.save(folder), MANIFEST)
+    one.save(folder)
+    np.testing.assert_array_equal(policies.load(folder).scores(x), one.scores(x))
+    age(folder)
+    before("_arrays", lambda: other.save(folder), "weights-*")
+    np.testing.assert_array_equal(policies.load(folder).scores(x), other.scores(x))
 
 
 def test_a_disk_that_refuses(tmp_path: Path) -> None:

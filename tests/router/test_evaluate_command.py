@@ -26,7 +26,7 @@ from router.commands.evaluate import judgement_lines, judgement_tables
 from router.logs import rows as reasons
 from router.logs.judge import MIN_EFFECTIVE_ROWS, Judgement, judge
 from router.logs.reader import DecisionRows, read_log
-from router.logs.record import Result, Vector
+from router.logs.record import LOG_REWARDS, Result, Vector
 from router.logs.rows import usable
 from router.logs.writer import DecisionLog
 from router.routing.router import Router
@@ -245,6 +245,8 @@ def test_an_arm_without_rewards_is_worth_no_nothing() -> None:
                  outcome=Result(wall_s=1.0, tokens_per_s=10.0 if arm == "small" else None))
         for at, arm in enumerate(["small", "wide"] * 200)
     ]  # fmt: skip
+    held = usable(DecisionRows("log", rows, 0), None, "tokens_per_s", LOG_REWARDS["tokens_per_s"])
+    assert held.log.known is not None and set(held.log.known) == {0.5}
     found = judge(DecisionRows("log", rows, 0), uniform_policy(["small", "wide"]))
     assert "ips" not in found.comparisons["dynamic"].values
     assert found.unknown["dynamic"] == pytest.approx(0.5)
@@ -370,9 +372,10 @@ def test_embeddings_of_two_widths_are_refused() -> None:
         judge(of(*many(5, embedding=short), *many(5, embedding=long)))
 
 
-def test_a_log_of_forced_arms_alone_is_refused() -> None:
-    with pytest.raises(PolicyError, match=r"forced, 3 in all.*--explore"):
-        judge(of(*many(3, choice="forced", probabilities={}, propensity=1.0)))
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_log_without_a_choice_is_refused(count: int) -> None:
+    with pytest.raises(PolicyError, match=rf"in any of the {count} lines.*--explore"):
+        judge(of(*many(count, choice="forced", probabilities={}, propensity=1.0)))
     with pytest.raises(PolicyError, match="no line of log can be used: 2 the arm failed"):
         judge(of(*many(2, outcome=Result(error="RuntimeError"))))
     with pytest.raises(DraftpickError, match="unknown reward of a log 'paper'"):

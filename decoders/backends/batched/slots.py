@@ -268,8 +268,6 @@ class BatchSlots:
         if self.batch_invariant and not self._in_one_way(wanted):
             half = len(wanted) // 2
             return self.read(wanted[:half]) + self.read(wanted[half:])
-        if self.like._threads is not None:
-            self.like._threads.adapt()
         order = sorted(range(len(wanted)), key=lambda i: wanted[i].slot.row)
         begun = [wanted[i].slot.begin(wanted[i].ids, wanted[i].parents) for i in order]
         counts = [each.reading.count for each in begun]

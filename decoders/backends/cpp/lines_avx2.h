@@ -11,23 +11,19 @@ namespace lines {
 struct Floats {
   __m256 low, high;
 };
-struct Doubles {  // eight
-  __m256d low, high;
-};
 struct Words {  // of 32 bits
   __m256i low, high;
 };
 using Halves = __m256i;  // bfloat16
 constexpr int REGISTERS = 16, OF_FLOATS = 2;  // vectors there are, and those of 16 numbers
 
-#define BY_HALVES(type, name, of_half) \
-  inline type name(type a, type b) { return {of_half(a.low, b.low), of_half(a.high, b.high)}; }
-BY_HALVES(Floats, operator+, _mm256_add_ps)
-BY_HALVES(Floats, operator-, _mm256_sub_ps)
-BY_HALVES(Floats, operator*, _mm256_mul_ps)
-BY_HALVES(Floats, operator/, _mm256_div_ps)
-BY_HALVES(Floats, larger, _mm256_max_ps)
-BY_HALVES(Doubles, operator+, _mm256_add_pd)
+#define BY_HALVES(name, half) \
+  inline Floats name(Floats a, Floats b) { return {half(a.low, b.low), half(a.high, b.high)}; }
+BY_HALVES(operator+, _mm256_add_ps)
+BY_HALVES(operator-, _mm256_sub_ps)
+BY_HALVES(operator*, _mm256_mul_ps)
+BY_HALVES(operator/, _mm256_div_ps)
+BY_HALVES(larger, _mm256_max_ps)
 #undef BY_HALVES
 
 inline Floats all(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
@@ -87,23 +83,6 @@ inline __m256 scaled(__m256 values, __m256 exponents) {
 }
 inline Floats scaled(Floats values, Floats exponents) {
   return {scaled(values.low, exponents.low), scaled(values.high, exponents.high)};
-}
-
-inline Doubles no_doubles() { return {_mm256_setzero_pd(), _mm256_setzero_pd()}; }
-inline Doubles doubles(__m256 of) {
-  return {_mm256_cvtps_pd(_mm256_castps256_ps128(of)),
-          _mm256_cvtps_pd(_mm256_extractf128_ps(of, 1))};
-}
-inline Doubles doubles(const float* from) { return doubles(_mm256_loadu_ps(from)); }
-inline Doubles doubles(const double* from) {
-  return {_mm256_loadu_pd(from), _mm256_loadu_pd(from + 4)};
-}
-inline Doubles lower(Floats of) { return doubles(of.low); }
-inline Doubles upper(Floats of) { return doubles(of.high); }
-inline double sum_of(Doubles of) {
-  const __m256d four = _mm256_add_pd(of.low, of.high);
-  const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
-  return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
 inline Words words(const void* from) {

@@ -9,7 +9,6 @@
 namespace lines {
 
 using Floats = __m512;   // has + - * / by itself
-using Doubles = __m512d;
 using Words = __m512i;   // of 32 bits
 using Halves = __m256i;  // bfloat16
 constexpr int REGISTERS = 32, OF_FLOATS = 1;  // vectors there are, and those of 16 numbers
@@ -32,15 +31,6 @@ inline Floats nearest(Floats x) {
 }
 // values * 2 ** exponents, whole numbers.
 inline Floats scaled(Floats values, Floats exponents) { return _mm512_scalef_ps(values, exponents); }
-
-inline Doubles no_doubles() { return _mm512_setzero_pd(); }
-inline Doubles doubles(const float* from) { return _mm512_cvtps_pd(_mm256_loadu_ps(from)); }
-inline Doubles doubles(const double* from) { return _mm512_loadu_pd(from); }
-inline Doubles lower(Floats of) { return _mm512_cvtps_pd(_mm512_castps512_ps256(of)); }
-inline Doubles upper(Floats of) {
-  return _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(of), 1)));
-}
-inline double sum_of(Doubles values) { return _mm512_reduce_add_pd(values); }
 
 inline Words words(const void* from) { return _mm512_loadu_si512(from); }
 inline void put_words(void* to, Words values) { _mm512_storeu_si512(to, values); }

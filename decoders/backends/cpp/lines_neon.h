@@ -11,9 +11,6 @@ namespace lines {
 struct Floats {
   float32x4_t a, b, c, d;
 };
-struct Doubles {  // eight
-  float64x2_t a, b, c, d;
-};
 struct Words {  // of 32 bits
   uint32x4_t a, b, c, d;
 };
@@ -22,17 +19,16 @@ struct Halves {  // bfloat16
 };
 constexpr int REGISTERS = 32, OF_FLOATS = 4;  // vectors there are, and those of 16 numbers
 
-#define BY_QUARTERS(type, name, of_quarter)                                   \
-  inline type name(type x, type y) {                                          \
+#define BY_QUARTERS(name, of_quarter)                                         \
+  inline Floats name(Floats x, Floats y) {                                    \
     return {of_quarter(x.a, y.a), of_quarter(x.b, y.b), of_quarter(x.c, y.c), \
             of_quarter(x.d, y.d)};                                            \
   }
-BY_QUARTERS(Floats, operator+, vaddq_f32)
-BY_QUARTERS(Floats, operator-, vsubq_f32)
-BY_QUARTERS(Floats, operator*, vmulq_f32)
-BY_QUARTERS(Floats, operator/, vdivq_f32)
-BY_QUARTERS(Floats, larger, vmaxq_f32)
-BY_QUARTERS(Doubles, operator+, vaddq_f64)
+BY_QUARTERS(operator+, vaddq_f32)
+BY_QUARTERS(operator-, vsubq_f32)
+BY_QUARTERS(operator*, vmulq_f32)
+BY_QUARTERS(operator/, vdivq_f32)
+BY_QUARTERS(larger, vmaxq_f32)
 #undef BY_QUARTERS
 
 inline Floats all(float value) {
@@ -94,24 +90,6 @@ inline float32x4_t scaled(float32x4_t values, float32x4_t exponents) {
 inline Floats scaled(Floats values, Floats by) {
   return {scaled(values.a, by.a), scaled(values.b, by.b), scaled(values.c, by.c),
           scaled(values.d, by.d)};
-}
-
-inline Doubles no_doubles() {
-  const float64x2_t none = vdupq_n_f64(0);
-  return {none, none, none, none};
-}
-inline Doubles doubles(float32x4_t x, float32x4_t y) {
-  return {vcvt_f64_f32(vget_low_f32(x)), vcvt_high_f64_f32(x), vcvt_f64_f32(vget_low_f32(y)),
-          vcvt_high_f64_f32(y)};
-}
-inline Doubles doubles(const float* from) { return doubles(vld1q_f32(from), vld1q_f32(from + 4)); }
-inline Doubles doubles(const double* from) {
-  return {vld1q_f64(from), vld1q_f64(from + 2), vld1q_f64(from + 4), vld1q_f64(from + 6)};
-}
-inline Doubles lower(Floats of) { return doubles(of.a, of.b); }
-inline Doubles upper(Floats of) { return doubles(of.c, of.d); }
-inline double sum_of(Doubles of) {
-  return vaddvq_f64(vaddq_f64(vaddq_f64(of.a, of.b), vaddq_f64(of.c, of.d)));
 }
 
 inline Words words(const void* from) {

@@ -542,7 +542,7 @@ def _attend(
                     parts = ()
                     for i in tl.static_range(AT_ONCE):
                         near = (group * splits + at + i) * ROWS + tl.arange(0, ROWS)
-                        there = here & (at + i < active)
+                        there = here & (near < (group * splits + active) * ROWS)
                         high = tl.load(top_ptr + near, there, float("-inf"), cache_modifier=".cg")
                         much = tl.load(sum_ptr + near, there, 0.0, cache_modifier=".cg")
                         place = part_ptr + near[:, None] * D + d[None, :]

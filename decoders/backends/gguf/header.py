@@ -123,7 +123,7 @@ def _read(file: Path, part: int) -> tuple[dict[str, Any], dict[str, StoredTensor
                 raise DraftpickError(f"{file} is no GGUF file")
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 metadata, tensors = _Reader(content).header(file, part)
-    except (struct.error, ValueError, IndexError) as error:  # what a cut or broken header gives
+    except (struct.error, ValueError, TypeError, IndexError, ArithmeticError) as error:
         raise Damaged(f"{file} is cut short or damaged; fetch it again") from error
     end = max((each.offset + each.size for each in tensors.values()), default=0)
     if end > size:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from ..llama.loading import layout, packed_head
 from ..llama.model import rms_norm
 from ..native import LlamaBackend
 from ..weights.blocked import Blocks, norm_rows
+from ..weights.file_blocks import FileBlocks
 from ..weights.int4 import GROUP, unsupported_reason
 from ..weights.packed import Matrix, Rounding, dense, linear
 from .cell import CELL, CellConfig, RecurrentCell
@@ -86,6 +87,18 @@ class RecordedSteps:
         return self._replays[key]().clone()
 
 
+_DENSE: WeakKeyDictionary[FileBlocks, Tensor] = WeakKeyDictionary()
+
+
+def _embedding(stored: Tensor | FileBlocks) -> Tensor:
+    """A target's embedding as an ordinary tensor, the same for all heads beside it."""
+    if not isinstance(stored, FileBlocks):
+        return dense(stored).contiguous()
+    if stored not in _DENSE:
+        _DENSE[stored] = dense(stored).contiguous()
+    return _DENSE[stored]
+
+
 LANES = 16  # numbers that the kernels take at once
 
 
@@ -98,11 +111,11 @@ class KernelSteps:
     """
 
     def __init__(self, head: RecurrentHead, embedding: Tensor, weights: list[Tensor]) -> None:
-        self._embedding, self._to_target = embedding.contiguous(), head.vocab.to_target
+        self._embedding, self._to_target = embedding, head.vocab.to_target
         self._weights, self._eps = weights, head.config.eps
 
     @classmethod
-    def of(cls, head: RecurrentHead, embedding: Tensor) -> KernelSteps | None:
+    def of(cls, head: RecurrentHead, embedding: Tensor | FileBlocks) -> KernelSteps | None:
         """None where the kernels do not run such a cell."""
         if embedding.dtype != torch.bfloat16 or embedding.shape[1] % LANES:
             return None
@@ -114,7 +127,7 @@ class KernelSteps:
                 weights.append(part)
             else:
                 return None
-        return cls(head, embedding, weights)
+        return cls(head, _embedding(embedding), weights)
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         state, logits = torch.ops.draftpick.cell_step(
@@ -175,7 +188,7 @@ class RecurrentHead:
         self.parameters = self.head.numel() + sum(p.numel() for p in cell.parameters())
         self.kernels: KernelSteps | None = None
         if isinstance(target, LlamaBackend) and target.blocked:
-            self.kernels = KernelSteps.of(self, dense(target.weights.embedding))
+            self.kernels = KernelSteps.of(self, target.weights.embedding)
 
     @classmethod
     def load(cls, folder: Path, target: StateBackend, vocab: DraftVocab) -> RecurrentHead:

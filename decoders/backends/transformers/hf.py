@@ -276,7 +276,11 @@ class HFBackend(KeptStates):
             for layer, states in self._exits.items():
                 copier = _copier(states[start:end])
                 hooks.enter_context(self._blocks[layer - 1].register_forward_hook(copier))
-            out = self.model(ids, **{self._takes: self._cache}, **how)
+            try:
+                out = self.model(ids, **{self._takes: self._cache}, **how)
+            except BaseException:  # layers below the one that failed hold the new tokens
+                self._hold(start)
+                raise
         if self._final is not None:
             self._final[start:end] = made[-1][0]
         return out.logits[0], made[-1][0]
@@ -303,9 +307,12 @@ class HFBackend(KeptStates):
 
     def truncate(self, length: int) -> None:
         require_rollback(length, self.length, self._tree)
+        self._hold(length)
+        self._tree = None
+
+    def _hold(self, length: int) -> None:
         for layer in self._layers:
             layer.filled = length
-        self._tree = None
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:

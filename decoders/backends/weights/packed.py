@@ -138,7 +138,8 @@ def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         return weight.times(x, bias)
     if weight.is_mkldnn:
         if x.numel() == x.shape[-1] > ONE_SUM:  # a lone row, as its row of a wider product
-            return linear(x.expand(*x.shape[:-2], 2, -1), weight, bias)[..., :1, :]
+            both = linear(x.reshape(1, -1).expand(2, -1), weight, bias)
+            return both[0].view(*x.shape[:-1], -1)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return out
     if float32_pays(x):

@@ -14,6 +14,7 @@ answers.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,7 +68,6 @@ class MaxGramDrafter:
         self._matches = Matches(shortest, longest, earliest)
         self._stop_below = stop_below if passes is None else HOPELESS
         self._passes, self._chances = passes, chances
-        self._acceptance = copied_acceptance if chances is None else chances
         self._source_apart = source_apart
         self.calls = 0
         self._copied = Draft()
@@ -94,10 +94,10 @@ class MaxGramDrafter:
         self._line[same:] = new = text[same:]
         self._known = np.concatenate([self._known[:same], np.array(new, dtype=np.int64)])
 
-    def guess(self, context: list[int], k: int) -> list[int]:
+    def guess(self, context: list[int], k: int, temperature: float = 0.0) -> list[int]:
         """At most k tokens, as many as pay; a copy that reaches the end goes on into what it has
         just copied."""
-        made = self.copy(context, k)
+        made = self.copy(context, k, temperature)
         most = k if self._passes is None else self._passes.best_cut(made.chances)
         return made.ids[:most]
 
@@ -105,8 +105,9 @@ class MaxGramDrafter:
         """At most k tokens, whatever passes cost."""
         if self._chances is not None:
             self._chances.temperature = temperature
+        acceptance = self._chances or partial(copied_acceptance, temperature=temperature)
         self._copied = copied(
-            self._known, self._text(context), k, self._matches, self._acceptance, self._stop_below,
+            self._known, self._text(context), k, self._matches, acceptance, self._stop_below,
             self._table,
         )  # fmt: skip
         return self._copied
@@ -137,5 +138,5 @@ class MaxGramDrafter:
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         self.calls += 1
         self._read(self._text(context))  # the first round's token comes without a commit
-        ids = torch.tensor(self.guess(context, asked.k), dtype=torch.int64, device=self.device)
-        return Proposal(ids)
+        made = self.guess(context, asked.k, asked.sampling.temperature)
+        return Proposal(torch.tensor(made, dtype=torch.int64, device=self.device))

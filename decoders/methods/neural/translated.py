@@ -11,7 +11,7 @@ from torch import Tensor
 from ...earlier.prefixes import agreeing
 from ...protocols import Backend, DraftRequest, RequestScope
 from ...records import Proposal, Sampling
-from ...requests.reading import PromptReader
+from ...requests.reading import PREFILL_CHUNK, PromptReader
 from ...sampling.draft_vocab import DraftVocab
 from ..chain import LATER, draft_chain
 
@@ -93,7 +93,8 @@ class TranslatedDrafter:
 
     def _text(self, first: Tensor, context: list[int], asked: DraftRequest) -> Proposal:
         """A draft is a function of the context, so it has no distribution to hand on."""
-        likeliest = replace(asked, sampling=Sampling(), grammar=None)  # which is in target ids
+        # without the grammar, which is in target ids
+        likeliest = replace(asked, sampling=Sampling(), grammar=None, needs_probs=False)
         drafted, steps = draft_chain(first, self._extend, [], None, likeliest)
         ids = drafted.ids.tolist()
         self._held += ids[:steps]
@@ -126,7 +127,9 @@ class TranslatedDrafter:
     def _read(self, ids: list[int]) -> Tensor:
         """[N] logits for what follows `ids`, appended to the cache."""
         self._held += ids
-        return self._extend(self._tensor(ids))
+        for part in torch.split(self._tensor(ids), PREFILL_CHUNK):
+            logits = self._extend(part)
+        return logits
 
     def _extend(self, ids: Tensor) -> Tensor:
         self.calls += 1

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ...earlier.prefixes import agreeing
-from ...protocols import Drafter, DraftRequest, RequestScope, enter, work
-from ...records import Proposal
-from ...sampling.filters import chosen
+from ...protocols import Drafter, DraftRequest, ModelDrafter, RequestScope, enter, work
+from ...records import Proposal, Sampling
+from ...sampling.filters import chosen, cooled
 from ...sampling.tree_shape import TreeShape
 
 
@@ -30,6 +30,8 @@ class WidenedDrafter:
     def __init__(self, inner: Drafter, branch: tuple[int, ...], slots: int) -> None:
         self.inner, self._shape, self._slots = inner, TreeShape(branch), slots
         self.parameters, self.context = inner.parameters, inner.context
+        if isinstance(inner, ModelDrafter):
+            self.backend = inner.backend
         self._drafted: list[int] = []
         self._at = 0  # where it begins
 
@@ -79,6 +81,8 @@ def siblings(raw: Tensor, first: Tensor, count: int, asked: DraftRequest, place:
     count = min(count, len(raw))
     if count < 1:
         return first.new_empty(0)
-    logits = raw.log().index_fill(0, first, -torch.inf)
-    best = chosen(logits.unsqueeze(0), asked.sampling, asked.chance, place, None, count)[0]
-    return best[logits[best] > -torch.inf]
+    sampling, logits = asked.sampling, raw.log().index_fill(0, first, -torch.inf).unsqueeze(0)
+    if not (sampling.greedy or sampling.unfiltered):
+        sampling, logits = Sampling(1.0), cooled(logits, sampling)
+    best = chosen(logits, sampling, asked.chance, place, None, count)[0]
+    return best[logits[0, best] > -torch.inf]

@@ -95,7 +95,7 @@ class CollectOptions:
             "all-minilm-l6-v2.",
         ),
     ] = None
-    seed: Annotated[int, typer.Option(help="Random seed of sampled answers and orders.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of sampled answers and orders.")] = 0
     engine: Annotated[
         str,
         typer.Option(help="Where queries are collected: local (this process) or ray (a cluster)."),

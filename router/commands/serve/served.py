@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from decoders.common.errors import DraftpickError
 from decoders.common.files import check_folder
+from decoders.common.wording import in_words
 from decoders.options import EngineOptions
 from decoders.records import Request
 
@@ -113,9 +114,9 @@ class Served:
         engine, made, asked = routers[DEFAULT].engine, dict(routers), self.asked
         assert isinstance(engine, Engine)
         before = engine.arms
-        if asked.options.arms is not None:
-            engine.declare(asked.options.recipes())
         try:
+            if asked.options.arms is not None:
+                engine.declare(asked.options.recipes())
             for name, place in self.named.items():
                 policy = policies.load(place)
                 given = asked.embedder if name == DEFAULT else None
@@ -142,7 +143,7 @@ class Served:
     def learn_costs(self, engine: Engine, batch: BatchEngine) -> None:
         """Learn what passes cost, where an arm goes by it and none did before."""
         from decoders.continuous_batching import ContinuousBatch
-        from decoders.costs import passes, under_load
+        from decoders.costs import passes
         from decoders.zoo.catalogue import cache_dir
 
         by_cost = any(arm.uses_cost_model for arm in engine.arms.values())
@@ -151,7 +152,7 @@ class Served:
         name, cache = engine.target_fingerprint, cache_dir() / "costs"
         passes.learn(engine.target, name, cache)
         if isinstance(batch, ContinuousBatch):
-            under_load.learn(batch.passes, name, cache, lambda: batch.running)
+            batch.learn_costs(name, cache)
 
     def remember(self, engine: RoutingEngine) -> None:
         """Let the arms draft from earlier answers, where any of them does."""
@@ -237,5 +238,5 @@ def warm_up(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> 
             router.respond("Hello", Request(max_new_tokens=4, user=None), AskOptions(arm))
             for slot in slots:
                 slot.engine.strategy(arm)
-        except DraftpickError as error:
-            print(f"arm {arm} cannot answer: {error}", file=sys.stderr)
+        except Exception as error:
+            print(f"arm {arm} cannot answer: {in_words(error)}", file=sys.stderr)

@@ -102,7 +102,7 @@ class TrainOptions:
             "which uses folds; 0.2 with --judge-by or --no-guard."
         ),
     ] = None
-    seed: Annotated[int, typer.Option(help="Random seed of the split and of training.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the split and of training.")] = 0
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries.")] = None
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None
     settings: Annotated[

@@ -35,7 +35,7 @@ class AuditOptions:
     texts: Annotated[
         bool, typer.Option("--texts", help="Compare texts alone, without log-probabilities.")
     ] = False
-    seed: Annotated[int, typer.Option(help="Random seed of the tests.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the tests.")] = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < 10:

@@ -202,9 +202,10 @@ def test_a_completion_keeps_its_first_space() -> None:
                 assert made.logprobs.text_offset[:2] == [0, 1]
             chunks = toy.client().completions.create(**asked, logprobs=logprobs, stream=True)
             assert "".join(each.choices[0].text for each in chunks) == made.text
-        chat = {"role": "user", "content": prompt}
-        said = toy.client().chat.completions.create(model="copy", messages=[chat], max_tokens=5)
-        assert said.choices[0].message.content == made.text[1:]
+        for role, text in (("user", made.text[1:]), ("assistant", made.text)):
+            chat: Any = {"model": "copy", "messages": [{"role": role, "content": prompt}]}
+            said = toy.client().chat.completions.create(**chat, max_tokens=5)
+            assert said.choices[0].message.content == text
 
 
 class InChannels(Letters):

@@ -11,8 +11,9 @@ import httpx
 import openai
 import pytest
 from endpoint_toys import ANSWER, CHAT, PROMPT, asked, events, serving, text_of
-from serve_toys import Served, until
+from serve_toys import Heard, Served, until
 
+from decoders.common.errors import Cancelled
 from decoders.endpoints import threaded
 from decoders.records import Request
 from decoders.testing.fake_server import FakeEndpoint
@@ -198,17 +199,24 @@ def test_an_endpoint_that_says_nothing_does_not_hold_up_the_end(
     said = threading.Event()
     first.words = lambda prompt: ["late"] * said.wait(20)
     monkeypatch.setattr(desk_module, "END_S", 0.1)
-    ids = server.engine.encode_text(PROMPT)
-    nobody: Any = SimpleNamespace(began=id, wrote=id, done=id, failed=id)
-    server.scheduler.submit(
-        GenerationRequest(ids, Request(), None, RouteChoice(), "1", "me"), nobody
-    )
+    ids, told = server.engine.encode_text(PROMPT), Heard()
+    server.scheduler.submit(GenerationRequest(ids, Request(), None, RouteChoice(), "1", "me"), told)
     assert until(lambda: first.asked)
     ending = threading.Thread(target=server.scheduler.close)
     ending.start()
     ending.join(5)
-    assert not ending.is_alive()
+    assert not ending.is_alive() and isinstance(told.error, Cancelled)
     said.set()
+
+
+def test_a_thread_that_cannot_be_started_costs_one_answer(
+    three: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *_, http = three
+    with monkeypatch.context() as patch:
+        patch.setattr(threaded, "threading", SimpleNamespace(Thread=lambda **_: 1 / 0))
+        assert http.post(CHAT, json=asked()).status_code == 500
+    assert text_of(http.post(CHAT, json=asked())) == ANSWER
 
 
 def test_an_endpoint_s_own_drafts_are_counted() -> None:
@@ -229,6 +237,10 @@ def test_an_endpoint_s_own_drafts_are_counted() -> None:
         assert arms["first"]["accepted"] == [3, 1, 1]
         assert arms["first"]["acceptance_rate"] == pytest.approx(5 / 12)
         assert arms["second"]["drafts"] == 0
+        told |= dict.fromkeys(told, 0) | {"acceptance_histogram": [0, 0, 0]}  # of a single token
+        second.more = {"metrics": {"speculative_decoding": told}}
+        assert http.post(CHAT, json=asked(model="second")).status_code == 200
+        assert http.get("/stats").json()["arms"]["second"]["drafts"] == 0
         page = http.get("/metrics").text
         assert 'vllm:spec_decode_num_accepted_tokens_total{arm="first"} 5.0' in page
         assert 'per_pos_total{arm="first",position="0"} 3.0' in page

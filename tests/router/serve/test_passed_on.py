@@ -2,6 +2,7 @@
 comes back unchanged."""
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,6 +146,39 @@ def test_the_fields_go_on_as_they_came() -> None:
         assert refused.status_code == 400
         assert "response_format" in refused.json()["error"]["message"]
         assert http.post(CHAT, json=asked()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters":
+            {"type": "object", "default": float("nan")}}}]}, "tools cannot be sent"),
+        ({"structured_outputs": {"json": {"title": "\ud800"}}}, "structured_outputs cannot"),
+        ({"messages": [{"role": "tool", "content": "9", "name": "\ud800"}]}, "messages.0.name"),
+    ],
+)  # fmt: skip
+def test_what_no_server_takes_is_the_clients_fault(body: dict[str, Any], words: str) -> None:
+    sent = json.dumps(asked() | body)
+    with serving() as (server, first, _), server.http() as http:
+        made = http.post(CHAT, content=sent, headers={"Content-Type": "application/json"})
+        assert made.status_code == 400 and words in made.json()["error"]["message"]
+        assert not first.asked
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_json_cannot_carry_is_left_out_of_an_answer(stream: bool) -> None:
+    scored = {"token": "a", "logprob": -math.inf}
+    with serving() as (server, first, _), server.http() as http:
+        first.choices = [
+            {"delta": {"content": "\ud83d\n"}, "logprobs": {"content": [scored]}},
+            {"delta": {"content": "\U0001f600"}, "finish_reason": "stop"},
+        ]
+        made = http.post(CHAT, json=asked(logprobs=True, stream=stream))
+        told = events(made) if stream else [made.json()]
+    choices = [each["choices"][0] for each in told]
+    texts = [(each.get("message") or each["delta"]).get("content", "") for each in choices]
+    assert "".join(texts) == "\ufffd\n\U0001f600"
+    assert choices[-1]["logprobs"] == {"content": [{"token": "a", "logprob": None}]}
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -17,6 +17,7 @@ from router.records import RouteChoice
 from router.serve.app import Settings
 from router.serve.errors import ApiError
 from router.serve.parsing import Limits, RequestParser
+from router.serve.replies import ChatReply
 from router.serve.scheduler import Scheduler
 from router.serve.schemas import ChatBody
 
@@ -299,3 +300,15 @@ def test_a_failing_engine_is_a_500_that_tells_nothing() -> None:
         toy.engine.target.extend = None
         error = refused(http.post(CHAT, json={"messages": [USER]}), 500)
         assert "NoneType" not in error["message"] and error["code"] == "internal_error"
+
+
+def test_a_reply_that_fails_is_an_orderly_500(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("whole", "last"):
+        monkeypatch.setattr(ChatReply, name, lambda *_: 1 / 0)
+    with served() as toy, toy.http() as http:
+        made = http.post(CHAT, json={"messages": [USER]})
+        assert refused(made, 500)["code"] == "internal_error"
+        streamed = http.post(CHAT, json={"messages": [USER], "stream": True})
+        assert '"code":"internal_error"' in streamed.text.split("\n\n")[-2]
+        connections = [each.extensions["network_stream"] for each in (made, streamed)]
+        assert connections[0] is connections[1]

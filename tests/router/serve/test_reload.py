@@ -11,6 +11,7 @@ from decoders.continuous_batching import batch_engine
 from decoders.costs import passes, under_load
 from decoders.costs.pass_costs import PassCosts
 from decoders.costs.under_load import SharedCosts, UnderLoad
+from decoders.methods.suffix.recipe import SuffixRecipe
 from decoders.models.drafter_memory import LoadFailed
 from router.commands.serve.options import ServeOptions
 from router.commands.serve.plan import plan
@@ -56,6 +57,27 @@ def test_new_arms_have_what_they_need(tmp_path: Path, monkeypatch: pytest.Monkey
     kept = engine.earlier
     server.again(batch, routers)
     assert engine.earlier is kept
+
+
+def test_where_a_reload_fails_the_old_arms_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever fails before its end; an arm whose first answer fails is told of."""
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("told to fail")
+
+    file = tmp_path / "arms.yaml"
+    file.write_text("arms: {suffix: {kind: suffix, length: {k: 3}}}")
+    server, engine = planned(config=file), toy_engine()
+    batch, before = batch_engine(engine, 1), engine.arm_names
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(SuffixRecipe, "prepare", broken)
+        server.again(batch, {DEFAULT: Router(engine, None)})
+    assert engine.arm_names == before
+    monkeypatch.setattr(SuffixRecipe, "build", broken)
+    assert server.again(batch, {DEFAULT: Router(engine, None)})[DEFAULT].engine is engine
+    assert "arm suffix cannot answer: told to fail" in capsys.readouterr().err
 
 
 def test_what_needs_a_restart_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

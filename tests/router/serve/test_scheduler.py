@@ -13,6 +13,7 @@ from decoders.records import Request
 from policies import fixed_policy
 from router.records import RoutedResult
 from router.routing.router import Router
+from router.serve import scheduler as desk_module
 from router.serve.queue import FairQueue, QueueFull
 from router.serve.scheduler import DEFAULT, Scheduler
 
@@ -95,6 +96,26 @@ def test_closing_cancels_what_does_not_end(scheduler: Scheduler) -> None:
     assert not scheduler.drain(0.05)
     scheduler.close()
     assert all(isinstance(heard.error, Cancelled) for heard in told)
+
+
+def test_closing_does_not_wait_for_new_arms(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_module, "END_S", 0.1)
+    begun, loaded = threading.Event(), threading.Event()
+
+    def slow(old: Mapping[str, Router]) -> Mapping[str, Router]:
+        begun.set()
+        loaded.wait(20)
+        return old
+
+    scheduler.exchange(slow)
+    assert begun.wait(5)
+    ending = threading.Thread(target=scheduler.close)
+    ending.start()
+    ending.join(5)
+    assert not ending.is_alive()
+    loaded.set()
 
 
 def test_new_arms_take_over_after_the_answers_under_way(scheduler: Scheduler) -> None:

@@ -1,7 +1,9 @@
 """Several answers at a time: each is its own, and nobody waits for another to end."""
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -160,6 +162,10 @@ def test_costs_of_shared_passes_are_kept(
     targets = [slot.engine.target for slot in batch.slots]
     assert all(isinstance(known(each), under_load.UnderLoad) for each in targets)
     assert len(list(tmp_path.iterdir())) == 1
+    held = weakref.ref(batch)
+    del batch, targets
+    gc.collect()
+    assert held() is None  # with all that its slots hold
 
 
 def test_the_next_turn_goes_where_the_last_was_written(

@@ -152,7 +152,7 @@ def test_a_new_grammar_may_have_to_wait_for_others(
 
 
 class Searching(ToyPolicy):
-    """Wants the beams, which follow no grammar."""
+    """Wants the beams, which follow no grammar, draw nothing and give no log-probabilities."""
 
     arms = ("beams", "copy")
 
@@ -162,7 +162,7 @@ class Searching(ToyPolicy):
         return np.array([[0.9, 0.1]])
 
 
-def test_the_next_best_arm_answers_where_the_best_follows_no_grammar() -> None:
+def test_the_next_best_arm_answers_where_the_best_cannot() -> None:
     with served(engine=toy_engine(None), policy=Searching()) as running:
         create = running.client().chat.completions.with_raw_response.create
         free = create(model="auto", messages=ASKED, max_tokens=4)
@@ -172,6 +172,9 @@ def test_the_next_best_arm_answers_where_the_best_follows_no_grammar() -> None:
         )
         assert bound.headers["x-draftpick-arm"] == "copy"
         assert bound.parse().choices[0].message.content == "ab"
+        for more in ({"temperature": 0.7}, {"logprobs": True}):
+            other = create(model="auto", messages=ASKED, max_tokens=4, **more)
+            assert other.headers["x-draftpick-arm"] == "copy"
 
 
 def test_a_target_without_a_fast_tokenizer_says_so() -> None:

@@ -6,6 +6,7 @@ import time
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
+from pydantic import SecretStr
 from serve_toys import served, until
 
 from router.serve import server as patience
@@ -40,6 +41,23 @@ def test_a_second_request_has_its_time_too(monkeypatch: pytest.MonkeyPatch) -> N
             time.sleep(0.15)
         slow.sendall(b"GET /hea")
         assert slow.recv(1) == b""
+
+
+def test_a_body_that_comes_after_its_refusal_does_not_end_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "HEADERS_S", 0.2)
+    with served(Settings(api_key=SecretStr("key"))) as toy, connected(toy.url) as slow:
+        kept = HTTPConnection("127.0.0.1")
+        kept.sock = slow
+        slow.sendall(HEAD + b"Content-Length: 2\r\n\r\n")
+        made = HTTPResponse(slow)
+        made.begin()
+        assert made.status == 401 and made.read()
+        slow.sendall(b"{}")
+        time.sleep(0.4)
+        kept.request("GET", "/health")
+        assert kept.getresponse().status == 200
 
 
 def test_an_answer_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
