@@ -68,6 +68,14 @@ def test_answers_are_plain_decodings_before_and_after_a_kill(
     assert again.broken <= 1 and len(again.decisions) >= 2 * QUERIES
 
 
+def test_without_options_answers_are_plain_decodings_too(
+    tmp_path: Path, plain: list[list[int]]
+) -> None:
+    with served(tmp_path, "router.engines.vllm.Proposer") as server:
+        assert server.ask(queries()) == plain
+        assert server.counted("num_accepted_tokens") > 0
+
+
 def test_a_proposer_that_raises_costs_drafts_and_nothing_else(
     tmp_path: Path, plain: list[list[int]]
 ) -> None:
